@@ -27,6 +27,8 @@ from typing import Any, Self, TypeVar
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from cdc.errors import CdcError
+
 Client = MongoClient[dict[str, Any]]
 T = TypeVar("T")
 

@@ -1,0 +1,121 @@
+"""The one place that builds Spark's settings, for plain Python and for spark-submit.
+
+In plain Python the settings go into the JVM that `session` starts. Under spark-submit the JVM is
+up before the program, too late for jars and extensions: there they come from
+`--properties-file conf/spark-defaults.conf`, which a test holds equal to `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from delta import configure_spark_with_delta_pip
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from cdc.errors import CdcError
+from jobs.java import require_java
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+SETTINGS = {
+    "spark.sql.extensions": DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+    # Delta asks for these, and Spark ships them all, newer and in its own class path: 70 MB that
+    # would be downloaded to be ignored.
+    "spark.jars.excludes": ",".join(
+        f"{group}:*"
+        for group in (
+            "com.fasterxml.jackson.core",
+            "com.fasterxml.jackson.datatype",
+            "com.github.luben",
+            "commons-logging",
+            "commons-pool",
+            "io.airlift",
+            "org.apache.hadoop",
+            "org.apache.logging.log4j",
+            "org.apache.parquet",
+            "org.roaringbitmap",
+            "org.slf4j",
+            "org.xerial.snappy",
+        )
+    ),
+    # A micro-batch is small: with Spark's 200 each MERGE would be mostly the start of empty tasks.
+    "spark.sql.shuffle.partitions": "8",
+    # cluster_time is a moment, and shows the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+# Only where driver and executors are one process.
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # Delta reads a table's log in 50 tasks: on one machine, 50 times nothing.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile="
+    + Path(__file__).with_name("log4j2.properties").as_uri(),
+}
+
+
+def session(
+    app_name: str, master: str | None = None, extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, with Delta; a new one unless there is one already.
+
+    `master` defaults to `local[*]`. `extra` overrides `SETTINGS` and `LOCAL`. Under spark-submit
+    `master` and everything that Spark reads only at its start are spark-submit's and are ignored
+    here.
+
+    Raises `CdcError` if Java is missing or too old, or if the JVM that is already up lacks Delta.
+    """
+    master = master or "local[*]"
+    builder = SparkSession.builder.appName(app_name)
+    if under_spark_submit() or SparkSession.getActiveSession() is not None:
+        spark = _with(builder, extra or {}).getOrCreate()
+        require_delta(spark)
+        return spark
+    require_java()
+    local = master.startswith("local")
+    if local:
+        # The web interface and the block manager have no setting of their own for it.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
+    return configure_spark_with_delta_pip(_with(builder.master(master), settings)).getOrCreate()
+
+
+def under_spark_submit() -> bool:
+    """Whether the JVM was started first, and started this program."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Raises `CdcError` unless Delta's jar, extension and catalog are all in the session.
+
+    Without this check a missing jar shows only as a warning, and the first MERGE fails with a
+    syntax error.
+    """
+    missing = [
+        f"{name}={value}"
+        for name, value in SETTINGS.items()
+        if value in (DELTA_EXTENSION, DELTA_CATALOG) and value not in (spark.conf.get(name, "") or "")
+    ]
+    try:
+        loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        loader.loadClass(DELTA_EXTENSION)
+    except Py4JError:
+        missing.append("the jar of Delta")
+    if missing:
+        raise CdcError(
+            f"This Spark session has no Delta: {', '.join(missing)} missing.",
+            "run spark-submit with --properties-file conf/spark-defaults.conf.",
+        )
+
+
+def _with(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder

@@ -1,0 +1,65 @@
+"""A real MongoDB and a real Spark with Delta, each started once per run.
+
+A missing mongod or Java raises, and so fails every test that asked for it: a suite that skips what
+it cannot run proves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from jobs.mongod import ReplicaSet
+from jobs.session import session
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def mongod() -> Iterator[ReplicaSet]:
+    """A replica set of one member, shared by the run: no test stops it or changes its settings.
+
+    A test that needs faults of the server as a whole starts a `ReplicaSet` of its own.
+    """
+    with ReplicaSet(set_parameters={"enableTestCommands": True}) as replica_set:
+        yield replica_set
+
+
+@pytest.fixture(scope="session")
+def mongo(mongod: ReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
+    """A client on `mongod`, for the test's own reads and writes."""
+    with mongod.client() as client:
+        yield client
+
+
+@pytest.fixture
+def database(mongo: MongoClient[dict[str, Any]]) -> Iterator[Database[dict[str, Any]]]:
+    """An empty database that no other test uses, dropped after the test."""
+    fresh = mongo[f"test_{os.getpid()}_{next(_numbers)}"]
+    yield fresh
+    mongo.drop_database(fresh.name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with Delta on two local cores, shared by the run.
+
+    Two shuffle partitions: one would hide whatever goes wrong between partitions.
+    """
+    spark = session(
+        "tests",
+        master="local[2]",
+        extra={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    yield spark
+    spark.stop()
