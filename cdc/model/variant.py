@@ -1,0 +1,254 @@
+"""BSON bytes to Spark's VARIANT: the Parquet Variant binary encoding, version 1.
+
+| BSON | VARIANT |
+| --- | --- |
+| double, string, bool, null, array, document | the same |
+| int32, int64 | the smallest integer that holds the value, as Spark itself stores it |
+| date | timestamp (UTC, microseconds), from year 1 to 9999 |
+| decimal128 | decimal of the same scale, if 38 digits and a scale of 0 to 38 hold it |
+| ObjectId | string of 24 hex digits |
+| binary of subtype 0 / UUID (subtype 4, 16 bytes) | binary / string, the UUID's text |
+| everything else, and what the rows above leave out | its canonical Extended JSON v2, an object |
+
+Source: https://github.com/apache/parquet-format/blob/master/VariantEncoding.md; limits and order
+of keys from org.apache.spark.types.variant.VariantUtil and Variant of Spark 4.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+import uuid
+from collections.abc import Callable
+from typing import TypeAlias
+
+from cdc.errors import UnmappableValue
+from cdc.model import element, extended_json
+from cdc.model.element import Element, elements
+from cdc.model.extended_json import Json
+
+# Spark refuses a longer value or metadata. (16 MiB where Spark runs its own tests.)
+SIZE_LIMIT = 128 * 2**20
+
+# 0001-01-01 to 9999-12-31: the timestamps of Spark SQL, Python and Parquet readers alike.
+_FIRST_MILLI, _LAST_MILLI = -62_135_596_800_000, 253_402_300_799_999
+
+_MAX_DECIMAL = 10**38
+
+_NULL, _TRUE, _FALSE = b"\x00", b"\x04", b"\x08"
+_INT1, _INT2 = struct.Struct("<Bb").pack, struct.Struct("<Bh").pack
+_INT4, _INT8 = struct.Struct("<Bi").pack, struct.Struct("<Bq").pack
+_LENGTH = struct.Struct("<BI").pack
+
+# Field name -> id: the names of the whole document in order of appearance, shared by its objects.
+_Dictionary: TypeAlias = dict[bytes, int]
+
+
+def transcode(document: bytes) -> tuple[bytes, bytes]:
+    """(value, metadata) of the VARIANT that holds the BSON document `document`.
+
+    Fields of an object can be looked up by Spark however many there are; their order in the
+    document is not kept (no VARIANT keeps it). Lost besides: the width of integers, the sign of a
+    decimal zero, and whether a string was an ObjectId or a UUID.
+
+    Raises UnmappableValue: corrupt bytes, a name or string that is not UTF-8, one name twice in a
+    document, nested deeper than element.MAX_DEPTH, or larger than SIZE_LIMIT. Nothing else.
+    """
+    dictionary: _Dictionary = {}
+    value = _document(document, 0, len(document), dictionary, 0)
+    metadata = _metadata(dictionary)
+    if max(len(value), len(metadata)) > SIZE_LIMIT:
+        raise UnmappableValue(f"larger than the {SIZE_LIMIT} bytes of a VARIANT")
+    return value, metadata
+
+
+def from_tree(tree: dict[str, Json], payload: dict[str, bytes]) -> tuple[bytes, bytes]:
+    """(value, metadata) of an object with the fields of `tree` and the binaries of `payload`."""
+    dictionary: _Dictionary = {}
+    fields = {name.encode(): _tree(item, dictionary) for name, item in tree.items()}
+    fields.update({name.encode(): _binary(raw) for name, raw in payload.items()})
+    value = _object(tuple(fields), list(fields.values()), dictionary)
+    return value, _metadata(dictionary)
+
+
+def _document(data: bytes, start: int, stop: int, dictionary: _Dictionary, depth: int) -> bytes:
+    found = elements(data, start, stop, depth)
+    values = []
+    for item in found:
+        values.append(_WRITERS.get(item.kind, _extended)(data, item, dictionary, depth))
+    return _object(tuple([item.name for item in found]), values, dictionary)
+
+
+def _array(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    values = []
+    for each in elements(data, item.start, item.stop, depth + 1):
+        writer = _WRITERS.get(each.kind, _extended)
+        values.append(writer(data, each, dictionary, depth + 1))
+    return _list(values)
+
+
+def _embedded(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    return _document(data, item.start, item.stop, dictionary, depth + 1)
+
+
+def _object(names: tuple[bytes, ...], values: list[bytes], dictionary: _Dictionary) -> bytes:
+    # The cache is for names that many documents share; names that are data would only fill it.
+    order = _cached_order(names) if len(names) < 64 else _order(names)
+    ids = [dictionary.setdefault(names[index], len(dictionary)) for index in order]
+    content = [values[index] for index in order]
+    offsets, size = _offsets(content)
+    wide = _width(max(ids, default=0))
+    large = len(ids) > 255
+    header = large << 6 | (wide - 1) << 4 | (size - 1) << 2 | 2
+    count = len(ids).to_bytes(4 if large else 1, "little")
+    return b"".join((bytes((header,)), count, _packed(ids, wide), offsets, *content))
+
+
+def _list(values: list[bytes]) -> bytes:
+    offsets, size = _offsets(values)
+    large = len(values) > 255
+    header = large << 4 | (size - 1) << 2 | 3
+    count = len(values).to_bytes(4 if large else 1, "little")
+    return b"".join((bytes((header,)), count, offsets, *values))
+
+
+def _order(names: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Indices of `names` in the order in which Spark searches them; raises as `names_text`.
+
+    Spark 4.2 looks a name up by binary search (from 32 fields on) with Java's String.compareTo,
+    which compares UTF-16 units. The format asks for the order of UTF-8 bytes: the two differ where
+    a character above U+FFFF meets one from U+E000 to U+FFFF, and in the other order Spark answers
+    null for a field that is there. Below 32 fields every order is found.
+    """
+    texts = element.names_text(names)
+    return tuple(sorted(range(len(names)), key=lambda index: texts[index].encode("utf-16-be")))
+
+
+_cached_order = functools.lru_cache(maxsize=1024)(_order)
+
+
+def _metadata(dictionary: _Dictionary) -> bytes:
+    """Names in order of appearance, "sorted" flag unset, as Spark itself writes it."""
+    names = list(dictionary)
+    content = b"".join(names)
+    size = _width(max(len(content), len(names)))
+    ends = itertools.accumulate(map(len, names), initial=0)
+    header = bytes(((size - 1) << 6 | 1,))
+    return header + len(names).to_bytes(size, "little") + _packed(list(ends), size) + content
+
+
+def _offsets(values: list[bytes]) -> tuple[bytes, int]:
+    """The offset of every value and the end of the last, and the bytes per offset."""
+    ends = list(itertools.accumulate(map(len, values), initial=0))
+    size = _width(ends[-1])
+    return _packed(ends, size), size
+
+
+def _width(largest: int) -> int:
+    return (largest.bit_length() + 7) // 8 or 1
+
+
+def _packed(numbers: list[int], size: int) -> bytes:
+    if size == 1:
+        return bytes(numbers)
+    return b"".join([number.to_bytes(size, "little") for number in numbers])
+
+
+def _string(raw: bytes) -> bytes:
+    if not raw.isascii():
+        element.text(raw)
+    if len(raw) < 64:
+        return bytes((len(raw) << 2 | 1,)) + raw
+    return _LENGTH(16 << 2, len(raw)) + raw
+
+
+def _binary(raw: bytes) -> bytes:
+    return _LENGTH(15 << 2, len(raw)) + raw
+
+
+def _integer(number: int) -> bytes:
+    if -0x80 <= number < 0x80:
+        return _INT1(3 << 2, number)
+    if -0x8000 <= number < 0x8000:
+        return _INT2(4 << 2, number)
+    if -0x80000000 <= number < 0x80000000:
+        return _INT4(5 << 2, number)
+    return _INT8(6 << 2, number)
+
+
+def _tree(tree: Json, dictionary: _Dictionary) -> bytes:
+    """A tree of canonical Extended JSON, which holds no fractions."""
+    if isinstance(tree, dict):
+        values = [_tree(item, dictionary) for item in tree.values()]
+        return _object(tuple(name.encode() for name in tree), values, dictionary)
+    if isinstance(tree, list):
+        return _list([_tree(item, dictionary) for item in tree])
+    if isinstance(tree, str):
+        return _string(tree.encode())
+    if tree is None:
+        return _NULL
+    if isinstance(tree, bool):
+        return _TRUE if tree else _FALSE
+    return _integer(int(tree))
+
+
+_Writer: TypeAlias = Callable[[bytes, Element, _Dictionary, int], bytes]
+
+
+def _extended(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    return _tree(extended_json.value(data, item, relaxed=False, depth=depth), dictionary)
+
+
+def _date(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    millis = element.int64(data, item.start)[0]
+    if _FIRST_MILLI <= millis <= _LAST_MILLI:
+        return _INT8(12 << 2, millis * 1000)
+    return _extended(data, item, dictionary, depth)
+
+
+def _decimal(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    sign, digits, exponent = element.decimal128(data, item.start).as_tuple()
+    # The exponent of Infinity and NaN is a letter.
+    if isinstance(exponent, int) and -38 <= exponent <= 38:
+        scale = max(-exponent, 0)
+        unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+        if unscaled < _MAX_DECIMAL:
+            return _scaled(-unscaled if sign else unscaled, scale)
+    return _extended(data, item, dictionary, depth)
+
+
+def _scaled(unscaled: int, scale: int) -> bytes:
+    # Spark checks both the digits and the scale against the width: 9, 18 and 38.
+    magnitude = abs(unscaled)
+    if magnitude < 10**9 and scale <= 9:
+        return bytes((8 << 2, scale)) + unscaled.to_bytes(4, "little", signed=True)
+    if magnitude < 10**18 and scale <= 18:
+        return bytes((9 << 2, scale)) + unscaled.to_bytes(8, "little", signed=True)
+    return bytes((10 << 2, scale)) + unscaled.to_bytes(16, "little", signed=True)
+
+
+def _bytes(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    subtype = data[item.start + 4]
+    payload = data[item.start + 5 : item.stop]
+    if subtype == 0:
+        return _binary(payload)
+    if subtype == 4 and len(payload) == 16:
+        return _string(str(uuid.UUID(bytes=payload)).encode())
+    return _extended(data, item, dictionary, depth)
+
+
+_WRITERS: dict[int, _Writer] = {
+    element.DOUBLE: lambda data, item, *_: b"\x1c" + data[item.start : item.stop],
+    element.STRING: lambda data, item, *_: _string(element.string(data, item.start)),
+    element.DOCUMENT: _embedded,
+    element.ARRAY: _array,
+    element.BINARY: _bytes,
+    element.OBJECT_ID: lambda data, item, *_: _string(data[item.start : item.stop].hex().encode()),
+    element.BOOL: lambda data, item, *_: _TRUE if element.boolean(data, item.start) else _FALSE,
+    element.DATE: _date,
+    element.NULL: lambda *_: _NULL,
+    element.INT32: lambda data, item, *_: _integer(element.int32(data, item.start)[0]),
+    element.INT64: lambda data, item, *_: _integer(element.int64(data, item.start)[0]),
+    element.DECIMAL128: _decimal,
+}
