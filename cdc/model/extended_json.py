@@ -16,7 +16,7 @@ from cdc.errors import UnmappableValue
 from cdc.model import element
 from cdc.model.element import Element, elements
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 # Relaxed form writes a date as ISO-8601 from 1970 up to the last millisecond of 9999.
 _END_OF_ISO_DATES = 253_402_300_800_000
