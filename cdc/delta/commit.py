@@ -1,0 +1,90 @@
+"""What a commit says of its table, kept in the commit itself; and how a commit is made to say it.
+
+The userMetadata of each commit of ours tells up to which watermark the table is complete. A table's
+rows and that statement become visible in the same instant, so they cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pyspark.sql import SparkSession
+
+from cdc.model import timestamp
+from delta.tables import DeltaTable
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit of ours says: the batch, and the state of the table after it.
+
+    `exact_from`: before that time the table may hold images that are not as of their own time.
+    `copying`: the frontier of the namespace's unfinished initial copy, opaque; None: it is whole.
+    """
+
+    batch: int
+    watermark: Timestamp
+    exact_from: Timestamp | None = None
+    copying: Any = None
+
+    def text(self) -> str:
+        """The commit's userMetadata."""
+        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
+        if self.exact_from is not None:
+            fields["exactFrom"] = timestamp.text(self.exact_from)
+        if self.copying is not None:
+            fields["copying"] = self.copying
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> Commit | None:
+        """None for the userMetadata of anybody else: OPTIMIZE, a user's own statement."""
+        try:
+            fields = json.loads(text or "null")
+            exact_from = fields.get("exactFrom")
+            return cls(
+                batch=int(fields["batch"]),
+                watermark=timestamp.parse(fields["watermark"]),
+                exact_from=exact_from and timestamp.parse(exact_from),
+                copying=fields.get("copying"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def newest_commit(spark: SparkSession, path: str) -> tuple[int, Commit] | None:
+    """The newest commit of ours and its table version; None if there is none. The table exists."""
+    limit = 4
+    while True:
+        history = DeltaTable.forPath(spark, path).history(limit)
+        rows = history.select("version", "userMetadata").collect()
+        for row in sorted(rows, key=lambda row: -int(row.version)):
+            if commit := Commit.parse(row.userMetadata):
+                return row.version, commit
+        if len(rows) < limit:
+            return None
+        limit *= 8
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings for the length of the block, whatever happens in it.
+
+    A transaction id left behind would make Delta skip somebody's later write in silence.
+    """
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,0 +1,150 @@
+"""What the sinks have to know about a batch before they write: counts, DDL, watermark. One job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from cdc.delta.commit import settings
+from cdc.errors import BadOption
+from cdc.model import timestamp
+from cdc.model.selection import Namespace
+
+ROW_OPS = ("read", "insert", "update", "replace", "delete")
+WATERMARK = "watermark"
+# The DDL after which what was in a collection is no longer there.
+_EMPTYING = ("drop", "rename", "dropDatabase")
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A DDL row that left a namespace empty; `coll` None is every collection of `db`."""
+
+    db: str
+    coll: str | None
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One batch. `counts` is rows per namespace and op, without the watermark row.
+
+    `shared` lists what is told to more tables than its own: (db, None) for rows without a
+    collection, (None, None) for those without a database, (db, coll) for the target of a rename.
+    `exact_from` holds the greatest time at which some row's image was taken, per namespace.
+    """
+
+    watermark: Timestamp
+    copying: Mapping[Namespace, Any]
+    counts: Mapping[Namespace, Mapping[str, int]]
+    exact_from: Mapping[Namespace, Timestamp]
+    emptied: tuple[Emptied, ...]
+    shared: frozenset[tuple[str | None, str | None]]
+
+    def rows(self, namespace: Namespace) -> int:
+        """How many of the namespace's rows are about a document."""
+        counts = self.counts.get(namespace, {})
+        return sum(counts.get(op, 0) for op in ROW_OPS)
+
+    def emptied_at(self, namespace: Namespace) -> str | None:
+        """The position of the batch's last DDL that emptied the namespace, or None."""
+        return max(
+            (
+                ddl.position
+                for ddl in self.emptied
+                if ddl.db == namespace.db and ddl.coll in (None, namespace.coll)
+            ),
+            default=None,
+        )
+
+    def shares_with(self, namespace: Namespace) -> bool:
+        """Whether the batch holds rows that the namespace's changelog gets besides its own."""
+        db, coll = namespace
+        return not self.shared.isdisjoint({(db, coll), (db, None), (None, None)})
+
+
+def read_facts(batch: DataFrame) -> Facts | None:
+    """None for a batch without any row. Raises BadOption if the watermark row is missing."""
+    # Few groups whatever the batch holds: more than one reducer would be empty tasks only.
+    with settings(batch.sparkSession, {"spark.sql.shuffle.partitions": "1"}):
+        groups = _groups(batch).collect()
+    if not groups:
+        return None
+    watermark = next((row for row in groups if row.op == WATERMARK), None)
+    if watermark is None:
+        raise BadOption(
+            "The batch holds no watermark row, so nothing says up to when it is complete.",
+            "Read the source with its watermark rows switched on.",
+        )
+    said = json.loads(watermark.told[0].description)
+    own = [row for row in groups if row.op != WATERMARK]
+    return Facts(
+        watermark=timestamp.parse(said["time"]),
+        copying={Namespace.parse(name): at for name, at in said.get("copying", {}).items()},
+        counts=_counts(own),
+        exact_from=_exact_from(own),
+        emptied=tuple(ddl for row in own if row.op in _EMPTYING for ddl in _emptied(row)),
+        shared=frozenset(_shared(own)),
+    )
+
+
+def _groups(batch: DataFrame) -> DataFrame:
+    told = F.when(F.col("op").isin(WATERMARK, *_EMPTYING), F.struct("position", "description"))
+    exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
+    seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
+    return batch.groupBy("db", "coll", "op").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.collect_list(told).alias("told"),
+        # As numbers: "9:10" is after "9:9", and text says otherwise.
+        F.max(
+            F.when(
+                exact_from.isNotNull(),
+                F.struct(seconds.cast("long").alias("time"), increment.cast("long").alias("inc")),
+            )
+        ).alias("exact_from"),
+    )
+
+
+def _counts(groups: list[Row]) -> dict[Namespace, dict[str, int]]:
+    counts: dict[Namespace, dict[str, int]] = {}
+    for row in groups:
+        if row.coll is not None:
+            counts.setdefault(Namespace(row.db, row.coll), {})[row.op] = row.rows
+    return counts
+
+
+def _exact_from(groups: list[Row]) -> dict[Namespace, Timestamp]:
+    latest: dict[Namespace, Timestamp] = {}
+    for row in groups:
+        if row.exact_from is not None and row.coll is not None:
+            namespace, time = Namespace(row.db, row.coll), Timestamp(*row.exact_from)
+            latest[namespace] = max(time, latest.get(namespace, time))
+    return latest
+
+
+def _emptied(group: Row) -> list[Emptied]:
+    emptied = [Emptied(group.db, group.coll, ddl.position) for ddl in group.told]
+    if group.op == "rename":
+        # What stood at the new name is gone; what stands there now comes as read rows later.
+        emptied += [
+            Emptied(to.db, to.coll, ddl.position) for ddl in group.told for to in [_target(ddl)]
+        ]
+    return emptied
+
+
+def _shared(groups: list[Row]) -> list[tuple[str | None, str | None]]:
+    wide: list[tuple[str | None, str | None]] = [
+        (row.db, None) for row in groups if row.coll is None
+    ]
+    return wide + [_target(ddl) for row in groups if row.op == "rename" for ddl in row.told]
+
+
+def _target(ddl: Row) -> Namespace:
+    to = json.loads(ddl.description)["to"]
+    return Namespace(to["db"], to["coll"])

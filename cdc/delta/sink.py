@@ -1,0 +1,107 @@
+"""One batch into all its tables: what a `foreachBatch` function calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bson.timestamp import Timestamp
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.delta import changelog, mirror
+from cdc.delta.commit import Commit
+from cdc.delta.facts import Facts, read_facts
+from cdc.delta.routing import Route, require_disjoint
+from cdc.delta.tables import Tables
+from cdc.model.selection import Namespace
+
+
+class _Writer(Protocol):
+    """A module that fills one kind of table."""
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Namespace]: ...
+
+    def write(
+        self, batch: DataFrame, namespace: Namespace, facts: Facts, batch_id: int, tables: Tables
+    ) -> None: ...
+
+
+# In the order of writing: what a mirror says has always been told by the changelog before.
+_WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
+    and how many tables were written."""
+
+    batch_id: int
+    watermark: Timestamp | None
+    counts: Mapping[Namespace, Mapping[str, int]]
+    tables: int
+
+
+class Sink:
+    """The tables of one pipeline. One per streaming query, used by one thread.
+
+    `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
+    `cdc.delta.tables.Tables`. Without a route that kind of table is not written. Raises BadOption
+    if the routes' tables could meet.
+    """
+
+    def __init__(self, pipeline: str, *, changelog: Route | None, mirror: Route | None) -> None:
+        routes = {"changelog": changelog, "mirror": mirror}
+        require_disjoint(route for route in routes.values() if route)
+        self._kinds = [
+            (writer, Tables(kind, route, pipeline))
+            for kind, writer in _WRITERS.items()
+            if (route := routes[kind])
+        ]
+        self._is_first = True
+
+    def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
+        """Write one batch: all changelogs, then all mirrors. May be repeated after any failure.
+
+        The source is read once. Whatever forbids one of the writes (a foreign table) is found
+        before the first of them. A batch of nothing but its watermark writes nothing.
+        """
+        batch = batch.persist()
+        try:
+            facts = read_facts(batch)
+            if facts is None:
+                return BatchReport(batch_id, None, {}, 0)
+            written = self._write(batch, facts, batch_id)
+            return BatchReport(batch_id, facts.watermark, facts.counts, written)
+        finally:
+            batch.unpersist()
+
+    def _write(self, batch: DataFrame, facts: Facts, batch_id: int) -> int:
+        spark, document = batch.sparkSession, batch.schema["after"].dataType.simpleString()
+        self._discover(spark)
+        work = [
+            (writer, tables, namespace)
+            for writer, tables in self._kinds
+            for namespace in writer.targets(facts, tables)
+        ]
+        for _, tables, namespace in work:
+            tables.claim(spark, namespace, document, Commit(batch_id, facts.watermark))
+        for writer, tables, namespace in work:
+            writer.write(batch, namespace, facts, batch_id, tables)
+        return len(work)
+
+    def _discover(self, spark: SparkSession) -> None:
+        if self._is_first:
+            for _, tables in self._kinds:
+                tables.discover(spark)
+            self._is_first = False
+
+
+def pipeline_of(batch: DataFrame) -> str:
+    """The id of the streaming query that a `foreachBatch` batch belongs to: it is kept in the
+    checkpoint, so it survives restarts and is new with a new checkpoint. Raises RuntimeError
+    outside of a streaming query."""
+    pipeline = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not pipeline:
+        raise RuntimeError("pipeline_of was called outside of a streaming query's foreachBatch.")
+    return str(pipeline)
