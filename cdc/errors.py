@@ -1,0 +1,91 @@
+"""Every error this project raises on purpose, sorted by what has to happen next.
+
+A message names what was attempted and on what (namespace, split, time); `remedy` says what to do.
+Neither ever holds a document's values or a credential. The cause is chained (`raise … from`),
+never pasted into the text: a driver's message may hold both.
+"""
+
+from __future__ import annotations
+
+
+class CdcError(Exception):
+    """Base of all deliberate errors. `str(error)` is the message, and the remedy if there is one."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        # Both go to Exception.args so that the error survives pickling between Spark's processes.
+        super().__init__(message, remedy)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} Remedy: {self.remedy}" if self.remedy else self.message
+
+
+# --- transient: the same call, made again later or on another member, may succeed ---------------
+
+
+class TransientError(CdcError):
+    """The server could not answer now. Reading again from the last offset is safe."""
+
+    exit_code = 3
+
+
+class SourceUnreachable(TransientError):
+    """No suitable server answered within `server.timeout.ms`."""
+
+
+# --- the operator has to decide: going on alone would lose or mix data -------------------------
+
+
+class HistoryLost(CdcError):
+    """The oplog no longer reaches back to the position to read from."""
+
+    exit_code = 4
+
+
+class NotPermitted(CdcError):
+    """The user lacks a privilege that the run cannot do without."""
+
+
+class UnsuitableSource(CdcError):
+    """The server or a collection cannot be captured as it is: standalone, view, time series …"""
+
+
+class ImagesMissing(UnsuitableSource):
+    """`images = required`, and a collection does not record pre- and post-images."""
+
+
+class ForeignOffset(CdcError):
+    """A checkpoint that this version, source or selection of collections cannot continue from."""
+
+
+class TableOwnedElsewhere(CdcError):
+    """A target table belongs to another pipeline (another checkpoint), or to none."""
+
+
+class NotComparable(CdcError):
+    """`verify` cannot decide: mirror and source have no common time at which both are exact."""
+
+
+# --- bad input: nothing was read or written ------------------------------------------------------
+
+
+class BadOption(CdcError):
+    """An option is unknown, malformed or contradicts another one."""
+
+    exit_code = 2
+
+
+class BadToken(CdcError):
+    """Text that is not a resume token or not a cluster time."""
+
+    exit_code = 2
+
+
+# --- about one value, never about the run -------------------------------------------------------
+
+
+class UnmappableValue(CdcError):
+    """A document that has no image in the chosen `document.format`. The row keeps its raw bytes."""

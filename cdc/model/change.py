@@ -1,0 +1,168 @@
+"""The row: what one document read, change event or control message becomes.
+
+`Change` has the columns of the source in their order; `source.py` gives them their Spark types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import UnmappableValue
+from cdc.model import timestamp, token
+from cdc.model.document import Column, relaxed_json
+from cdc.model.key import document_key_json, merge_key
+from cdc.model.selection import Namespace, Selection
+from cdc.model.split import key_of
+
+Encode = Callable[[bytes], Column]
+WATERMARK = "watermark"
+_DESCRIBING = ("to", "operationDescription", "stateBeforeChange", "collectionUUID")
+
+
+class Change(NamedTuple):
+    """One row. Times are microseconds since the epoch (UTC); see the README's column table."""
+
+    op: str
+    position: str
+    cluster_time: int
+    cluster_inc: int
+    wall_time: int | None = None
+    db: str | None = None
+    coll: str | None = None
+    key: str | None = None
+    document_key: str | None = None
+    before: Column | None = None
+    after: Column | None = None
+    update_description: str | None = None
+    txn: dict[str, Any] | None = None
+    description: str | None = None
+    exact: bool = True
+
+
+def read_row(
+    document: bytes,
+    namespace: Namespace,
+    at: Timestamp,
+    exact_from: Timestamp | None,
+    encode: Encode,
+) -> Change:
+    """The row of a document read as of `at`; with `exact_from`, in a state between the two."""
+    key = key_of(document)
+    return Change(
+        op="read",
+        position=token.high_water_mark(at),
+        cluster_time=at.time * 1_000_000,
+        cluster_inc=at.inc,
+        db=namespace.db,
+        coll=namespace.coll,
+        key=merge_key(key),
+        document_key=document_key_json(key),
+        after=encode(document),
+        description=_exact_from(exact_from),
+        exact=exact_from is None,
+    )
+
+
+def event_row(
+    event: RawBSONDocument,
+    after: bytes | None,
+    exact: bool,
+    exact_from: Timestamp | None,
+    selection: Selection,
+    encode: Encode,
+) -> Change:
+    """The row of a change event of any type, known or not.
+
+    A rename of a collection that is not selected onto one that is has the target as its namespace:
+    it concerns that collection's changelog; `description` tells both names.
+    """
+    time: Timestamp = event["clusterTime"]
+    document_key = event.get("documentKey")
+    before = event.get("fullDocumentBeforeChange")
+    namespace = _namespace(event, selection)
+    return Change(
+        op=str(event["operationType"]),
+        position=str(event["_id"]["_data"]),
+        cluster_time=time.time * 1_000_000,
+        cluster_inc=time.inc,
+        wall_time=_wall_time(event),
+        db=namespace[0],
+        coll=namespace[1],
+        key=None if document_key is None else merge_key(key_of(document_key.raw)),
+        document_key=None if document_key is None else document_key_json(document_key.raw),
+        before=None if before is None else encode(before.raw),
+        after=None if after is None else encode(after),
+        update_description=_json(event.get("updateDescription")),
+        txn=_transaction(event),
+        description=_exact_from(exact_from) or _description(event, document_key),
+        exact=exact,
+    )
+
+
+def watermark_row(at: Timestamp, description: str) -> Change:
+    """The control row that tells a sink which time it is exact at after this batch."""
+    return Change(
+        op=WATERMARK,
+        position=token.high_water_mark(at),
+        cluster_time=at.time * 1_000_000,
+        cluster_inc=at.inc,
+        description=description,
+    )
+
+
+def _namespace(event: RawBSONDocument, selection: Selection) -> tuple[str | None, str | None]:
+    ns, to = event.get("ns"), event.get("to")
+    if ns is None:
+        return None, None
+    named = Namespace(ns["db"], ns["coll"]) if "coll" in ns else None
+    if to is not None and named is not None and not selection.matches(named):
+        return to["db"], to["coll"]
+    return ns["db"], ns.get("coll")
+
+
+def _wall_time(event: RawBSONDocument) -> int | None:
+    wall = event.get("wallTime")
+    if wall is None:
+        return None
+    milliseconds = wall if isinstance(wall, int) else round(wall.timestamp() * 1000)
+    return milliseconds * 1000
+
+
+def _transaction(event: RawBSONDocument) -> dict[str, Any] | None:
+    lsid = event.get("lsid")
+    if lsid is None or "txnNumber" not in event:
+        return None
+    return {"lsid": bytes(lsid["id"]).hex(), "number": int(event["txnNumber"])}
+
+
+def _description(event: RawBSONDocument, document_key: RawBSONDocument | None) -> str | None:
+    if document_key is not None:
+        return None
+    parts = {name: event[name] for name in ("ns", *_DESCRIBING) if event.get(name) is not None}
+    if not parts:
+        return None
+    texts = {
+        name: json.loads(_json(value) or "null")
+        if isinstance(value, RawBSONDocument)
+        else str(value)
+        for name, value in parts.items()
+    }
+    return json.dumps(texts, ensure_ascii=False)
+
+
+def _exact_from(exact_from: Timestamp | None) -> str | None:
+    return None if exact_from is None else json.dumps({"exactFrom": timestamp.text(exact_from)})
+
+
+def _json(document: RawBSONDocument | None) -> str | None:
+    if document is None:
+        return None
+    try:
+        return relaxed_json(bytes(document.raw))
+    except UnmappableValue as error:
+        return json.dumps({"$unmappable": str(error)})

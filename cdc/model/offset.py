@@ -1,0 +1,249 @@
+"""The offset, and `advance`: the hand-over rule, in one place.
+
+An offset is a cluster time T and a frontier. After the batch that ends there, every document below
+the frontier has been emitted exactly as of T, with every change up to T; nothing else has been.
+
+The frontier is a key of (namespace, _id) over all selected collections, taken in the order of their
+full names, so the offset does not grow with the number of documents or collections:
+
+* namespaces up to and including `swept` are done: their events pass unfiltered;
+* `copying` is the one collection between: done below its key, not yet from there on;
+* namespaces behind `swept` have not been touched, and none of their events are emitted;
+* `again` lists collections whose content was replaced without row events after they had been
+  passed. Until their turn comes (before the sweep goes on) none of their events are emitted.
+
+A collection that appears behind the sweep's back, at a name already passed, is complete from birth.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bson.timestamp import Timestamp
+
+from cdc.errors import BadToken, ForeignOffset
+from cdc.model import timestamp
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A collection that is done below `below` (BSON of `{"_id": K}`), and not yet from there on.
+
+    `uuid` names the incarnation; `collation` is BSON of its default collation, or None. Both are
+    kept because a replayed batch must read what was planned, after the collection is gone too.
+    """
+
+    namespace: Namespace
+    uuid: bytes
+    collation: bytes | None
+    below: bytes = MIN_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """See the module. `selection` and `source` tell a foreign checkpoint from our own."""
+
+    time: Timestamp
+    source: str
+    selection: str
+    swept: str | None = None  # None: every name there can be
+    copying: Copying | None = None
+    again: tuple[Namespace, ...] = ()
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the initial copy and every copy made necessary since are complete."""
+        return self.swept is None and self.copying is None and not self.again
+
+    def passes_whole(self, namespace: Namespace) -> bool:
+        """Whether all of a namespace's events are emitted after this offset."""
+        if namespace in self.again or (self.copying and self.copying.namespace == namespace):
+            return False
+        return self.swept is None or str(namespace) <= self.swept
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "time": timestamp.text(self.time),
+            "source": self.source,
+            "collections": self.selection,
+            "swept": self.swept,
+            "copying": _copying_to_json(self.copying) if self.copying else None,
+            "again": [str(namespace) for namespace in self.again],
+        }
+
+    def described(self) -> dict[str, Any]:
+        """What a sink has to know of it: the time, and the frontier of each unfinished copy."""
+        copying: dict[str, Any] = {str(namespace): {"below": None} for namespace in self.again}
+        if self.copying is not None:
+            below = base64.b64encode(self.copying.below).decode()
+            copying[str(self.copying.namespace)] = {"below": below}
+        return {"time": timestamp.text(self.time), "copying": copying}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Offset:
+        """Strict: an unknown version, a missing or an unknown field is a ForeignOffset."""
+        version = data.get("version")
+        if version != VERSION:
+            raise ForeignOffset(
+                f"The checkpoint holds an offset of version {version!r}; this release reads"
+                f" version {VERSION}.",
+                "Run the release that wrote the checkpoint, or start with a new checkpoint.",
+            )
+        try:
+            fields = {key: data[key] for key in _FIELDS}
+            if set(data) != _FIELDS:
+                raise KeyError(*sorted(set(data) - _FIELDS))
+            return cls(
+                time=timestamp.parse(fields["time"]),
+                source=fields["source"],
+                selection=fields["collections"],
+                swept=fields["swept"],
+                copying=_copying_from_json(fields["copying"]) if fields["copying"] else None,
+                again=tuple(Namespace.parse(name) for name in fields["again"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, BadToken) as error:
+            raise ForeignOffset(
+                "The checkpoint holds an offset that is not one of this source.",
+                "Use the checkpoint folder that belongs to this pipeline, or a new one.",
+            ) from error
+
+
+_FIELDS = {"version", "time", "source", "collections", "swept", "copying", "again"}
+
+
+def beginning(time: Timestamp, source: str, selection: str) -> Offset:
+    """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
+    return Offset(time, source, selection, swept="")
+
+
+def streaming(time: Timestamp, source: str, selection: str) -> Offset:
+    """Where a run without a snapshot starts: every change after `time`."""
+    return Offset(time, source, selection)
+
+
+# --- advancing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One collection's part of a batch's scan: its documents in [copying.below, upper)."""
+
+    copying: Copying
+    upper: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What the DDL events at one cluster time did to selected collections.
+
+    `emptied`: dropped or renamed away. `refilled`: another collection was renamed onto it.
+    """
+
+    emptied: frozenset[Namespace] = frozenset()
+    refilled: frozenset[Namespace] = frozenset()
+
+
+def advance(
+    start: Offset,
+    time: Timestamp,
+    scans: tuple[Scan, ...] = (),
+    swept_all: bool = False,
+    replaced: Replaced | None = None,
+    absent: frozenset[Namespace] = frozenset(),
+) -> Offset:
+    """The offset after a batch from `start` to `time`.
+
+    `absent`: collections that were to be copied again and do not exist: complete, being empty.
+
+    A batch either scans (`scans` in frontier order, all but the last of them to their end;
+    `swept_all`: no collection is left behind them) or ends at the time of a DDL event (`replaced`),
+    never both: the events of a replaced collection belong before the cut, its new content after it.
+    """
+    if replaced is not None:
+        assert not (scans or swept_all), "a batch that ends at a DDL event scans nothing"
+        return _replace(replace(start, time=time), replaced)
+    again = tuple(name for name in start.again if name not in absent)
+    offset = replace(start, time=time, again=again)
+    for scan in scans:
+        offset = _scanned(offset, scan)
+    return replace(offset, swept=None) if swept_all else offset
+
+
+def _scanned(offset: Offset, scan: Scan) -> Offset:
+    namespace = scan.copying.namespace
+    again = tuple(name for name in offset.again if name != namespace)
+    swept = offset.swept
+    if swept is not None and str(namespace) > swept:
+        swept = str(namespace)
+    copying = None if scan.upper == MAX_KEY else replace(scan.copying, below=scan.upper)
+    return replace(offset, copying=copying, again=again, swept=swept)
+
+
+def _replace(offset: Offset, replaced: Replaced) -> Offset:
+    """A collection that was emptied is complete: it holds nothing. One refilled is copied again.
+
+    Those behind the sweep need no entry: the sweep finds what is there when it comes by.
+    """
+    touched = replaced.emptied | replaced.refilled
+    reached = {name for name in replaced.refilled if _reached(offset, name)}
+    again = [name for name in offset.again if name not in touched] + sorted(reached)
+    copying = offset.copying
+    if copying and copying.namespace in touched:
+        copying = None
+    return replace(offset, copying=copying, again=tuple(again))
+
+
+def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list[Scan]:
+    """The scans of the batch from `start` to `end`, told from the two offsets.
+
+    `listed` are the selected collections as they stand now, each not yet begun. One that is gone
+    or has been replaced since may be missing or be named wrongly: its range is void at `end.time`,
+    and so is the range that a batch which ended at a DDL event seems to have scanned.
+    """
+    candidates = {collection.namespace: collection for collection in listed}
+    if start.copying is not None:
+        candidates[start.copying.namespace] = start.copying
+    found = []
+    for namespace, copying in sorted(candidates.items()):
+        if start.passes_whole(namespace):
+            continue
+        if end.copying is not None and end.copying.namespace == namespace:
+            scan = Scan(replace(end.copying, below=copying.below), end.copying.below)
+        elif end.passes_whole(namespace):
+            scan = Scan(copying, MAX_KEY)
+        else:
+            continue
+        if scan.copying.below != scan.upper:
+            found.append(scan)
+    return found
+
+
+def _reached(offset: Offset, namespace: Namespace) -> bool:
+    return offset.swept is None or str(namespace) <= offset.swept
+
+
+def _copying_to_json(copying: Copying) -> dict[str, Any]:
+    return {
+        "namespace": str(copying.namespace),
+        "uuid": copying.uuid.hex(),
+        "collation": base64.b64encode(copying.collation).decode() if copying.collation else None,
+        "below": base64.b64encode(copying.below).decode(),
+    }
+
+
+def _copying_from_json(data: dict[str, Any]) -> Copying:
+    collation = data["collation"]
+    return Copying(
+        namespace=Namespace.parse(data["namespace"]),
+        uuid=bytes.fromhex(data["uuid"]),
+        collation=base64.b64decode(collation) if collation else None,
+        below=base64.b64decode(data["below"]),
+    )

@@ -1,0 +1,149 @@
+"""Which collections are captured: the option `collections`.
+
+The same rule is asked in two places that must agree, or a collection would be copied and never
+streamed: here, in Python, for lists of names; and on the server, for events. Exact names agree by
+themselves. Of regular expressions only the syntax that means the same to Python and to PCRE is let
+through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cdc.errors import BadOption
+
+# What `re` (with re.ASCII) and PCRE read alike. Shut out: inline flags, look-behind, named groups,
+# back references, POSIX classes, \Q…\E, Unicode classes.
+_SHARED_SYNTAX = re.compile(
+    r"""(?: [^\\\[\](){}?*+|^$\x00-\x1f]            # a literal
+          | \\[dwsDWS] | \\[^\w\s]                  # \d \w \s and escaped punctuation
+          | \[\^?\]?(?:\\[dwsDWS]|\\[^\w\s]|[^\[\]\\\x00-\x1f])*\]   # a character class
+          | \(\?:|\(\?=|\(\?!|\((?!\?) | \) | \|
+          | [*+?]\?? | \{\d+(?:,\d*)?\}\?? )+""",
+    re.VERBOSE,
+)
+_META = re.compile(r"[\\\[\](){}?*+|^$]")
+
+
+class Namespace(NamedTuple):
+    """`db.coll`. A database name holds no dot, a collection name may."""
+
+    db: str
+    coll: str
+
+    def __str__(self) -> str:
+        return f"{self.db}.{self.coll}"
+
+    @classmethod
+    def parse(cls, name: str) -> Namespace:
+        db, dot, coll = name.partition(".")
+        if not (dot and db and coll):
+            raise BadOption(f"'{name}' is not a collection's full name.", "Write it as db.coll.")
+        return cls(db, coll)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Exact names and regular expressions on the full name. A name is in it if any matches."""
+
+    text: str
+    names: tuple[Namespace, ...]
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Selection:
+        """From `db.a, db.b`, a JSON list, or regular expressions on the full name.
+
+        An item with any of ``\\ [ ] ( ) { } ? * + | ^ $`` is a regular expression that has to match
+        the whole name; a dot in one matches any character. Raises BadOption.
+        """
+        names, patterns = [], []
+        for item in _items(text):
+            if _META.search(item):
+                patterns.append(_checked(item))
+            else:
+                names.append(Namespace.parse(item))
+        if not names and not patterns:
+            raise BadOption("Option 'collections' names no collection.", "Set it to db.coll.")
+        return cls(text.strip(), tuple(names), tuple(patterns))
+
+    def matches(self, namespace: Namespace) -> bool:
+        return namespace in self.names or any(
+            re.fullmatch(f"(?:{pattern})", str(namespace), re.ASCII) for pattern in self.patterns
+        )
+
+    @property
+    def database(self) -> str | None:
+        """The one database that holds everything selected, or None if it may be several."""
+        databases = {name.db for name in self.names}
+        return databases.pop() if len(databases) == 1 and not self.patterns else None
+
+    def condition(self, field: str) -> dict[str, Any]:
+        """A match expression: the event's namespace in `field` (`ns` or `to`) is selected.
+
+        Equality for exact names, because the server can apply that to the oplog itself before it
+        builds an event; `$expr` for regular expressions.
+        """
+        by_database: dict[str, list[str]] = {}
+        for name in self.names:
+            by_database.setdefault(name.db, []).append(name.coll)
+        choices: list[dict[str, Any]] = [
+            {f"{field}.db": db, f"{field}.coll": {"$in": colls}}
+            for db, colls in sorted(by_database.items())
+        ]
+        choices += [
+            {"$expr": {"$regexMatch": {"input": full_name(field), "regex": rf"^(?:{pattern})\z"}}}
+            for pattern in self.patterns
+        ]
+        return choices[0] if len(choices) == 1 else {"$or": choices}
+
+    def database_condition(self) -> dict[str, Any]:
+        """A match expression for `dropDatabase`: any database that may hold a selected name."""
+        return {} if self.patterns else {"ns.db": {"$in": sorted({n.db for n in self.names})}}
+
+
+def full_name(field: str) -> dict[str, Any]:
+    """An aggregation expression for the full name in an event's `ns` or `to`; null if none."""
+    return {"$concat": [f"${field}.db", ".", f"${field}.coll"]}
+
+
+def _items(text: str) -> list[str]:
+    if text.lstrip().startswith("["):
+        try:
+            listed = json.loads(text)
+        except json.JSONDecodeError:
+            pass  # a regular expression may begin with a character class
+        else:
+            return [str(item).strip() for item in listed if str(item).strip()]
+    return [item.strip() for item in _split_outside_brackets(text) if item.strip()]
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    items, depth, begin = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and depth <= 0:
+            items.append(text[begin:position])
+            begin = position + 1
+    return [*items, text[begin:]]
+
+
+def _checked(pattern: str) -> str:
+    bare = pattern.removeprefix("^").removesuffix("$") if not pattern.endswith("\\$") else pattern
+    try:
+        re.compile(f"(?:{bare})", re.ASCII)
+    except re.error as error:
+        raise BadOption(f"'{pattern}' is not a regular expression: {error.msg}.") from error
+    if not _SHARED_SYNTAX.fullmatch(bare):
+        raise BadOption(
+            f"The regular expression '{pattern}' uses syntax that may mean another thing to the"
+            " server.",
+            "Use literals, '.', [classes], groups, '|', quantifiers, \\d \\w \\s; or list names.",
+        )
+    return bare

@@ -1,0 +1,103 @@
+"""What one Spark task reads: a key range at a time, or a time range of the change stream.
+
+All splits are frozen, picklable and free of credentials. Keys travel as BSON bytes of `{"_id": K}`:
+a key is any BSON value, and Python objects do not tell all of them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import bson
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import UnmappableValue
+from cdc.model.element import Element, elements
+from cdc.model.selection import Namespace
+
+MIN_KEY = bson.encode({"_id": MinKey()})
+MAX_KEY = bson.encode({"_id": MaxKey()})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Half open: lower ≤ key < upper in the server's order; with upper = MaxKey also `MaxKey`.
+
+    lower < upper must hold: the server refuses an empty range (51175).
+    """
+
+    lower: bytes
+    upper: bytes
+
+    @property
+    def is_last(self) -> bool:
+        return self.upper == MAX_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSplit:
+    """The documents of `range` exactly as of cluster time `at`.
+
+    `uuid` is the collection's incarnation: what lies under the name today may be another one.
+    `collation` is BSON of the collection's default collation, or None: events of a range compare
+    keys as its index does.
+    """
+
+    namespace: Namespace
+    uuid: bytes
+    range: KeyRange
+    at: Timestamp
+    collation: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSplit:
+    """The change events with after < clusterTime ≤ upto that pass `pipeline`.
+
+    `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
+    `database` is the scope of the stream, None for the whole deployment. With `only`, events of
+    other namespaces are dropped by the reader: under a collation the server's own comparison of
+    names is not exact.
+    """
+
+    after: Timestamp
+    upto: Timestamp
+    database: str | None
+    pipeline: bytes
+    collation: bytes | None = None
+    only: Namespace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSplit:
+    """No read at all: one control row that tells the sink the time it becomes exact at."""
+
+    at: Timestamp
+    description: str
+
+
+Split = SnapshotSplit | StreamSplit | WatermarkSplit
+
+
+def key_of(document: bytes) -> bytes:
+    """BSON of `{"_id": K}` for a document's own `_id`, which need not be its first field.
+
+    Raises UnmappableValue for bytes that are no document or hold no `_id`.
+    """
+    for element in elements(document, 0, len(document)):
+        if element.name == b"_id":
+            return _single(b"_id", element, document)
+    raise UnmappableValue("a document without _id")
+
+
+def literal(key: bytes) -> RawBSONDocument:
+    """`{"$literal": K}` for an aggregation: an `_id` of "$x" alone would be taken for a path."""
+    return RawBSONDocument(_single(b"$literal", elements(key, 0, len(key))[0], key))
+
+
+def _single(name: bytes, element: Element, data: bytes) -> bytes:
+    body = bytes([element.kind]) + name + b"\0" + data[element.start : element.stop] + b"\0"
+    return (len(body) + 4).to_bytes(4, "little") + body

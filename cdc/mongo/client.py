@@ -1,0 +1,240 @@
+"""The only place that opens a connection, and where a server's code becomes an error of ours.
+
+Reads that have to stay on one member (a cursor, a session) go through `Member`: a direct connection
+to the member that the user's read preference picked. A driver that may route a getMore elsewhere,
+or resume a cursor by itself, would break the rules of `cdc.mongo.stream`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pymongo
+import pymongo.errors
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+from pymongo.client_session import ClientSession
+from pymongo.read_preferences import _ServerMode
+from pymongo.uri_parser import parse_uri
+
+from cdc.errors import (
+    BadOption,
+    CdcError,
+    HistoryLost,
+    NotPermitted,
+    SourceUnreachable,
+    TransientError,
+    UnsuitableSource,
+)
+
+Client = pymongo.MongoClient[dict[str, Any]]
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+_APP_NAME = "mongodb-cdc"
+
+
+def resolve(uri: str) -> str:
+    """The connection string behind `env:NAME` or `file:PATH`, read anew at each call.
+
+    Raises BadOption; the text of a connection string is never part of it.
+    """
+    if uri.startswith("env:"):
+        value = os.environ.get(uri[4:], "")
+        if not value:
+            raise BadOption(f"The environment variable {uri[4:]} of 'uri' is not set.", "Set it.")
+        return value.strip()
+    if uri.startswith("file:"):
+        try:
+            return pathlib.Path(uri[5:]).read_text().strip()
+        except OSError as error:
+            raise BadOption(f"The file {uri[5:]} of 'uri' cannot be read.") from error
+    return uri
+
+
+def connect(uri: str, timeout_ms: int) -> Client:
+    """A client of the deployment, shared by all callers of this process. Does no I/O yet."""
+    return _connect(resolve(uri), timeout_ms, os.getpid())
+
+
+@functools.lru_cache(maxsize=8)
+def _connect(uri: str, timeout_ms: int, pid: int) -> Client:  # a client must not cross a fork
+    try:
+        return pymongo.MongoClient(uri, **_settings(timeout_ms))
+    except (pymongo.errors.PyMongoError, ValueError) as error:
+        raise BadOption(
+            "Option 'uri' is not a MongoDB connection string.",
+            "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encoding"
+            " user and password.",
+        ) from error
+
+
+def _settings(timeout_ms: int) -> dict[str, Any]:
+    return {
+        "appname": _APP_NAME,
+        "serverSelectionTimeoutMS": timeout_ms,
+        "connectTimeoutMS": timeout_ms,
+        "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
+    }
+
+
+class Member:
+    """One member of a replica set, with a session of its own, for cursors read batch by batch."""
+
+    def __init__(self, client: Client, session: ClientSession) -> None:
+        self._client = client
+        self._session = session
+
+    def command(self, db: str, command: Mapping[str, Any]) -> RawBSONDocument:
+        """The raw reply. Raises the driver's errors: the caller knows what they mean."""
+        return self._client.get_database(db, codec_options=RAW).command(
+            dict(command), codec_options=RAW, session=self._session
+        )
+
+    def kill_cursor(self, namespace: str, cursor: int) -> None:
+        """Frees a cursor. A failure leaves it to the server's own timeout."""
+        db, _, coll = namespace.partition(".")
+        try:
+            self._client[db].command({"killCursors": coll, "cursors": [cursor]})
+        except pymongo.errors.PyMongoError:
+            return
+
+    def end(self) -> None:
+        self._session.end_session()
+
+
+def member(uri: str, timeout_ms: int) -> Member:
+    """The member that the read preference of `uri` picks now. Raises SourceUnreachable."""
+    client = connect(uri, timeout_ms)
+    preference: _ServerMode = client.read_preference
+    me = client.admin.command("hello", read_preference=preference).get("me")
+    if me is None:  # not a replica set: the client itself is the only way to it
+        return Member(client, client.start_session(causal_consistency=False))
+    direct = _direct(resolve(uri), timeout_ms, me, os.getpid())
+    return Member(direct, direct.start_session(causal_consistency=False))
+
+
+def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
+    """One member's own `hello`, or None if it does not answer within a second or two."""
+    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, f"{host}:{port}", os.getpid())
+    try:
+        return direct.admin.command("hello")
+    except pymongo.errors.PyMongoError:
+        return None
+
+
+_HELLO_TIMEOUT_MS = 1500
+
+
+@functools.lru_cache(maxsize=32)
+def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
+    parsed = parse_uri(uri, validate=True, warn=False)
+    options = {
+        name: value
+        for name, value in dict(parsed["options"]).items()
+        if name.lower() not in _TOPOLOGY_OPTIONS
+    }
+    host, _, port = address.rpartition(":")
+    return pymongo.MongoClient(
+        host,
+        int(port),
+        directConnection=True,
+        username=parsed["username"],
+        password=parsed["password"],
+        authSource=options.pop("authsource", parsed["database"] or "admin"),
+        **{**options, **_settings(timeout_ms)},
+    )
+
+
+_TOPOLOGY_OPTIONS = {
+    "replicaset",
+    "directconnection",
+    "loadbalanced",
+    "readpreference",
+    "readpreferencetags",
+    "maxstalenessseconds",
+    "readconcernlevel",
+    "srvservicename",
+    "srvmaxhosts",
+    "appname",
+    "serverselectiontimeoutms",
+    "connecttimeoutms",
+}
+
+# --- what a server's code means -----------------------------------------------------------------
+
+# No such incarnation of the collection any more: collectionUUID mismatch, namespace not found.
+INCARNATION_GONE = frozenset({361, 26})
+# This time cannot be read: too old, catalog changed since, plan killed by a catalog change.
+TIME_UNREADABLE = frozenset({239, 246, 175})
+# Repeating the read, here or on another member, is safe and may help. Every read of this project
+# may be repeated; the list says for which codes there is hope.
+_TRANSIENT = frozenset(
+    {
+        6,  # HostUnreachable
+        7,  # HostNotFound
+        43,  # CursorNotFound
+        63,  # StaleShardVersion
+        72,  # InvalidOptions: atClusterTime lies ahead of a lagging member
+        89,  # NetworkTimeout
+        91,  # ShutdownInProgress
+        133,  # FailedToSatisfyReadPreference
+        134,  # ReadConcernMajorityNotAvailableYet
+        150,  # StaleEpoch
+        189,  # PrimarySteppedDown
+        202,  # NetworkInterfaceExceededTimeLimit
+        234,  # RetryChangeStream
+        237,  # CursorKilled
+        262,  # ExceededTimeLimit
+        9001,  # SocketException
+        10107,  # NotWritablePrimary
+        11600,  # InterruptedAtShutdown
+        11602,  # InterruptedDueToReplStateChange
+        13388,  # StaleConfig
+        13435,  # NotPrimaryNoSecondaryOk
+        13436,  # NotPrimaryOrSecondary
+    }
+)
+_UNAUTHORIZED = frozenset({13, 18, 8000})
+_HISTORY_LOST = frozenset({286, 136})
+_NO_REPLICA_SET = frozenset({40573, 20, 76, 123})
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether reading again is safe and may help."""
+    if isinstance(error, TransientError):
+        return True
+    if isinstance(error, pymongo.errors.OperationFailure):
+        return error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
+    return isinstance(error, pymongo.errors.ConnectionFailure)  # includes AutoReconnect, selection
+
+
+def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
+    """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
+    code = getattr(error, "code", None)
+    if code in _UNAUTHORIZED:
+        return NotPermitted(
+            f"{attempted}: the server refused the user (code {code}).",
+            "Check user, password and authSource, and grant the role listed under 'Privileges'.",
+        )
+    if code in _HISTORY_LOST:
+        return HistoryLost(
+            f"{attempted}: the oplog no longer reaches back to that time.",
+            "Start with a new checkpoint in mode initial; enlarge the oplog.",
+        )
+    if code in _NO_REPLICA_SET:
+        return UnsuitableSource(
+            f"{attempted}: the server is not a member of a replica set, so it has no oplog.",
+            "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
+        )
+    if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
+        return SourceUnreachable(
+            f"{attempted}: no suitable server answered in time.",
+            "Check host, port, TLS and replicaSet in 'uri', and that the server is up.",
+        )
+    if isinstance(error, pymongo.errors.ConfigurationError):
+        return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")
+    kind = TransientError if is_transient(error) else CdcError
+    return kind(f"{attempted}: the server answered with code {code}.")

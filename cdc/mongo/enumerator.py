@@ -1,0 +1,194 @@
+"""The split enumerator: which collections there are, and where to cut one.
+
+Cut points are only a matter of balance: any increasing keys cut a collection into ranges that hold
+each document once. So a strategy that the server refuses is replaced by the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+import pymongo.errors
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import UnsuitableSource
+from cdc.model.selection import Namespace, Selection
+from cdc.model.split import MAX_KEY, KeyRange, literal
+from cdc.mongo.client import RAW, Client, is_transient, translated
+
+_log = logging.getLogger(__name__)
+_INTERNAL = frozenset({"admin", "config", "local"})
+_SAMPLES_PER_SPLIT = 20
+_MOST_SAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """One incarnation of a collection, as listCollections tells it."""
+
+    namespace: Namespace
+    uuid: bytes
+    collation: bytes | None
+    has_images: bool
+    is_capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The selected collections as of `time` (an operation time: the majority may be behind it)."""
+
+    collections: tuple[Collection, ...]
+    time: Timestamp
+
+    def find(self, namespace: Namespace) -> Collection | None:
+        return next((c for c in self.collections if c.namespace == namespace), None)
+
+
+def listing(client: Client, selection: Selection) -> Listing:
+    """The selected collections in the order of their full names.
+
+    A view, time series or system collection named exactly is refused (UnsuitableSource); one that
+    only matches a regular expression is left out.
+    """
+    found: list[Collection] = []
+    time = Timestamp(0, 0)
+    try:
+        for db in _databases(client, selection):
+            reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
+            time = max(time, reply["operationTime"])
+            for info in _all_batches(client, db, reply):
+                found += _captured(Namespace(db, info["name"]), info, selection)
+    except pymongo.errors.PyMongoError as error:
+        raise translated(error, "Listing collections") from error
+    return Listing(tuple(sorted(found, key=lambda c: str(c.namespace))), time)
+
+
+def _databases(client: Client, selection: Selection) -> list[str]:
+    named = {name.db for name in selection.names}
+    if selection.patterns:
+        reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
+        named |= {entry["name"] for entry in reply["databases"]} - _INTERNAL
+    return sorted(named)
+
+
+def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    cursor = reply["cursor"]
+    yield from cursor["firstBatch"]
+    while cursor["id"]:  # only beyond 16 MiB of names
+        more = {"getMore": cursor["id"], "collection": "$cmd.listCollections"}
+        cursor = client.get_database(db).command(more)["cursor"]
+        yield from cursor["nextBatch"]
+
+
+def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) -> list[Collection]:
+    if not selection.matches(namespace):
+        return []
+    system = namespace.coll.startswith("system.") or namespace.db in _INTERNAL
+    if info["type"] != "collection" or system:
+        what = "system collection" if system else info["type"]
+        if namespace in selection.names:
+            raise UnsuitableSource(
+                f"{namespace} is a {what}: it has no change stream of its own.",
+                "Capture the collection behind it instead.",
+            )
+        return []
+    options = info.get("options", {})
+    collation = options.get("collation")
+    return [
+        Collection(
+            namespace,
+            bytes(info["info"]["uuid"]),
+            bson.encode(collation) if collation else None,
+            bool(options.get("changeStreamPreAndPostImages", {}).get("enabled")),
+            bool(options.get("capped")),
+        )
+    ]
+
+
+# --- cutting one collection ----------------------------------------------------------------------
+
+
+def ranges(
+    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+) -> list[KeyRange]:
+    """At most `most` adjacent ranges that begin at `lower`, each of about `split_bytes`.
+
+    The last one ends at MaxKey if the rest of the collection fits, else where the next call should
+    begin. Never empty. Transient errors of the server are raised as ours.
+    """
+    cuts = _cuts(client, namespace, lower, most, split_bytes)
+    keys = [lower, *(cut for cut in cuts if cut not in (lower, MAX_KEY))]
+    if len(cuts) < most or len(keys) == 1:
+        keys.append(MAX_KEY)
+    return [KeyRange(low, high) for low, high in itertools.pairwise(keys)]
+
+
+def _cuts(
+    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+) -> list[bytes]:
+    for strategy in (_split_vector, _sampled):
+        try:
+            cuts = strategy(client, namespace, lower, most, split_bytes)
+        except pymongo.errors.PyMongoError as error:
+            if is_transient(error):
+                raise translated(error, f"Cutting {namespace} into splits") from error
+            code = getattr(error, "code", None)
+            _log.info("%s: %s is not possible (code %s)", namespace, strategy.__name__, code)
+        else:
+            _log.info("%s: %d cut points by %s", namespace, len(cuts), strategy.__name__)
+            return cuts
+    return []
+
+
+def _split_vector(
+    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+) -> list[bytes]:
+    """From the server's own index walk, which stops after `most` cut points."""
+    reply = client.get_database(namespace.db, codec_options=RAW).command(
+        {
+            "splitVector": str(namespace),
+            "keyPattern": {"_id": 1},
+            "min": RawBSONDocument(lower),
+            "max": RawBSONDocument(MAX_KEY),
+            "maxChunkSizeBytes": split_bytes,
+            "maxSplitPoints": most,
+            "maxChunkObjects": 2**31 - 1,
+        },
+        codec_options=RAW,
+    )
+    return [key.raw for key in reply["splitKeys"]]
+
+
+def _sampled(
+    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+) -> list[bytes]:
+    """From the sorted keys of a random sample, sized by the collection's own statistics."""
+    database = client.get_database(namespace.db, codec_options=RAW)
+    stats = database.command({"collStats": namespace.coll}, codec_options=RAW)
+    splits = int(stats["size"]) // split_bytes
+    if splits == 0:
+        return []
+    size = min(splits * _SAMPLES_PER_SPLIT, _MOST_SAMPLES)
+    every = max(1, size // splits)
+    reply = database.command(
+        {
+            "aggregate": namespace.coll,
+            "pipeline": [
+                {"$sample": {"size": size}},
+                {"$project": {"_id": 1}},
+                {"$match": {"$expr": {"$gt": ["$_id", literal(lower)]}}},
+                {"$sort": {"_id": 1}},
+            ],
+            "cursor": {"batchSize": _MOST_SAMPLES},
+        },
+        codec_options=RAW,
+    )
+    keys = [document.raw for document in reply["cursor"]["firstBatch"]]
+    distinct = list(dict.fromkeys(keys))  # $sample may draw a document twice
+    return distinct[every - 1 :: every][:most]

@@ -1,0 +1,250 @@
+"""Read one SnapshotSplit: the documents of a key range exactly as of a cluster time.
+
+The ordinary way is a read at that time. Where the server cannot give one any more (it keeps 300
+seconds of history by default; capped collections keep none), the range is **rewound**: read at the
+newest majority state, then undone by the first before-image that the change stream holds for each
+key. That gives the same rows in any amount of time that the oplog spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import bson
+import pymongo.errors
+from bson.max_key import MaxKey
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError, UnsuitableSource
+from cdc.model.key import merge_key
+from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
+from cdc.mongo import stream
+from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
+from cdc.mongo.retry import Progress, retrying
+
+_BATCH = 10_000
+_REWIND_BYTES = 64 * 2**20
+
+
+class Documents(NamedTuple):
+    """Raw documents as of the split's time; or, with `exact_from`, each of them in a state between
+    that time and `exact_from` (only where before-images are missing)."""
+
+    raw: list[bytes]
+    exact_from: Timestamp | None = None
+
+
+class _Void(Exception):
+    """The split's incarnation of the collection is no longer there under its name."""
+
+
+def read(
+    open_member: Callable[[], Member],
+    split: SnapshotSplit,
+    retry_seconds: float,
+    may_be_void: bool,
+) -> Iterator[Documents]:
+    """The documents of the split, each once, in batches of at most 16 MiB (64 MiB when rewinding).
+
+    If the collection has been dropped or renamed since, the split is void: nothing (more) is
+    yielded when `may_be_void`, because the DDL event that follows tells the rest; a reader that
+    will not see that event gets UnsuitableSource instead of a part taken for the whole.
+    """
+    rest = _Rest(split)
+    progress = Progress()
+    attempted = f"Copying {split.namespace} at {split.at}"
+    try:
+        for attempt in retrying(progress, retry_seconds, attempted):
+            with attempt:
+                member = open_member()
+                try:
+                    for documents in _read_rest(member, rest, open_member):
+                        yield documents
+                        progress.made()
+                finally:
+                    member.end()
+    except _Void as void:
+        if not may_be_void:
+            raise UnsuitableSource(
+                f"{split.namespace} was dropped, renamed or replaced while it was being copied.",
+                "Run the read again.",
+            ) from void
+
+
+class _Rest:
+    """What is still to be read of a split: from `lower`, without `lower` itself once `begun`."""
+
+    def __init__(self, split: SnapshotSplit) -> None:
+        self.split = split
+        self.lower = split.range.lower
+        self.begun = False
+
+    def passed(self, documents: list[bytes]) -> None:
+        self.lower, self.begun = key_of(documents[-1]), True
+
+    @property
+    def is_empty(self) -> bool:
+        return self.begun and self.lower == MAX_KEY
+
+    def without_lower(self, documents: list[bytes]) -> list[bytes]:
+        """A resumed range begins with the last document already handed out, if it still exists."""
+        if self.begun and documents and key_of(documents[0]) == self.lower:
+            return documents[1:]
+        return documents
+
+
+def _read_rest(
+    member: Member, rest: _Rest, open_member: Callable[[], Member]
+) -> Iterator[Documents]:
+    concern = {"level": "snapshot", "atClusterTime": rest.split.at}
+    try:
+        for documents, _ in _scan(member, rest, concern):
+            rest.passed(documents)
+            yield Documents(documents)
+        return
+    except pymongo.errors.OperationFailure as error:
+        if error.code in INCARNATION_GONE:
+            raise _Void from error
+        if error.code not in TIME_UNREADABLE:
+            raise
+    while not rest.is_empty:
+        yield from _rewound(member, rest, open_member)
+
+
+# --- one pass over a range ----------------------------------------------------------------------
+
+
+def _scan(
+    member: Member, rest: _Rest, concern: dict[str, Any]
+) -> Iterator[tuple[list[bytes], Timestamp]]:
+    """Non-empty batches of raw documents in key order, each with its reply's operation time.
+
+    The range is given as index bounds: comparison operators are bracketed by BSON type and would
+    miss documents whose `_id` is of another type.
+    """
+    split = rest.split
+    bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
+    if not split.range.is_last:
+        bounds["max"] = RawBSONDocument(split.range.upper)
+    if rest.lower != MAX_KEY:  # there is no range above it (51175)
+        yield from _find(member, rest, {**bounds, "readConcern": concern})
+    if split.range.is_last:
+        # A range without `max` ends below a document whose _id is MaxKey itself.
+        yield from _find(member, rest, {"filter": {"_id": MaxKey()}, "readConcern": concern})
+
+
+def _find(
+    member: Member, rest: _Rest, command: dict[str, Any]
+) -> Iterator[tuple[list[bytes], Timestamp]]:
+    split = rest.split
+    find = {
+        "find": split.namespace.coll,
+        # Without it, a read of a collection dropped since answers with zero rows and ok.
+        "collectionUUID": bson.Binary(split.uuid, 4),
+        "batchSize": _BATCH,
+        **command,
+    }
+    reply = member.command(split.namespace.db, find)
+    cursor = int(reply["cursor"]["id"])
+    try:
+        batch = reply["cursor"]["firstBatch"]
+        while True:
+            documents = rest.without_lower([document.raw for document in batch])
+            if documents:
+                yield documents, reply["operationTime"]
+            if not cursor:
+                return
+            more = {"getMore": cursor, "collection": split.namespace.coll, "batchSize": _BATCH}
+            reply = member.command(split.namespace.db, more)
+            cursor, batch = int(reply["cursor"]["id"]), reply["cursor"]["nextBatch"]
+    finally:
+        if cursor:
+            member.kill_cursor(str(split.namespace), cursor)
+
+
+# --- rewind --------------------------------------------------------------------------------------
+
+
+def _rewound(member: Member, rest: _Rest, open_member: Callable[[], Member]) -> Iterator[Documents]:
+    """The next part of the range as of the split's time, at most `_REWIND_BYTES` of it at once."""
+    scanned, upper, until = _newest_state(member, rest)
+    part = _part_events(rest, upper, until)
+    inexact: dict[str, bytes] = {}
+    seen: set[str] = set()
+    for events in stream.read(open_member, part, stream.IMAGES["when_available"], retry_seconds=60):
+        for event in events:
+            _undo(event, seen, scanned, inexact)
+    rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
+    if scanned:
+        yield Documents(list(scanned.values()))
+    if inexact:
+        yield Documents(list(inexact.values()), exact_from=until)
+
+
+def _newest_state(member: Member, rest: _Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
+    """By merge key: the documents of the next part, each at some time between the split's and the
+    returned one; the last key of the part, or None if it reaches to the end of the split."""
+    concern = {"level": "majority", "afterClusterTime": rest.split.at}
+    scanned: dict[str, bytes] = {}
+    size, until = 0, rest.split.at
+    try:
+        for documents, operation_time in _scan(member, rest, concern):
+            for document in documents:
+                scanned[merge_key(key_of(document))] = document
+                size += len(document)
+            until = max(until, operation_time)
+            if size > _REWIND_BYTES:
+                return scanned, key_of(documents[-1]), until
+    except pymongo.errors.OperationFailure as error:
+        if error.code in INCARNATION_GONE:
+            raise _Void from error
+        if error.code in TIME_UNREADABLE:  # the newest state is always there: a passing condition
+            raise TransientError(f"Copying {rest.split.namespace}: the scan was killed.") from error
+        raise
+    # Deletes behind the last document found may have happened during the scan: nothing was read
+    # after the reply that ended it, so its time is the end of the window.
+    ping = member.command(rest.split.namespace.db, {"ping": 1})
+    return scanned, None, max(until, ping["operationTime"])
+
+
+def _part_events(rest: _Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+    split = rest.split
+    above = "$gt" if rest.begun else "$gte"
+    keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
+    if upper is not None:
+        keys.append({"$lte": ["$documentKey._id", literal(upper)]})
+    elif not split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
+    match = {
+        "operationType": {"$in": ["insert", "update", "replace", "delete"]},
+        "ns.db": split.namespace.db,
+        "ns.coll": split.namespace.coll,
+        "$expr": {"$and": keys},
+    }
+    return StreamSplit(
+        after=split.at,
+        upto=until,
+        database=split.namespace.db,
+        pipeline=bson.encode({"pipeline": [{"$match": match}]}),
+        collation=split.collation,
+        only=split.namespace,
+    )
+
+
+def _undo(
+    event: stream.Event, seen: set[str], scanned: dict[str, bytes], inexact: dict[str, bytes]
+) -> None:
+    """The first event of a key tells what was there before it; later ones tell nothing."""
+    key = merge_key(key_of(event.raw["documentKey"].raw))
+    if key in seen:
+        return
+    seen.add(key)
+    before = event.raw.get("fullDocumentBeforeChange")
+    if event.raw["operationType"] == "insert":
+        scanned.pop(key, None)
+    elif before is not None:
+        scanned[key] = before.raw
+    elif key in scanned:
+        inexact[key] = scanned.pop(key)

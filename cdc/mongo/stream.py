@@ -1,0 +1,291 @@
+"""Read one StreamSplit: a slice of the change stream, complete, once, in order.
+
+The rules here were each won by an experiment in which their absence lost or doubled events:
+
+* A slice is opened at its lower time and drops what is not after it. Opened one increment later,
+  a new cursor's first token (the point it was opened at, not progress) could equal the upper time,
+  and the slice would complete empty.
+* A slice is complete only by what its own cursor delivered: an event after `upto`; a post-batch
+  token after `upto`; or an empty reply to a getMore (never the opening reply) whose token has
+  reached `upto`. The last is sound because the cursor was opened by time, below `upto`. An idle
+  server never sends a token beyond its last event, so waiting for more would never end.
+* A cursor that fails is thrown away and the slice opened again at its lower time; positions that
+  were already handed out are skipped. It is never resumed by token: then an empty reply could
+  carry a token at `upto` that this cursor has not passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import bson
+import pymongo.errors
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError
+from cdc.model import token
+from cdc.model.split import StreamSplit
+from cdc.mongo.client import RAW, Member
+from cdc.mongo.retry import Progress, retrying
+
+_TOO_LARGE = 10334  # an event with its images exceeds 16 MiB
+_STALL_SECONDS = 600.0
+_LONGEST_WAIT_MS = 500
+_BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead."""
+
+    before: str
+    after: str
+    look_up: bool
+
+    @property
+    def expects_before(self) -> bool:
+        return self.before != "off"
+
+
+_WHEN_AVAILABLE = "whenAvailable"
+IMAGES = {
+    "auto": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
+    # Enforced when the run starts. The server's own `required` (code 47) would end the stream at
+    # the first image that has expired.
+    "required": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
+    "when_available": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=False),
+    "update_lookup": Images("off", "updateLookup", look_up=False),
+    "off": Images("off", "default", look_up=False),
+}
+
+
+class Event(NamedTuple):
+    """One change event. `after` is its post-image or its stand-in, None if there is none.
+
+    `exact` is False when an image that was asked for is missing or `after` is not as of the event;
+    then, if `after` is set, it is a state between the event and `exact_from`.
+    """
+
+    raw: RawBSONDocument
+    after: bytes | None
+    exact: bool
+    exact_from: Timestamp | None = None
+
+    @property
+    def position(self) -> str:
+        return str(self.raw["_id"]["_data"])
+
+
+def read(
+    open_member: Callable[[], Member], split: StreamSplit, images: Images, retry_seconds: float
+) -> Iterator[list[Event]]:
+    """The split's events in order, each once, in batches of at most 16 MiB plus lookups.
+
+    Members that fail are replaced for `retry_seconds` without progress, then TransientError is
+    raised; other failures (HistoryLost, NotPermitted, …) at once.
+    """
+    attempted = f"Reading changes after {split.after} up to {split.upto}"
+    progress = Progress()
+    last = ""
+    for attempt in retrying(progress, retry_seconds, attempted):
+        with attempt:
+            member = open_member()
+            try:
+                for events in _fitting(member, split, images, lambda: last):
+                    fresh = [event for event in events if event.position > last]
+                    if fresh:
+                        last = fresh[-1].position
+                        yield fresh
+                    progress.made()
+            finally:
+                member.end()
+
+
+def _fitting(
+    member: Member, split: StreamSplit, images: Images, last: Callable[[], str]
+) -> Iterator[list[Event]]:
+    """Reads with all images; if one event with them is too large, goes on with fewer for the rest.
+
+    What has been handed out is not read into memory again: the caller skips it by position.
+    """
+    rungs = [images]
+    if images.expects_before:
+        rungs.append(Images("off", images.after, images.look_up))
+    if images.after != "default":
+        rungs.append(Images("off", "default", look_up=images.after != "default"))
+    for rung in rungs:
+        try:
+            for batch, operation_time in slices(member, split, rung):
+                yield [
+                    _event(member, raw, images, rung, operation_time)
+                    for raw in batch
+                    if raw["_id"]["_data"] > last()
+                ]
+            return
+        except pymongo.errors.OperationFailure as error:
+            if error.code != _TOO_LARGE or rung is rungs[-1]:
+                raise
+
+
+def _event(
+    member: Member, raw: RawBSONDocument, asked: Images, used: Images, operation_time: Timestamp
+) -> Event:
+    operation = raw["operationType"]
+    if operation not in ("insert", "update", "replace", "delete"):
+        return Event(raw, None, exact=True)
+    after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
+    if operation in ("update", "replace", "delete") and asked.expects_before:
+        exact = raw.get("fullDocumentBeforeChange") is not None
+    if operation == "update":
+        if after is None and used.look_up:
+            exact = False
+            after, exact_from = _looked_up(member, raw)
+        elif after is None:
+            exact = False
+        elif used.after == "updateLookup":
+            exact, exact_from = False, operation_time
+    return Event(raw, after, exact, exact_from)
+
+
+def _looked_up(member: Member, raw: RawBSONDocument) -> tuple[bytes | None, Timestamp | None]:
+    """The document as a majority read finds it now, and a time by which it was in that state."""
+    reply = member.command(
+        raw["ns"]["db"],
+        {
+            "find": raw["ns"]["coll"],
+            "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
+            "limit": 1,
+            "singleBatch": True,
+            "readConcern": {"level": "majority", "afterClusterTime": raw["clusterTime"]},
+        },
+    )
+    found = reply["cursor"]["firstBatch"]
+    return (found[0].raw, reply["operationTime"]) if found else (None, None)
+
+
+def _bytes(document: Any) -> bytes | None:
+    return None if document is None else document.raw
+
+
+def slices(
+    member: Member, split: StreamSplit, images: Images
+) -> Iterator[tuple[list[RawBSONDocument], Timestamp]]:
+    """One attempt at a slice: its raw events in order, each batch with the reply's operation time.
+
+    Returns when the slice is complete; raises the driver's errors.
+    """
+    cursor = _Cursor(member, split, images)
+    try:
+        while not cursor.complete:
+            yield cursor.next_batch(), cursor.operation_time
+    finally:
+        cursor.close()
+
+
+class _Cursor:
+    """A change stream cursor that knows when its slice is complete."""
+
+    def __init__(self, member: Member, split: StreamSplit, images: Images) -> None:
+        self._member, self._split, self._images = member, split, images
+        self.complete = split.upto <= split.after
+        self.operation_time = split.after
+        self._wait_ms, self._moved, self._reached = 1, time.monotonic(), split.after
+        self._id, self._namespace = 0, ""
+        if not self.complete:
+            self._open({"startAtOperationTime": split.after})
+
+    def _open(self, start: dict[str, Any]) -> None:
+        split, images = self._split, self._images
+        stage = {"fullDocument": images.after, **start}
+        if images.expects_before:
+            stage["fullDocumentBeforeChange"] = images.before
+        if split.database is None:
+            stage["allChangesForCluster"] = True
+        command = {
+            "aggregate": 1,
+            "pipeline": [
+                {"$changeStream": stage},
+                *bson.decode(split.pipeline, codec_options=RAW)["pipeline"],
+            ],
+            # An opening reply is never progress, so nothing is gained by events in it.
+            "cursor": {"batchSize": 0},
+        }
+        if split.collation is not None:
+            command["collation"] = RawBSONDocument(split.collation)
+        reply = self._member.command(split.database or "admin", command)
+        self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
+
+    def next_batch(self) -> list[RawBSONDocument]:
+        db, _, coll = self._namespace.partition(".")
+        reply = self._member.command(
+            db,
+            {
+                "getMore": self._id,
+                "collection": coll,
+                "batchSize": _BATCH,
+                "maxTimeMS": self._wait_ms,
+            },
+        )
+        cursor = reply["cursor"]
+        self._id = int(cursor["id"])
+        self.operation_time = reply["operationTime"]
+        events = cursor["nextBatch"]
+        inside = [event for event in events if self._takes(event)]
+        if not self.complete:
+            self._judge(cursor, events)
+        return inside
+
+    def _takes(self, event: RawBSONDocument) -> bool:
+        moment = event["clusterTime"]
+        if moment > self._split.upto:
+            self.complete = True
+            return False
+        if moment <= self._split.after or event["operationType"] == "invalidate":
+            return False
+        only = self._split.only
+        return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
+
+    def _judge(self, cursor: RawBSONDocument, events: list[RawBSONDocument]) -> None:
+        if events and events[-1]["operationType"] == "invalidate":
+            self._invalidated(events[-1])
+            return
+        reached = token.time_of(cursor["postBatchResumeToken"]["_data"])
+        upto = self._split.upto
+        self.complete = reached > upto or (not events and reached >= upto)
+        self._pace(bool(events), reached)
+
+    def _invalidated(self, event: RawBSONDocument) -> None:
+        """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
+
+        The planner ends a batch at that time, so it is this slice's end, or the one before's. In
+        the second case the token to start after lies at `after`, below `upto`: an empty reply at
+        `upto` still means that this cursor has passed everything before it.
+        """
+        if event["clusterTime"] >= self._split.upto:
+            self.complete = True
+        else:
+            self._open({"startAfter": event["_id"]})
+
+    def _pace(self, delivered: bool, reached: Timestamp) -> None:
+        """Waits longer for a member that is behind, and gives up on one that does not move."""
+        now = time.monotonic()
+        if delivered or reached > self._reached:
+            self._moved, self._wait_ms = now, 1
+        else:
+            self._wait_ms = min(self._wait_ms * 2, _LONGEST_WAIT_MS)
+        self._reached = max(self._reached, reached)
+        if now - self._moved > _STALL_SECONDS:
+            raise TransientError(
+                f"Reading changes up to {self._split.upto}: the server has not passed"
+                f" {reached} for {_STALL_SECONDS:.0f} s.",
+                "Check that a majority of the replica set is up.",
+            )
+
+    def close(self) -> None:
+        if self._id:
+            self._member.kill_cursor(self._namespace, self._id)
+            self._id = 0

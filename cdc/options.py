@@ -1,0 +1,166 @@
+"""Every option of the source, declared once: name, type, default and one sentence.
+
+The README's table is printed from `OPTIONS`, and a test compares `conf/example.toml` with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdc.errors import BadOption
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `choices` limits a string, `least` a number; `default` None means required or
+    absent, as the sentence says."""
+
+    name: str
+    kind: type
+    default: Any
+    says: str
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    required: bool = False
+
+
+OPTIONS = (
+    Option(
+        "uri",
+        str,
+        None,
+        "Connection string of a replica set; `env:NAME` and `file:PATH` read it from there, on"
+        " each machine that connects.",
+        required=True,
+    ),
+    Option(
+        "collections",
+        str,
+        None,
+        "What to capture: full names `db.coll`, regular expressions on the full name, several"
+        " separated by commas, or a JSON list.",
+        required=True,
+    ),
+    Option(
+        "mode",
+        str,
+        "initial",
+        "Where a stream without checkpoint begins: `initial` copies everything and goes on with"
+        " changes, `latest` begins now, `timestamp` at `start`.",
+        choices=("initial", "latest", "timestamp"),
+    ),
+    Option(
+        "start",
+        str,
+        None,
+        "With `mode = timestamp`: the first moment to read changes of, ISO-8601 or a cluster time"
+        " `t:i`.",
+    ),
+    Option(
+        "images",
+        str,
+        "auto",
+        "Images of a change: `auto` takes recorded pre- and post-images and looks up a missing"
+        " `after`, `required` also refuses collections that do not record them, `when_available`"
+        " never looks up, `update_lookup` always does, `off` asks for none.",
+        choices=("auto", "required", "when_available", "update_lookup", "off"),
+    ),
+    Option(
+        "document.format",
+        str,
+        "variant",
+        "Type of `before` and `after`: `variant`, `json` (text) or `bson` (binary).",
+        choices=("variant", "json", "bson"),
+    ),
+    Option(
+        "document.json",
+        str,
+        "relaxed",
+        "With `document.format = json`: `relaxed` or `canonical` Extended JSON v2.",
+        choices=("relaxed", "canonical"),
+    ),
+    Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
+    Option(
+        "snapshot.splits.per.batch",
+        int,
+        8,
+        "Snapshot splits in one micro-batch: more is faster, fewer keeps changes fresher meanwhile.",
+        least=1,
+    ),
+    Option(
+        "snapshot.at",
+        str,
+        None,
+        "Batch reads only: the cluster time `t:i` to read at; the live edge if absent.",
+    ),
+    Option(
+        "emit.watermark",
+        bool,
+        False,
+        "Adds one `op = 'watermark'` row to each micro-batch, for sinks that record its time.",
+    ),
+    Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
+    Option(
+        "retry.seconds",
+        int,
+        120,
+        "How long a task goes on trying without progress before it fails.",
+        least=0,
+    ),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+_TRUTH = {"true": True, "false": False}
+
+
+def parse(given: Mapping[str, str]) -> dict[str, Any]:
+    """All options by name, checked and typed. Names are case-insensitive. Raises BadOption."""
+    values = {name.lower(): value for name, value in given.items()}
+    unknown = sorted(set(values) - set(_BY_NAME))
+    if unknown:
+        raise BadOption(f"There is no option '{unknown[0]}'.", nearest(unknown[0], list(_BY_NAME)))
+    parsed = {option.name: _value(option, values.get(option.name)) for option in OPTIONS}
+    if parsed["mode"] == "timestamp" and parsed["start"] is None:
+        raise BadOption("Option 'mode' is timestamp, but 'start' is not set.", "Set 'start'.")
+    if parsed["mode"] != "timestamp" and parsed["start"] is not None:
+        raise BadOption(
+            f"Option 'start' is set, but 'mode' is {parsed['mode']}.", "Set mode to timestamp."
+        )
+    return parsed
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A remedy that names the option that was probably meant."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"Known are: {', '.join(sorted(known))}."
+
+
+def _value(option: Option, text: str | None) -> Any:
+    if text is None:
+        if option.required:
+            raise BadOption(f"Option '{option.name}' is not set.", option.says)
+        return option.default
+    if option.kind is bool:
+        if text.lower() not in _TRUTH:
+            raise BadOption(f"Option '{option.name}' is neither true nor false.")
+        return _TRUTH[text.lower()]
+    if option.kind is int:
+        return _number(option, text)
+    if option.choices and text not in option.choices:
+        raise BadOption(
+            f"Option '{option.name}' cannot be '{text}'.",
+            f"Use one of {', '.join(option.choices)}.",
+        )
+    return text
+
+
+def _number(option: Option, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise BadOption(f"Option '{option.name}' is not a whole number.") from None
+    if option.least is not None and number < option.least:
+        raise BadOption(f"Option '{option.name}' is below {option.least}.")
+    return number

@@ -1,0 +1,285 @@
+"""Spark's Data Source `mongodb-cdc`: translates between Spark and the layers below, decides nothing.
+
+Stream: offset ⇄ JSON, planner → splits → partitions, rows → Arrow batches. Batch: the same splits,
+all at one cluster time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from cdc import options as declared
+from cdc.errors import BadOption, ForeignOffset, ImagesMissing, UnsuitableSource
+from cdc.model import timestamp
+from cdc.model.change import Change, event_row, read_row, watermark_row
+from cdc.model.document import encoder
+from cdc.model.offset import Offset, beginning, streaming
+from cdc.model.selection import Selection
+from cdc.model.split import SnapshotSplit, Split, StreamSplit, WatermarkSplit
+from cdc.mongo import snapshot, stream
+from cdc.mongo.client import Member, member
+from cdc.mongo.enumerator import Listing, listing
+from cdc.mongo.planner import Planner, snapshot_splits
+from cdc.mongo.topology import ReplicaSet, discover
+
+NAME = "mongodb-cdc"
+_DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
+_ROWS_PER_BATCH = 2000
+# latestOffset runs in the query's own thread: a longer wait would delay stop().
+_WAIT_SECONDS = 0.4
+_POLL_SECONDS = 0.02
+
+
+def schema(document_format: str) -> str:
+    """The source's columns as Spark DDL. Their meaning is told in the README."""
+    document = _DOCUMENT_TYPES[document_format]
+    return (
+        "op string, position string, cluster_time timestamp, cluster_inc int, wall_time timestamp,"
+        " db string, coll string, key string, document_key string,"
+        f" before {document}, after {document}, update_description string,"
+        " txn struct<lsid: string, number: bigint>, description string, exact boolean"
+    )
+
+
+class MongoCdcSource(DataSource):
+    """`spark.read` and `spark.readStream` with format `mongodb-cdc`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return schema(declared.parse(self.options)["document.format"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return SnapshotReader(declared.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ChangeReader(declared.parse(self.options), schema)
+
+
+class Partition(InputPartition):
+    """One split on its way to a task."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(None)
+        self.split = split
+
+
+# --- batch ---------------------------------------------------------------------------------------
+
+
+class SnapshotReader(DataSourceReader):
+    """The selected collections as of one cluster time: `snapshot.at`, or the live edge."""
+
+    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+        self._options, self._schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        source, selection = _source(self._options), Selection.parse(self._options["collections"])
+        found = _checked_listing(source, selection, self._options)
+        given = self._options["snapshot.at"]
+        at = timestamp.parse(given) if given else source.live_edge_from(found.time, patience=10)
+        if at is None:
+            raise UnsuitableSource(
+                "The majority of the replica set does not keep up with its primary.",
+                "Check that a majority of its members is up.",
+            )
+        size = self._options["split.size.mb"] * 2**20
+        return [Partition(split) for split in snapshot_splits(source, found, size, at)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._schema, may_be_void=False)
+
+
+# --- stream --------------------------------------------------------------------------------------
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
+
+    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+        if options["snapshot.at"] is not None:
+            raise BadOption("Option 'snapshot.at' is for batch reads.", "Remove it.")
+        self._options, self._schema = options, schema
+        self._selection = Selection.parse(options["collections"])
+        self._known_planner: Planner | None = None
+        self._until: Offset | None = None  # set by Trigger.AvailableNow
+
+    def initialOffset(self) -> dict[str, Any]:
+        source = self._planner().source
+        found = _checked_listing(source, self._selection, self._options)
+        edge = source.live_edge_from(found.time, patience=10) or source.live_edge(found.time)
+        mode = self._options["mode"]
+        begin = beginning if mode == "initial" else streaming
+        if mode == "timestamp":
+            given = timestamp.parse(self._options["start"])
+            if given > edge:
+                raise BadOption("Option 'start' lies in the future of the server.", "Set it back.")
+            edge = timestamp.before(given)
+        return begin(edge, source.name, self._selection.text).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        offset = self._own(start)
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            if self._is_done(offset):
+                return start
+            end = self._planner().next_offset(offset)
+            if end != offset:
+                return end.to_json()
+            # With AvailableNow, an offset that stands still would end the query for good.
+            if self._until is None and time.monotonic() > deadline:
+                return start
+            time.sleep(_POLL_SECONDS)
+
+    def _is_done(self, offset: Offset) -> bool:
+        until = self._until
+        return until is not None and offset.is_streaming and offset.time >= until.time
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        source = self._planner().source
+        edge = source.live_edge(timestamp.parse("0:0"))
+        self._until = streaming(edge, source.name, self._selection.text)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        source = self._planner().source
+        edge = source.live_edge(timestamp.parse("0:0"))
+        return streaming(edge, source.name, self._selection.text).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        watermark = self._options["emit.watermark"]
+        splits = self._planner().splits(self._own(start), self._own(end), watermark)
+        return [Partition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._schema, may_be_void=True)
+
+    def _own(self, data: dict[str, Any]) -> Offset:
+        """An offset of the checkpoint, if it belongs to this source and selection."""
+        offset = Offset.from_json(data)
+        name = self._planner().source.name
+        if offset.source != name:
+            raise ForeignOffset(
+                f"The checkpoint was written for replica set '{offset.source}', not '{name}'.",
+                "Correct 'uri', or start with a new checkpoint.",
+            )
+        if offset.selection != self._selection.text:
+            raise ForeignOffset(
+                f"The checkpoint was written for collections '{offset.selection}',"
+                f" not '{self._selection.text}'.",
+                "Set 'collections' back, or start with a new checkpoint and new tables.",
+            )
+        return offset
+
+    def _planner(self) -> Planner:
+        if self._known_planner is None:
+            options = self._options
+            self._known_planner = Planner(
+                _source(options),
+                _member_opener(options),
+                self._selection,
+                options["split.size.mb"] * 2**20,
+                options["snapshot.splits.per.batch"],
+                options["retry.seconds"],
+            )
+        return self._known_planner
+
+
+# --- what both need ------------------------------------------------------------------------------
+
+
+def _source(options: Mapping[str, Any]) -> ReplicaSet:
+    return discover(options["uri"], options["server.timeout.ms"])
+
+
+def _member_opener(options: Mapping[str, Any]) -> Callable[[], Member]:
+    return partial(member, options["uri"], options["server.timeout.ms"])
+
+
+def _checked_listing(
+    source: ReplicaSet, selection: Selection, options: Mapping[str, Any]
+) -> Listing:
+    """The collections a run begins with. Raises UnsuitableSource, ImagesMissing."""
+    found = listing(source.client, selection)
+    missing = [str(name) for name in selection.names if found.find(name) is None]
+    if missing:
+        raise UnsuitableSource(
+            f"There is no collection {', '.join(missing)}.",
+            "Check 'collections', and that the user may list it; create it if it comes later.",
+        )
+    if not found.collections:
+        raise UnsuitableSource(
+            f"No collection matches '{selection.text}'.", "The expression has to match db.coll."
+        )
+    without = [c.namespace for c in found.collections if not c.has_images]
+    if options["images"] == "required" and without:
+        raise ImagesMissing(
+            f"{', '.join(map(str, without))} does not record pre- and post-images.",
+            f"Run db.getSiblingDB('{without[0].db}').runCommand({{collMod: '{without[0].coll}',"
+            " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
+        )
+    return found
+
+
+def _read(
+    partition: InputPartition, options: Mapping[str, Any], schema: StructType, may_be_void: bool
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, Partition)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    rows = _rows(partition.split, options, may_be_void)
+    chunk: list[Change] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == _ROWS_PER_BATCH:
+            yield _batch(chunk, arrow)
+            chunk = []
+    if chunk:
+        yield _batch(chunk, arrow)
+
+
+def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
+    encode = encoder(options["document.format"], options["document.json"])
+    opener, patience = _member_opener(options), float(options["retry.seconds"])
+    if isinstance(split, WatermarkSplit):
+        yield watermark_row(split.at, split.description)
+    elif isinstance(split, SnapshotSplit):
+        for documents in snapshot.read(opener, split, patience, may_be_void):
+            for raw in documents.raw:
+                yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
+    elif isinstance(split, StreamSplit):
+        selection = Selection.parse(options["collections"])
+        images = stream.IMAGES[options["images"]]
+        for events in stream.read(opener, split, images, patience):
+            for event in events:
+                yield event_row(*event, selection, encode)
+
+
+def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        pa.array(_cells(column, field.type), field.type)
+        for column, field in zip(zip(*rows, strict=True), arrow, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _cells(column: tuple[Any, ...], kind: pa.DataType) -> Sequence[Any]:
+    """A VARIANT crosses as the struct of its two binaries."""
+    if pa.types.is_struct(kind) and kind.field(0).name == "value":
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        return [None if cell is None else dict(zip(names, cell, strict=True)) for cell in column]
+    return column
