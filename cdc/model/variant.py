@@ -50,7 +50,8 @@ def transcode(document: bytes) -> tuple[bytes, bytes]:
 
     Fields of an object can be looked up by Spark however many there are; their order in the
     document is not kept (no VARIANT keeps it). Lost besides: the width of integers, the sign of a
-    decimal zero, and whether a string was an ObjectId or a UUID.
+    decimal zero, whether a string was an ObjectId or a UUID, and whether an Extended JSON object
+    was one in the source already.
 
     Raises UnmappableValue: corrupt bytes, a name or string that is not UTF-8, one name twice in a
     document, nested deeper than element.MAX_DEPTH, or larger than SIZE_LIMIT. Nothing else.
@@ -93,8 +94,10 @@ def _embedded(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -
 
 
 def _object(names: tuple[bytes, ...], values: list[bytes], dictionary: _Dictionary) -> bytes:
-    # The cache is for names that many documents share; names that are data would only fill it.
-    order = _cached_order(names) if len(names) < 64 else _order(names)
+    # The cache is for names that many documents share. The limits bound its memory to some 16 MB,
+    # whatever names a collection holds.
+    cached = len(names) < 64 and max(map(len, names), default=0) < 256
+    order = _cached_order(names) if cached else _order(names)
     ids = [dictionary.setdefault(names[index], len(dictionary)) for index in order]
     content = [values[index] for index in order]
     offsets, size = _offsets(content)

@@ -7,12 +7,15 @@ import itertools
 import random
 import struct
 from collections import defaultdict
+from fractions import Fraction
 from typing import Any
 
 import bson
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
@@ -193,6 +196,29 @@ def test_the_server_takes_top_level_ids_as_it_takes_nested_ones(database: Databa
     for item in (double(1.0), dec("1.00"), of(Int64(1)), text(b"a", 0x0E), dec("0.10")):
         with pytest.raises(DuplicateKeyError):
             collection.insert_one(RawBSONDocument(raw((b"_id", item))))
+
+
+def as_every_type(number: Fraction) -> list[Element]:
+    """A fraction whose denominator is a power of two below 2**20, in each type that can hold it."""
+    exact = decimal.Decimal(number.numerator) / decimal.Decimal(number.denominator)
+    found = [double(float(number)), of(Decimal128(exact)), of(Decimal128(f"{exact:f}"))]
+    return [*found, of(Int64(int(number)))] if number.denominator == 1 else found
+
+
+FRACTIONS = st.builds(Fraction, st.integers(-(2**40), 2**40), st.sampled_from([1, 2, 8, 1024]))
+
+
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@given(FRACTIONS, FRACTIONS, st.integers(-2, 2))
+def test_two_numbers_have_one_key_exactly_when_they_have_one_value(
+    one: Fraction, other: Fraction, distance: int
+) -> None:
+    for second in (other, one + distance, one * Fraction(10) ** distance):
+        if second.denominator & (second.denominator - 1) == 0:
+            keys = {key(item) for item in as_every_type(one)}
+            other_keys = {key(item) for item in as_every_type(second)}
+            assert len(keys) == len(other_keys) == 1
+            assert (keys == other_keys) == (one == second)
 
 
 @pytest.mark.parametrize(
