@@ -201,9 +201,11 @@ def test_objects_and_arrays_of_any_size_read_back(count: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [7, 8, 15, 16, 31, 32, 63])
-def test_integers_at_the_edge_of_a_width_read_back(bits: int) -> None:
+def test_integers_at_the_edge_of_a_width_are_stored_as_spark_stores_them(bits: int) -> None:
     for number in (2**bits - 1, -(2**bits), min(2**bits, 2**63 - 1), max(-(2**bits) - 1, -(2**63))):
         assert read(of(Int64(number))) == {"v": number}
+        by_spark = VariantVal.parseJson(f'{{"v":{number}}}')
+        assert variant.transcode(of(Int64(number))) == (by_spark.value, by_spark.metadata)
 
 
 REFUSED = {
@@ -235,6 +237,16 @@ def test_bytes_that_have_no_variant_are_refused_with_a_reason(name: str) -> None
     with pytest.raises(UnmappableValue) as refusal:
         variant.transcode(REFUSED[name])
     assert refusal.value.message
+
+
+@pytest.mark.parametrize("name", BY_TYPE)
+def test_a_value_cut_short_anywhere_is_refused(name: str) -> None:
+    kind, value = BY_TYPE[name][0][4], BY_TYPE[name][0][7:-1]
+    # Whole documents around a cut value: only the value's own length can tell. One byte short, the
+    # document's closing NUL would pass for the value's last byte.
+    for cut in range(len(value)):
+        with pytest.raises(UnmappableValue):
+            variant.transcode(raw((kind, b"v", value[:cut])))
 
 
 def nested(levels: int, kind: int = 0x03) -> bytes:
