@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class CdcError(Exception):
-    """Base of all deliberate errors. `str(error)` is the message, and the remedy if there is one."""
+    """Base of all deliberate errors. `str(error)` is the message, then the remedy if any."""
 
     exit_code = 1
 

@@ -87,7 +87,7 @@ OPTIONS = (
         "snapshot.splits.per.batch",
         int,
         8,
-        "Snapshot splits in one micro-batch: more is faster, fewer keeps changes fresher meanwhile.",
+        "Snapshot splits in a micro-batch: more is faster, fewer keeps changes fresher meanwhile.",
         least=1,
     ),
     Option(
@@ -95,6 +95,13 @@ OPTIONS = (
         str,
         None,
         "Batch reads only: the cluster time `t:i` to read at; the live edge if absent.",
+    ),
+    Option(
+        "snapshot.below",
+        str,
+        None,
+        "Batch reads of one collection only: reads the documents below this frontier, as a mirror's"
+        " commit tells it.",
     ),
     Option(
         "emit.watermark",

@@ -1,13 +1,14 @@
-"""Spark's Data Source `mongodb-cdc`: translates between Spark and the layers below, decides nothing.
+"""Spark's Data Source `mongodb-cdc`: translates between Spark and what lies below.
 
-Stream: offset ⇄ JSON, planner → splits → partitions, rows → Arrow batches. Batch: the same splits,
-all at one cluster time.
+It decides nothing. Stream: offset ⇄ JSON, planner → splits → partitions, rows → Arrow batches.
+Batch: the same splits, all at one cluster time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,13 +28,13 @@ from cdc.errors import BadOption, ForeignOffset, ImagesMissing, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.change import Change, event_row, read_row, watermark_row
 from cdc.model.document import encoder
-from cdc.model.offset import Offset, beginning, streaming
-from cdc.model.selection import Selection
+from cdc.model.offset import Offset, beginning, decode_key, streaming
+from cdc.model.selection import Namespace, Selection
 from cdc.model.split import SnapshotSplit, Split, StreamSplit, WatermarkSplit
 from cdc.mongo import snapshot, stream
 from cdc.mongo.client import Member, member
-from cdc.mongo.enumerator import Listing, listing
-from cdc.mongo.planner import Planner, snapshot_splits
+from cdc.mongo.enumerator import Listing, estimated_documents, listing
+from cdc.mongo.planner import Planner, below_splits, snapshot_splits
 from cdc.mongo.topology import ReplicaSet, discover
 
 NAME = "mongodb-cdc"
@@ -80,6 +81,32 @@ class Partition(InputPartition):
         self.split = split
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A selected collection and about how many documents it holds."""
+
+    namespace: Namespace
+    documents: int
+
+
+def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
+    """The collections of a run with these options, for jobs: the same checks as the source's own,
+    without Spark in between. With a checkpoint (`is_new` False) a collection may be gone for good
+    reason. Raises CdcError."""
+    options = declared.parse(given)
+    selection = Selection.parse(options["collections"])
+    source = _source(options)
+    found = (
+        _checked_listing(source, selection, options)
+        if is_new
+        else listing(source.client, selection)
+    )
+    return [
+        Captured(c.namespace, estimated_documents(source.client, c.namespace))
+        for c in found.collections
+    ]
+
+
 # --- batch ---------------------------------------------------------------------------------------
 
 
@@ -99,7 +126,9 @@ class SnapshotReader(DataSourceReader):
                 "The majority of the replica set does not keep up with its primary.",
                 "Check that a majority of its members is up.",
             )
-        size = self._options["split.size.mb"] * 2**20
+        size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
+        if below is not None:
+            return [Partition(split) for split in below_splits(found, decode_key(below), at)]
         return [Partition(split) for split in snapshot_splits(source, found, size, at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -113,8 +142,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
 
     def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
-        if options["snapshot.at"] is not None:
-            raise BadOption("Option 'snapshot.at' is for batch reads.", "Remove it.")
+        for name in ("snapshot.at", "snapshot.below"):
+            if options[name] is not None:
+                raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
         self._known_planner: Planner | None = None

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bson.timestamp import Timestamp
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc.model import timestamp
-from delta.tables import DeltaTable
 
 
 @dataclass(frozen=True, slots=True)

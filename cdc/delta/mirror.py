@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bson.timestamp import Timestamp
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, StringType, StructType, TimestampType
@@ -19,7 +20,6 @@ from cdc.delta.commit import Commit, newest_commit, settings
 from cdc.delta.facts import ROW_OPS, Facts
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
-from delta.tables import DeltaMergeBuilder, DeltaTable
 
 _ROWS_PER_TASK = 50_000
 _PROPERTIES = {

@@ -34,11 +34,12 @@ _WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror}
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
-    and how many tables were written."""
+    the collections whose copy is not complete after it, and how many tables were written."""
 
     batch_id: int
     watermark: Timestamp | None
     counts: Mapping[Namespace, Mapping[str, int]]
+    copying: frozenset[Namespace]
     tables: int
 
 
@@ -70,9 +71,10 @@ class Sink:
         try:
             facts = read_facts(batch)
             if facts is None:
-                return BatchReport(batch_id, None, {}, 0)
+                return BatchReport(batch_id, None, {}, frozenset(), 0)
             written = self._write(batch, facts, batch_id)
-            return BatchReport(batch_id, facts.watermark, facts.counts, written)
+            copying = frozenset(facts.copying)
+            return BatchReport(batch_id, facts.watermark, facts.counts, copying, written)
         finally:
             batch.unpersist()
 

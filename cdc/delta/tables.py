@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -19,7 +20,6 @@ from cdc.delta.routing import Route
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
-from delta.tables import DeltaTable
 
 _PIPELINE = "mongodb-cdc.pipeline"
 _NAMESPACE = "mongodb-cdc.namespace"

@@ -83,7 +83,7 @@ class Offset:
         """What a sink has to know of it: the time, and the frontier of each unfinished copy."""
         copying: dict[str, Any] = {str(namespace): {"below": None} for namespace in self.again}
         if self.copying is not None:
-            below = base64.b64encode(self.copying.below).decode()
+            below = encode_key(self.copying.below)
             copying[str(self.copying.namespace)] = {"below": below}
         return {"time": timestamp.text(self.time), "copying": copying}
 
@@ -168,7 +168,8 @@ def advance(
     never both: the events of a replaced collection belong before the cut, its new content after it.
     """
     if replaced is not None:
-        assert not (scans or swept_all), "a batch that ends at a DDL event scans nothing"
+        if scans or swept_all:
+            raise ValueError("a batch that ends at a DDL event scans nothing")
         return _replace(replace(start, time=time), replaced)
     again = tuple(name for name in start.again if name not in absent)
     offset = replace(start, time=time, again=again)
@@ -230,12 +231,22 @@ def _reached(offset: Offset, namespace: Namespace) -> bool:
     return offset.swept is None or str(namespace) <= offset.swept
 
 
+def encode_key(key: bytes) -> str:
+    """A frontier key as text; Extended JSON would lose the type of some keys."""
+    return base64.b64encode(key).decode()
+
+
+def decode_key(text: str) -> bytes:
+    """The inverse of `encode_key`. Raises ValueError."""
+    return base64.b64decode(text, validate=True)
+
+
 def _copying_to_json(copying: Copying) -> dict[str, Any]:
     return {
         "namespace": str(copying.namespace),
         "uuid": copying.uuid.hex(),
         "collation": base64.b64encode(copying.collation).decode() if copying.collation else None,
-        "below": base64.b64encode(copying.below).decode(),
+        "below": encode_key(copying.below),
     }
 
 
@@ -245,5 +256,5 @@ def _copying_from_json(data: dict[str, Any]) -> Copying:
         namespace=Namespace.parse(data["namespace"]),
         uuid=bytes.fromhex(data["uuid"]),
         collation=base64.b64decode(collation) if collation else None,
-        below=base64.b64decode(data["below"]),
+        below=decode_key(data["below"]),
     )

@@ -69,6 +69,14 @@ def listing(client: Client, selection: Selection) -> Listing:
     return Listing(tuple(sorted(found, key=lambda c: str(c.namespace))), time)
 
 
+def estimated_documents(client: Client, namespace: Namespace) -> int:
+    """From the collection's metadata: quick, and wrong for a while after an unclean shutdown."""
+    try:
+        return int(client[namespace.db][namespace.coll].estimated_document_count())
+    except pymongo.errors.PyMongoError as error:
+        raise translated(error, f"Counting {namespace}") from error
+
+
 def _databases(client: Client, selection: Selection) -> list[str]:
     named = {name.db for name in selection.names}
     if selection.patterns:

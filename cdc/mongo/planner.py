@@ -214,6 +214,15 @@ def snapshot_splits(
     ]
 
 
+def below_splits(found: Listing, below: bytes, at: Timestamp) -> list[SnapshotSplit]:
+    """What lies below a frontier key, in one split: for checking a copy that is under way."""
+    return [
+        SnapshotSplit(c.namespace, c.uuid, KeyRange(MIN_KEY, below), at, c.collation)
+        for c in found.collections
+        if below != MIN_KEY
+    ]
+
+
 def replaced_by(event: RawBSONDocument, selection: Selection) -> Replaced:
     """What a DDL event did to selected collections."""
     emptied = _namespaces(event.get("ns"), selection)

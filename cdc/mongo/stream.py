@@ -90,28 +90,31 @@ def read(
     """
     attempted = f"Reading changes after {split.after} up to {split.upto}"
     progress = Progress()
-    last = ""
+    passed = _Passed()
     for attempt in retrying(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
             try:
-                for events in _fitting(member, split, images, lambda: last):
-                    fresh = [event for event in events if event.position > last]
-                    if fresh:
-                        last = fresh[-1].position
-                        yield fresh
+                for events in _fitting(member, split, images, passed):
+                    if events:
+                        passed.position = events[-1].position
+                        yield events
                     progress.made()
             finally:
                 member.end()
 
 
-def _fitting(
-    member: Member, split: StreamSplit, images: Images, last: Callable[[], str]
-) -> Iterator[list[Event]]:
-    """Reads with all images; if one event with them is too large, goes on with fewer for the rest.
+class _Passed:
+    """The last position handed out: a slice opened again skips up to it."""
 
-    What has been handed out is not read into memory again: the caller skips it by position.
-    """
+    position = ""
+
+
+def _fitting(
+    member: Member, split: StreamSplit, images: Images, passed: _Passed
+) -> Iterator[list[Event]]:
+    """Events not handed out yet, with all images; if one event with them is too large for the
+    server, the slice is opened again with fewer for the rest of it."""
     rungs = [images]
     if images.expects_before:
         rungs.append(Images("off", images.after, images.look_up))
@@ -123,7 +126,7 @@ def _fitting(
                 yield [
                     _event(member, raw, images, rung, operation_time)
                     for raw in batch
-                    if raw["_id"]["_data"] > last()
+                    if raw["_id"]["_data"] > passed.position
                 ]
             return
         except pymongo.errors.OperationFailure as error:

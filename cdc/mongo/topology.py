@@ -64,7 +64,10 @@ def live_edge(hellos: Iterable[Mapping[str, Any]], floor: Timestamp) -> Timestam
 
 
 def discover(uri: str, timeout_ms: int) -> ReplicaSet:
-    """The replica set behind a URI. Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource."""
+    """The replica set behind a URI.
+
+    Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
+    """
     client = connect(uri, timeout_ms)
     try:
         client.admin.command("ping")  # authenticates: `hello` alone would not

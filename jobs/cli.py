@@ -1,0 +1,36 @@
+"""`mongodb-cdc NAME`: the programs under one command."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+_PROGRAMS = {
+    "demo": "Show it all on this machine, with a MongoDB of its own.",
+    "replicate": "Copy collections into Delta tables, then follow their changes.",
+    "verify": "Compare collections with their mirrors.",
+}
+
+
+class _Programs(click.Group):
+    """Imports a program when it is called: `--help` should not wait for Spark's modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_PROGRAMS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _PROGRAMS:
+            return None
+        command: click.Command = importlib.import_module(f"jobs.{name}").main
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_PROGRAMS.items()))
+
+
+@click.command(cls=_Programs)
+@click.version_option(package_name="mongodb-cdc-spark")
+def main() -> None:
+    """MongoDB into Delta tables: snapshot, change stream, changelog and mirror."""

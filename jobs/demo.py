@@ -1,0 +1,178 @@
+"""Demo: a MongoDB under load, replicated through the hand-over, shown and verified."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from cdc.delta.sink import BatchReport
+from cdc.errors import CdcError
+from cdc.model.selection import Namespace
+from cdc.source import preflight
+from jobs import config as configuration
+from jobs import replicate
+from jobs.config import Config
+from jobs.failure import told
+from jobs.load import Writers, load_orders
+from jobs.mongod import ReplicaSet
+from jobs.progress import Display
+from jobs.session import session
+from jobs.verify import DIFFERENT, Verdict, show, verify
+
+ORDERS = Namespace("mongodb_cdc_demo", "orders")
+_STREAM_SECONDS = 8.0
+_DEADLINE_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the demo saw. Rates are rows per second of the whole path, MongoDB to Delta."""
+
+    documents: int = 0
+    snapshot_seconds: float = 0.0
+    snapshot_rate: float = 0.0
+    changes: int = 0
+    writes: int = 0
+    batches: int = 0
+    equal: bool = False
+
+
+@contextlib.contextmanager
+def _server(uri: str | None, console: Console) -> Iterator[str]:
+    if uri is not None:
+        yield uri
+        return
+    console.print("starting a MongoDB of one member in a temporary folder")
+    with ReplicaSet() as replica_set:
+        yield replica_set.uri
+
+
+def run(uri: str | None, documents: int, json_path: str | None, console: Console) -> int:
+    """The program. Everything it starts is stopped, and its folder removed, whatever happens."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mongodb-cdc-demo-") as folder,
+        _server(uri, console) as server,
+    ):
+        with console.status(f"loading {documents:,} orders"):
+            load_orders(server, ORDERS, documents, must_be_new=uri is not None)
+        overrides = [
+            f"uri={server}",
+            f"collections={ORDERS}",
+            f"sink.path={folder}/lakehouse",
+            # Small pieces, so that the copy of a small collection can be watched.
+            "split.size.mb=2",
+            "snapshot.splits.per.batch=4",
+        ]
+        config = configuration.load(None, overrides)
+        spark = session("mongodb-cdc demo")
+        try:
+            measured, verdict = _replicate(spark, config, server, console)
+            _sample(spark, config, console)
+        finally:
+            spark.stop()
+    show(console, verdict)
+    if json_path:
+        Path(json_path).write_text(json.dumps(asdict(measured), indent=2) + "\n")
+    return 0 if verdict.is_equal else DIFFERENT
+
+
+def _replicate(
+    spark: SparkSession, config: Config, server: str, console: Console
+) -> tuple[Measured, Verdict]:
+    """Replicates under load until some seconds after the hand-over, and verifies meanwhile."""
+    measured = Measured()
+    began = time.monotonic()
+    handed_over: list[float] = []
+    expected = {c.namespace: c.documents for c in preflight(config.source)}
+    with Display(console, expected) as display, Writers(server, ORDERS) as writers:
+
+        def on_batch(report: BatchReport) -> None:
+            display.batch(report)
+            counts = report.counts.get(ORDERS, {})
+            read = counts.get("read", 0)
+            measured.documents += read
+            measured.changes += sum(counts.values()) - read
+            measured.batches += 1
+            if not report.copying and measured.documents and not handed_over:
+                handed_over.append(time.monotonic())
+
+        query = replicate.start(spark, config, on_batch=on_batch)
+        try:
+            deadline = began + _DEADLINE_SECONDS
+            while query.isActive and time.monotonic() < deadline:
+                display.lag(*replicate.times(query))
+                if handed_over and time.monotonic() - handed_over[0] > _STREAM_SECONDS:
+                    break
+                time.sleep(0.2)
+            if query.isActive and not handed_over:
+                raise CdcError(f"The copy was not complete after {_DEADLINE_SECONDS:.0f} s.")
+            # Writers and replication go on while this compares: that is the point.
+            verdict = verify(spark, config, ORDERS) if query.isActive else None
+        finally:
+            replicate.end(query)
+        measured.writes = writers.written
+    assert verdict is not None  # a query that ended by itself has raised its error above
+    measured.snapshot_seconds = round(handed_over[0] - began, 2)
+    measured.snapshot_rate = round(measured.documents / measured.snapshot_seconds)
+    measured.equal = verdict.is_equal
+    console.print(
+        f"{measured.documents:,} documents copied in {measured.snapshot_seconds:.1f} s, Spark's"
+        f" start included; {measured.changes:,} changes in {measured.batches} batches, while"
+        f" {measured.writes:,} writes were made",
+        highlight=False,
+    )
+    return measured, verdict
+
+
+def _sample(spark: SparkSession, config: Config, console: Console) -> None:
+    assert config.changelog is not None
+    assert config.mirror is not None
+    changelog = spark.read.format("delta").load(config.changelog.path(ORDERS))
+    console.print("\nthe changelog's last rows", style="bold")
+    rows = changelog.filter("op <> 'read'").orderBy("position", ascending=False).limit(8)
+    _print(console, rows.selectExpr("op", "cluster_time", "key", *_brief("before", "after")))
+    console.print("\nsome rows of the mirror", style="bold")
+    mirror = spark.read.format("delta").load(config.mirror.path(ORDERS)).orderBy("key").limit(5)
+    _print(console, mirror.selectExpr("key", *_brief("document")))
+
+
+def _brief(*columns: str) -> list[str]:
+    return [
+        f"variant_get({name}, '$.status', 'string') || ' ' ||"
+        f" variant_get({name}, '$.total', 'string') AS {name}"
+        for name in columns
+    ]
+
+
+def _print(console: Console, frame: DataFrame) -> None:
+    table = Table(*frame.columns)
+    for row in frame.collect():
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    console.print(table)
+
+
+@click.command()
+@click.option("--uri", help="A replica set of your own instead of the embedded server.")
+@click.option("--documents", type=click.IntRange(1), default=50_000, show_default=True)
+@click.option("--json", "json_path", type=click.Path(), help="Write what was measured here.")
+@told
+def main(uri: str | None, documents: int, json_path: str | None) -> int:
+    """Show it all: load orders, keep writing, replicate, verify. Exit code 6: they differ.
+
+    Example: mongodb-cdc demo --json demo.json
+    """
+    return run(uri, documents, json_path, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""From any failure to one sentence and an exit code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+from pyspark.errors import PySparkException
+
+from cdc import errors
+from cdc.errors import CdcError
+
+P = ParamSpec("P")
+_RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
+
+
+def told(program: Callable[P, int]) -> Callable[P, None]:
+    """A program that ends the process with its own exit code, or with an error in one sentence.
+
+    Spark wraps what a task or the source's planner raised in its own exceptions and several stack
+    traces; the last of our errors in their text is the one that was raised first.
+    """
+
+    @wraps(program)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            sys.exit(program(*args, **kwargs))
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except CdcError as error:
+            _end(type(error), str(error))
+        except PySparkException as error:
+            found = _RAISED.findall(str(error))
+            kind = getattr(errors, found[-1][0], None) if found else None
+            if kind is None:
+                raise
+            _end(kind, found[-1][1].rstrip())
+
+    return run
+
+
+def _end(kind: type[CdcError], message: str) -> None:
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(kind.exit_code)

@@ -1,0 +1,128 @@
+"""The demo's load: orders, and writers that change them in every way a client can."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, Self
+
+import pymongo
+import pymongo.errors
+from bson import Decimal128
+from pymongo.database import Database
+
+from cdc.errors import BadOption
+from cdc.model.selection import Namespace
+
+_STATES = ("new", "paid", "packed", "sent", "returned")
+_BULK = 5_000
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def order(number: int, chance: random.Random) -> dict[str, Any]:
+    """A nested document of about 480 bytes."""
+    lines = [
+        {"sku": f"SKU-{chance.randrange(10_000):05d}", "quantity": chance.randrange(1, 9)}
+        for _ in range(chance.randrange(1, 6))
+    ]
+    return {
+        "_id": number,
+        "customer": {"id": chance.randrange(100_000), "name": f"Customer {number % 9973}"},
+        "status": chance.choice(_STATES),
+        "total": Decimal128(Decimal(chance.randrange(100, 1_000_000)).scaleb(-2)),
+        "ordered": _EPOCH + timedelta(seconds=number),
+        "lines": lines,
+        "address": {"street": f"{number % 211} Long Street", "city": "Springfield", "zip": "12345"},
+        "note": "x" * chance.randrange(60, 160),
+    }
+
+
+def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: bool) -> None:
+    """Creates the collection with images recorded, and fills it.
+
+    With `must_be_new` a collection that is there already is refused: it may be someone's.
+    """
+    client: pymongo.MongoClient[dict[str, Any]]
+    with pymongo.MongoClient(uri) as client:
+        database: Database[dict[str, Any]] = client[namespace.db]
+        if must_be_new and namespace.coll in database.list_collection_names():
+            raise BadOption(f"{namespace} exists already on that server.", "Drop it first.")
+        images = {"enabled": True}
+        orders = database.create_collection(namespace.coll, changeStreamPreAndPostImages=images)
+        chance = random.Random(1)
+        for begin in range(0, documents, _BULK):
+            numbers = range(begin, min(begin + _BULK, documents))
+            orders.insert_many([order(number, chance) for number in numbers], ordered=False)
+
+
+class Writers:
+    """Threads that insert, update, replace, delete and commit transactions until the block ends."""
+
+    def __init__(self, uri: str, namespace: Namespace, threads: int = 2) -> None:
+        self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri)
+        self._orders = self._client[namespace.db][namespace.coll]
+        self._stop = threading.Event()
+        self._written = [0] * threads
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,), daemon=True)
+            for number in range(threads)
+        ]
+
+    @property
+    def written(self) -> int:
+        return sum(self._written)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+
+    def _write(self, number: int) -> None:
+        chance = random.Random(number)
+        highest = self._orders.estimated_document_count()
+        while not self._stop.is_set():
+            try:
+                self._written[number] += self._one(chance, highest, number)
+            except pymongo.errors.PyMongoError as error:
+                if not error.has_error_label("TransientTransactionError"):
+                    raise
+            time.sleep(0.004)
+
+    def _one(self, chance: random.Random, highest: int, number: int) -> int:
+        key = chance.randrange(highest)
+        kind = chance.random()
+        if kind < 0.25:
+            fresh = highest + 1 + 2 * chance.randrange(10**9) + number
+            self._orders.replace_one({"_id": fresh}, order(fresh, chance), upsert=True)
+        elif kind < 0.65:
+            self._orders.update_one({"_id": key}, {"$set": {"status": chance.choice(_STATES)}})
+        elif kind < 0.75:
+            self._orders.replace_one({"_id": key}, order(key, chance))
+        elif kind < 0.9:
+            self._orders.delete_one({"_id": key})
+        else:
+            return self._transaction(chance, highest)
+        return 1
+
+    def _transaction(self, chance: random.Random, highest: int) -> int:
+        keys = [chance.randrange(highest) for _ in range(3)]
+        with self._client.start_session() as session, session.start_transaction():
+            for key in keys:
+                change = {"$inc": {"customer.id": 1}}
+                self._orders.update_one({"_id": key}, change, session=session)
+        return len(keys)

@@ -1,0 +1,185 @@
+"""Verify: compare collections with their mirrors, both as of the mirror's own time.
+
+The source is read by the same code that copies it, at the time that the mirror's newest commit
+claims to be exact at; so writers and the replication may go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+
+import cdc
+from cdc.delta import mirror
+from cdc.delta.mirror import MirrorState
+from cdc.errors import BadOption, NotComparable
+from cdc.model import timestamp
+from cdc.model.selection import Namespace
+from cdc.source import NAME, preflight
+from jobs import config as configuration
+from jobs.config import Config
+from jobs.failure import told
+from jobs.session import session
+
+DIFFERENT = 6
+_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One collection at time `at`. `missing`: only in MongoDB; `extra`: only in the mirror;
+    `differing`: in both, unlike; `doubled`: keys with several rows in the mirror; `undecided`:
+    documents that the source itself cannot tell as of that time (no before-images)."""
+
+    namespace: str
+    at: str
+    documents: int = 0
+    missing: int = 0
+    extra: int = 0
+    differing: int = 0
+    doubled: int = 0
+    undecided: int = 0
+    keys: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def is_equal(self) -> bool:
+        return not (self.missing or self.extra or self.differing or self.doubled or self.undecided)
+
+
+def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict:
+    """Compares one collection. Raises NotComparable if there is no time at which to compare."""
+    if config.mirror is None:
+        raise BadOption("There is no mirror in [table] to verify.", "Set its template.")
+    cdc.register(spark)
+    path = config.mirror.path(namespace)
+    state = mirror.state(spark, path)
+    if state is None:
+        raise NotComparable(f"{namespace} has no mirror at {path} yet.", "Run replicate first.")
+    _require_exact(namespace, state)
+    table = spark.read.format("delta").option("versionAsOf", state.version).load(path)
+    verdict = Verdict(str(namespace), timestamp.text(state.watermark))
+    joined = _joined(_source(spark, config, namespace, state), table).persist()
+    try:
+        _count(joined, verdict)
+    finally:
+        joined.unpersist()
+    verdict.doubled = table.count() - table.select("key").distinct().count()
+    return verdict
+
+
+def _require_exact(namespace: Namespace, state: MirrorState) -> None:
+    if state.exact_from is not None and state.exact_from > state.watermark:
+        raise NotComparable(
+            f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it holds"
+            f" documents looked up until {timestamp.text(state.exact_from)}.",
+            "Verify again after the next change; enable pre- and post-images for exactness.",
+        )
+    if state.copying is not None and state.copying.get("below") is None:
+        raise NotComparable(f"{namespace} waits to be copied again.", "Verify again later.")
+
+
+def _source(
+    spark: SparkSession, config: Config, namespace: Namespace, state: MirrorState
+) -> DataFrame:
+    options = {
+        **{name: value for name, value in config.source.items() if name not in ("mode", "start")},
+        "collections": json.dumps([str(namespace)]),
+        "snapshot.at": timestamp.text(state.watermark),
+    }
+    if state.copying is not None:
+        options["snapshot.below"] = state.copying["below"]
+    return spark.read.format(NAME).options(**options).load()
+
+
+def _joined(source: DataFrame, table: DataFrame) -> DataFrame:
+    """One row per key: what it is (null where both agree)."""
+    left = source.select("key", F.col("exact").alias("exact"), *_content(source, "after", "ours"))
+    right = table.select("key", F.lit(True).alias("there"), *_content(table, "document", "theirs"))
+    names = [name for name in left.columns if name.startswith("ours")]
+    same = F.lit(True)
+    for name in names:
+        same = same & F.col(name).eqNullSafe(F.col(name.replace("ours", "theirs")))
+    what = (
+        F.when(F.col("exact").isNull(), "extra")
+        .when(~F.col("exact"), "undecided")
+        .when(F.col("there").isNull(), "missing")
+        .when(~same, "differing")
+    )
+    return left.join(right, "key", "full_outer").select("key", what.alias("what"))
+
+
+def _content(frame: DataFrame, column: str, alias: str) -> list[Column]:
+    """Comparable columns of a document. VARIANT has no equality: its text and its types do."""
+    document = F.col(column)
+    if frame.schema[column].dataType.simpleString() != "variant":
+        return [document.alias(alias)]
+    return [
+        F.to_json(document).alias(alias),
+        F.schema_of_variant(document).alias(f"{alias}_type"),
+    ]
+
+
+def _count(joined: DataFrame, verdict: Verdict) -> None:
+    counts = {row["what"]: row["count"] for row in joined.groupBy("what").count().collect()}
+    verdict.documents = sum(counts.values()) - counts.get("extra", 0)
+    for what in ("missing", "extra", "differing", "undecided"):
+        if counts.get(what):
+            setattr(verdict, what, counts[what])
+            found = joined.filter(F.col("what") == what).orderBy("key").limit(_SHOWN).collect()
+            verdict.keys[what] = [row["key"] for row in found]
+
+
+def show(console: Console, verdict: Verdict) -> None:
+    """One line per collection, then the first keys of each kind of difference."""
+    word = "equal" if verdict.is_equal else "DIFFERENT"
+    console.print(
+        f"{verdict.namespace} at T={verdict.at}: {word}; {verdict.documents:,} documents,"
+        f" {verdict.missing} missing, {verdict.extra} extra, {verdict.differing} differing,"
+        f" {verdict.doubled} doubled, {verdict.undecided} undecided",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for what, keys in verdict.keys.items():
+        console.print(f"  {what}: {', '.join(keys)}", highlight=False, markup=False)
+
+
+def namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
+    """The collections to verify: those given, or all that the configuration selects."""
+    if only:
+        return [Namespace.parse(name) for name in only]
+    return [collection.namespace for collection in preflight(config.source, is_new=False)]
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--collection", "only", multiple=True, help="db.coll; all selected ones if absent.")
+@click.option("--json", "json_path", type=click.Path(), help="Write the verdicts to this file.")
+@told
+def main(
+    path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
+) -> int:
+    """Compare collections with their mirrors, at the mirrors' own time. Exit code 6: they differ.
+
+    Example: mongodb-cdc verify --config conf/local.toml
+    """
+    config = configuration.load(path, overrides)
+    chosen = namespaces(config, only)
+    spark, console = session("mongodb-cdc verify"), Console()
+    verdicts = [verify(spark, config, namespace) for namespace in chosen]
+    for verdict in verdicts:
+        show(console, verdict)
+    if json_path:
+        content = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
+        Path(json_path).write_text(json.dumps(content, indent=2) + "\n")
+    return 0 if all(verdict.is_equal for verdict in verdicts) else DIFFERENT
+
+
+if __name__ == "__main__":
+    main()
