@@ -1,20 +1,77 @@
-"""The Java that Spark will run on, checked before Spark fails on it in fifty lines."""
+"""The JVM of Spark in plain Python: the Java it needs, and a start without fifty lines of noise."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
 
 OLDEST = 17
+STDERR = 2
+KEPT_BYTES = 65536
 
 REMEDY = (
     "install Java 17, on Debian and Ubuntu the package openjdk-17-jre-headless, and let JAVA_HOME "
     "name its folder if it is not the `java` on the PATH."
 )
+
+
+def start_jvm(conf: SparkConf) -> None:
+    """Starts the JVM that the next SparkContext of this process will use.
+
+    What the JVM prints while it starts (the resolution of jars, mostly) is dropped; everything
+    that it prints to stderr later arrives on this process's stderr.
+
+    Raises `CdcError` with the end of what was printed if it does not come up.
+    """
+    require_java()
+    reading, writing = os.pipe()
+    relay = _Relay(reading)
+    try:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
+    except PySparkRuntimeError as error:
+        os.close(writing)
+        relay.join(timeout=5)
+        raise CdcError(
+            f"Spark did not start. It printed last:\n{relay.last_lines()}",
+            "the first start downloads Delta's jars from Maven Central: check the connection.",
+        ) from error
+    os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway)
+    relay.forward()
+
+
+class _Relay(threading.Thread):
+    """Reads what the JVM writes to its stderr: keeps it until `forward`, then passes it on."""
+
+    def __init__(self, reading: int) -> None:
+        super().__init__(name="jvm-stderr", daemon=True)
+        self._reading = reading
+        self._kept = b""
+        self._forwarding = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while chunk := os.read(self._reading, 65536):
+            if self._forwarding.is_set():
+                os.write(STDERR, chunk)
+            else:
+                self._kept = (self._kept + chunk)[-KEPT_BYTES:]
+        os.close(self._reading)
+
+    def forward(self) -> None:
+        self._forwarding.set()
+
+    def last_lines(self) -> str:
+        return b"\n".join(self._kept.splitlines()[-15:]).decode(errors="replace")
 
 
 def require_java() -> None:
@@ -28,10 +85,14 @@ def require_java() -> None:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         place = f"JAVA_HOME={home}" if home else "the PATH"
-        raise CdcError(f"Spark needs Java {OLDEST} and {place} has none that runs.", REMEDY) from error
+        raise CdcError(
+            f"Spark needs Java {OLDEST} and {place} has none that runs.", REMEDY
+        ) from error
     version = major_version(answer.stderr)
     if version < OLDEST:
-        raise CdcError(f"Spark needs Java {OLDEST} or newer and `{java}` is Java {version}.", REMEDY)
+        raise CdcError(
+            f"Spark needs Java {OLDEST} or newer and `{java}` is Java {version}.", REMEDY
+        )
 
 
 def major_version(answer: str) -> int:

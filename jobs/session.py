@@ -8,15 +8,18 @@ up before the program, too late for jars and extensions: there they come from
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from delta import configure_spark_with_delta_pip
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
-from jobs.java import require_java
+from jobs.jvm import start_jvm
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -54,6 +57,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     # Delta reads a table's log in 50 tasks: on one machine, 50 times nothing.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile="
@@ -70,21 +74,29 @@ def session(
     `master` and everything that Spark reads only at its start are spark-submit's and are ignored
     here.
 
-    Raises `CdcError` if Java is missing or too old, or if the JVM that is already up lacks Delta.
+    Raises `CdcError` if Java is missing or too old, if Spark does not start (the first start
+    downloads Delta's jars, 16 MB), or if the JVM that is already up lacks Delta.
     """
-    master = master or "local[*]"
     builder = SparkSession.builder.appName(app_name)
-    if under_spark_submit() or SparkSession.getActiveSession() is not None:
+    if under_spark_submit() or SparkContext._active_spark_context is not None:
         spark = _with(builder, extra or {}).getOrCreate()
+        if str(spark.sparkContext.master).startswith("local"):
+            # What `log4j2.properties` does for a JVM of our own.
+            spark.sparkContext.setLogLevel("ERROR")
         require_delta(spark)
         return spark
-    require_java()
+    master = master or "local[*]"
     local = master.startswith("local")
+    settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
+    builder = configure_spark_with_delta_pip(_with(builder.master(master), settings))
     if local:
         # The web interface and the block manager have no setting of their own for it.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
-    return configure_spark_with_delta_pip(_with(builder.master(master), settings)).getOrCreate()
+        # Else Spark's workers are the `python3` of the PATH, whatever environment this one is of.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkContext._gateway is None:
+        start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
+    return builder.getOrCreate()
 
 
 def under_spark_submit() -> bool:
@@ -99,13 +111,13 @@ def require_delta(spark: SparkSession) -> None:
     syntax error.
     """
     missing = [
-        f"{name}={value}"
-        for name, value in SETTINGS.items()
-        if value in (DELTA_EXTENSION, DELTA_CATALOG) and value not in (spark.conf.get(name, "") or "")
+        f"{name}={SETTINGS[name]}"
+        for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
+        if SETTINGS[name] not in str(spark.conf.get(name, ""))
     ]
+    jvm: Any = spark._jvm
     try:
-        loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        loader.loadClass(DELTA_EXTENSION)
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(DELTA_EXTENSION)
     except Py4JError:
         missing.append("the jar of Delta")
     if missing:
