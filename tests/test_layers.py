@@ -1,0 +1,71 @@
+"""Imports point down only: jobs → source → mongo → model, jobs → delta → model."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# What a layer may import besides the standard library and itself.
+LAYERS = {
+    "cdc.errors": set[str](),
+    "cdc.options": {"cdc.errors"},
+    "cdc.model": {"bson", "numpy", "cdc.errors"},
+    "cdc.mongo": {"bson", "pymongo", "tenacity", "cdc.model", "cdc.errors"},
+    "cdc.source": {
+        *("bson", "pyarrow", "pyspark"),
+        *("cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
+    },
+    "cdc.delta": {"pyspark", "delta", "cdc.model", "cdc.errors"},
+}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.glob("cdc/**/*.py"))
+}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"cdc"}))
+def test_a_module_imports_only_from_the_layers_below_it(module: str) -> None:
+    layer = ".".join(module.split(".")[:2])
+    allowed = LAYERS[layer] | {layer} | sys.stdlib_module_names
+    above = {name for name in imports(MODULES[module]) if not allowed & prefixes(name)}
+    assert above == set()
+
+
+def test_the_package_knows_nothing_of_the_programs_around_it() -> None:
+    found = {
+        prefix for path in MODULES.values() for name in imports(path) for prefix in prefixes(name)
+    }
+    assert "jobs" not in found
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that the file imports anywhere, in functions and for types too.
+
+    `from a import b` counts as `a.b` if that is a module of ours, else as `a`: what is imported
+    from the package `cdc` itself is judged by where it lives.
+    """
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import hides its layer"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if known(name) else str(node.module) for name in inner}
+    return names
+
+
+def known(name: str) -> bool:
+    """Whether a module of that name is, or by the rules above could be, ours."""
+    return name in MODULES or name in LAYERS
+
+
+def prefixes(name: str) -> set[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    parts = name.split(".")
+    return {".".join(parts[: i + 1]) for i in range(len(parts))}
