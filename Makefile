@@ -1,0 +1,56 @@
+# Needs make, Python 3.11 or newer and Java 17 or newer; everything else goes into .venv.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint soak lock clean java
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+
+demo: $(INSTALLED) ## a MongoDB under load into Delta tables, on this machine, in about a minute
+	@$(BIN)/mongodb-cdc demo
+
+test: $(INSTALLED) ## every test but the soak, against a real MongoDB and a real Spark
+	@$(BIN)/pytest
+
+lint: $(INSTALLED) ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
+	@$(BIN)/pytest -m soak --timeout 0 -s
+
+lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --quiet --upgrade \
+		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --output-file requirements.lock
+
+clean: ## removes .venv and everything that was built or cached
+	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Nothing is downloaded before Java is known to be there.
+java:
+	@.ci/java-check
+
+# The stamp is written last, so a .venv without one was left half made. A .venv whose Python is
+# gone, or that was moved here with its folder, is of no use either. Such a one is made anew.
+SOUND := $(shell [ -f $(INSTALLED) ] && $(BIN)/python -c '' 2>/dev/null \
+	&& grep -q '$(CURDIR)/$(BIN)/' $(BIN)/pip && echo yes)
+ifneq ($(SOUND),yes)
+.PHONY: $(INSTALLED)
+endif
+
+$(INSTALLED): pyproject.toml requirements.lock | java
+	@[ "$(SOUND)" = yes ] || { python=$$(.ci/newest-python) && rm -rf .venv && "$$python" -m venv .venv; }
+	@echo "installing into .venv: $$($(BIN)/python --version), $$(grep -c == requirements.lock) packages" >&2
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
