@@ -1,0 +1,249 @@
+"""The connector without Spark: plans batches, reads their splits, and keeps what they held.
+
+A test writes to the server between `plan` and `read`, or between batches; `replayed` is the oracle
+that says what a sink would hold after all rows so far.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import bson
+import bson.json_util
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from cdc import options as declared
+from cdc import source
+from cdc.model.change import Change
+from cdc.model.key import merge_key
+from cdc.model.offset import Offset, beginning, streaming
+from cdc.model.selection import Selection
+from cdc.model.split import SnapshotSplit, Split, StreamSplit, key_of
+from cdc.mongo.client import Member, member
+from cdc.mongo.planner import Planner
+from cdc.mongo.topology import discover
+
+Document = dict[str, Any]
+Client = MongoClient[Document]
+Contents = dict[str, bytes]  # merge key -> document
+
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
+EMPTYING = ("drop", "rename", "dropDatabase")
+TIMEOUT_MS = 5000
+SETTLE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch: its offsets, its splits, and its rows in the order they were read."""
+
+    start: Offset
+    end: Offset
+    splits: list[Split]
+    rows: list[Change]
+
+    @property
+    def snapshot_splits(self) -> list[SnapshotSplit]:
+        return [split for split in self.splits if isinstance(split, SnapshotSplit)]
+
+    @property
+    def stream_splits(self) -> list[StreamSplit]:
+        return [split for split in self.splits if isinstance(split, StreamSplit)]
+
+    @property
+    def ops(self) -> list[tuple[str, Any]]:
+        """(op, _id) of each row in the order of position; the collection's name for DDL."""
+        ordered = sorted(self.rows, key=lambda row: row.position)
+        return [(row.op, row.coll if row.document_key is None else id_of(row)) for row in ordered]
+
+    def ids(self, *ops: str) -> list[Any]:
+        return [name for op, name in self.ops if op in ops]
+
+
+class Capture:
+    """One pipeline over `collections`, at `offset`. `split_bytes` is small: several splits."""
+
+    def __init__(
+        self,
+        uri: str,
+        collections: str,
+        *,
+        mode: str = "initial",
+        split_bytes: int = 2000,
+        splits_per_batch: int = 2,
+        seed: int = 1,
+        **options: str,
+    ) -> None:
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        defaults = {"document.format": "bson", "retry.seconds": "20"}
+        defaults["server.timeout.ms"] = str(TIMEOUT_MS)
+        self.options = declared.parse({"uri": uri, "collections": collections, **defaults, **given})
+        self.selection = Selection.parse(collections)
+        self.source = discover(uri, TIMEOUT_MS)
+        self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
+        self.planner = Planner(
+            self.source,
+            lambda: self.open_member(),
+            self.selection,
+            split_bytes,
+            splits_per_batch,
+            self.options["retry.seconds"],
+        )
+        self.batches: list[Batch] = []
+        self._random = random.Random(seed)
+        begin = beginning if mode == "initial" else streaming
+        self.offset = begin(self.now(), self.source.name, self.selection.text)
+
+    def now(self) -> Timestamp:
+        """A majority time at or after every write that the test has made."""
+        time_seen = self.source.client.admin.command("ping")["operationTime"]
+        edge = self.source.live_edge_from(time_seen, SETTLE_SECONDS)
+        assert edge is not None
+        return edge
+
+    def plan(self) -> Offset:
+        """The end of the next batch, whatever it is: the server is given time to confirm first."""
+        self.now()
+        return self.planner.next_offset(self.offset)
+
+    def read(self, end: Offset) -> Batch:
+        """Reads the batch up to `end` in a random order of its splits, and makes it the newest."""
+        splits = self.planner.splits(self.offset, end, watermark=False)
+        shuffled = self._random.sample(splits, len(splits))
+        rows = [row for split in shuffled for row in self.rows_of(split)]
+        batch = Batch(self.offset, end, splits, rows)
+        self.batches.append(batch)
+        self.offset = end
+        return batch
+
+    def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
+        return list(source._rows(split, self.options, may_be_void))
+
+    def batch(self) -> Batch:
+        """Plans and reads one batch."""
+        return self.read(self.plan())
+
+    def run(self, most: int = 60) -> list[Batch]:
+        """Batches until everything is copied and nothing is left to read; those batches."""
+        target, before = self.now(), len(self.batches)
+        for _ in range(most):
+            if self.offset.is_streaming and self.offset.time >= target:
+                return self.batches[before:]
+            self.batch()
+        raise AssertionError(f"not settled after {most} batches, at {self.offset}")
+
+    @property
+    def rows(self) -> list[Change]:
+        return [row for batch in self.batches for row in batch.rows]
+
+    @property
+    def namespaces_copied(self) -> list[str]:
+        return [str(split.namespace) for batch in self.batches for split in batch.snapshot_splits]
+
+    def replayed(self, coll: Collection[Document] | Collection[RawBSONDocument]) -> Contents:
+        return replayed(self.rows, coll.database.name, coll.name)
+
+
+def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
+    """What a sink holds: the last row of each key after the last DDL row that emptied it."""
+    held: Contents = {}
+    for row in sorted(rows, key=lambda row: row.position):
+        if row.op in EMPTYING:
+            if (db, coll) in _emptied(row) or (db, None) in _emptied(row):
+                held.clear()
+        elif (row.db, row.coll) == (db, coll) and row.key is not None:
+            if row.op == "delete":
+                held.pop(row.key, None)
+            elif row.after is not None:
+                held[row.key] = bytes(row.after)  # type: ignore[arg-type]
+    return held
+
+
+def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
+    emptied = [(row.db, row.coll)]
+    to = json.loads(row.description or "{}").get("to")
+    return [*emptied, (to["db"], to["coll"])] if to else emptied
+
+
+def contents(coll: Collection[Any], at: Timestamp | None = None) -> Contents:
+    """What the server holds, now or at a time."""
+    raw = coll.database.with_options(codec_options=RAW)
+    concern = {"level": "snapshot", "atClusterTime": at} if at else {"level": "local"}
+    command = {"find": coll.name, "batchSize": 100_000, "readConcern": concern}
+    reply = raw.command(command, codec_options=RAW)
+    assert not reply["cursor"]["id"]
+    documents = [document.raw for document in reply["cursor"]["firstBatch"]]
+    return {merge_key(key_of(document)): document for document in documents}
+
+
+def id_of(row: Change) -> Any:
+    return bson.json_util.loads(row.document_key or "null")["_id"]
+
+
+def document(image: Any) -> Document | None:
+    """A `before` or `after` of a row in `document.format = bson`."""
+    return None if image is None else bson.decode(bytes(image))
+
+
+def filled(database: Database[Document], name: str, ids: Iterable[Any], **options: Any) -> Any:
+    """A collection with images and one document of about 500 bytes per `_id`."""
+    coll = database.create_collection(name, **{**IMAGES, **options})
+    documents = [{"_id": each, "n": 0, "pad": "x" * 450} for each in ids]
+    if documents:
+        coll.insert_many(documents)
+    return coll
+
+
+def last_write(client: Client) -> Timestamp:
+    """The time of the newest oplog entry of the test's own making."""
+    newest = client.local["oplog.rs"].find({"op": {"$ne": "n"}}).sort("$natural", -1).limit(1)
+    return next(newest)["ts"]
+
+
+class Watched(Member):
+    """A member that tells `before` of each command, before it is sent: faults and writes of a
+    test arrive at a known point of a read."""
+
+    def __init__(self, inner: Member, before: Callable[[Mapping[str, Any]], None]) -> None:
+        self._inner, self._before = inner, before
+
+    def command(self, db: str, command: Mapping[str, Any]) -> RawBSONDocument:
+        self._before(command)
+        return self._inner.command(db, command)
+
+    def kill_cursor(self, namespace: str, cursor: int) -> None:
+        self._inner.kill_cursor(namespace, cursor)
+
+    def end(self) -> None:
+        self._inner.end()
+
+
+@contextmanager
+def failing(client: Client, mode: Any, **data: Any) -> Iterator[None]:
+    """The server fails the connector's own commands (`failCommands`, `errorCode`, …)."""
+    data = {"appName": "mongodb-cdc", **data}
+    client.admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
+    try:
+        yield
+    finally:
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def until(true: Callable[[], Any], seconds: float = SETTLE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "what the test waits for did not come"
+        time.sleep(0.02)
