@@ -26,6 +26,10 @@ _SHARED_SYNTAX = re.compile(
     re.VERBOSE,
 )
 _META = re.compile(r"[\\\[\](){}?*+|^$]")
+# An odd number of backslashes before the last character.
+_ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
+# What holds no separator between items, nor a bracket that opens or closes anything.
+_ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
 class Namespace(NamedTuple):
@@ -117,25 +121,29 @@ def _items(text: str) -> list[str]:
         except json.JSONDecodeError:
             pass  # a regular expression may begin with a character class
         else:
-            return [str(item).strip() for item in listed if str(item).strip()]
+            if not all(isinstance(item, str) for item in listed):
+                raise BadOption("A JSON list in 'collections' may hold nothing but strings.")
+            return [item.strip() for item in listed if item.strip()]
     return [item.strip() for item in _split_outside_brackets(text) if item.strip()]
 
 
 def _split_outside_brackets(text: str) -> list[str]:
     items, depth, begin = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "([{":
+    for token in _ITEM_TOKEN.finditer(text):
+        if token[0] in ("(", "{"):
             depth += 1
-        elif character in ")]}":
+        elif token[0] in (")", "}"):
             depth -= 1
-        elif character == "," and depth <= 0:
-            items.append(text[begin:position])
-            begin = position + 1
+        elif token[0] == "," and depth <= 0:
+            items.append(text[begin : token.start()])
+            begin = token.end()
     return [*items, text[begin:]]
 
 
 def _checked(pattern: str) -> str:
-    bare = pattern.removeprefix("^").removesuffix("$") if not pattern.endswith("\\$") else pattern
+    bare = pattern.removeprefix("^")
+    if not _ESCAPED_END.search(bare):
+        bare = bare.removesuffix("$")
     try:
         re.compile(f"(?:{bare})", re.ASCII)
     except re.error as error:

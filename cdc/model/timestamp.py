@@ -29,7 +29,9 @@ def parse(value: str) -> Timestamp:
     """
     seconds, colon, increment = value.partition(":")
     if colon and seconds.isdecimal() and increment.isdecimal():
-        if int(seconds) <= _MAX and int(increment) <= _MAX:
+        # By length first: Python refuses to convert thousands of digits with an error of its own.
+        fits = max(len(seconds), len(increment)) <= len(str(_MAX))
+        if fits and int(seconds) <= _MAX and int(increment) <= _MAX:
             return Timestamp(int(seconds), int(increment))
         raise BadToken(f"'{value}' is no cluster time: both numbers are 32 bits.")
     try:
@@ -48,7 +50,17 @@ def parse(value: str) -> Timestamp:
 
 
 def before(time: Timestamp) -> Timestamp:
-    """The greatest time below `time`: a read of everything *after* it includes `time` itself."""
+    """The greatest time below `time`: a read of everything *after* it includes `time` itself.
+
+    Before 0:0, at which nothing ever happened, comes 0:0.
+    """
     if time.inc:
         return Timestamp(time.time, time.inc - 1)
-    return Timestamp(time.time - 1, _MAX)
+    return Timestamp(time.time - 1, _MAX) if time.time else time
+
+
+def following(time: Timestamp) -> Timestamp:
+    """The least time above `time`."""
+    if time.inc < _MAX:
+        return Timestamp(time.time, time.inc + 1)
+    return Timestamp(time.time + 1, 0)
