@@ -1,0 +1,120 @@
+"""Options as the user writes them: checked, typed, refused with a remedy that can be followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.errors import BadOption
+from cdc.options import OPTIONS, Option, parse
+
+NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
+
+
+def refusal(**given: str) -> BadOption:
+    with pytest.raises(BadOption) as caught:
+        parse({**NEEDED, **{name.replace("_", "."): value for name, value in given.items()}})
+    return caught.value
+
+
+def test_what_is_not_given_has_its_declared_default() -> None:
+    parsed = parse(NEEDED)
+    assert set(parsed) == {option.name for option in OPTIONS}
+    assert all(
+        parsed[option.name] == option.default for option in OPTIONS if option.name not in NEEDED
+    )
+
+
+def test_declared_defaults_are_of_the_declared_type_and_among_the_choices() -> None:
+    for option in OPTIONS:
+        if option.default is not None:
+            assert type(option.default) is option.kind, option.name
+            assert not option.choices or option.default in option.choices, option.name
+            assert option.least is None or option.default >= option.least, option.name
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_is_explained_in_whole_sentences(option: Option) -> None:
+    says = option.says
+    assert says.endswith(".")
+    assert says[0].isupper()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("collection", "collections"),
+        ("split.size", "split.size.mb"),
+        ("documentformat", "document.format"),
+        ("imags", "images"),
+        ("snapshot.split.per.batch", "snapshot.splits.per.batch"),
+        ("server.timeout", "server.timeout.ms"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known_name(wrong: str, meant: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse({**NEEDED, wrong: "1"})
+    assert wrong in caught.value.message
+    assert caught.value.remedy == f"Did you mean '{meant}'?"
+
+
+def test_an_option_like_no_other_is_refused_with_all_known_names() -> None:
+    remedy = refusal(zzzzzzzz="1").remedy or ""
+    assert all(option.name in remedy for option in OPTIONS)
+
+
+def test_names_are_read_without_regard_to_case() -> None:
+    assert parse({**NEEDED, "Split.Size.MB": "3"})["split.size.mb"] == 3
+
+
+@pytest.mark.parametrize("missing", ["uri", "collections"])
+def test_a_required_option_that_is_missing_is_named(missing: str) -> None:
+    with pytest.raises(BadOption, match=f"'{missing}' is not set"):
+        parse({name: value for name, value in NEEDED.items() if name != missing})
+
+
+@pytest.mark.parametrize("value", ["", "many", "1.5", "0x10", "9" * 5000, "0", "-1"])
+def test_a_number_that_is_none_or_too_small_is_refused(value: str) -> None:
+    assert "'split.size.mb'" in refusal(split_size_mb=value).message
+
+
+def test_the_least_number_is_accepted() -> None:
+    assert parse({**NEEDED, "split.size.mb": "1"})["split.size.mb"] == 1
+    assert parse({**NEEDED, "retry.seconds": "0"})["retry.seconds"] == 0
+
+
+def test_a_truth_value_is_true_or_false_in_any_case_and_nothing_else() -> None:
+    assert parse({**NEEDED, "emit.watermark": "TRUE"})["emit.watermark"] is True
+    assert parse({**NEEDED, "emit.watermark": "false"})["emit.watermark"] is False
+    for value in ("", "yes", "1"):
+        assert "'emit.watermark'" in refusal(emit_watermark=value).message
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.choices], ids=lambda o: o.name)
+def test_a_value_outside_of_the_choices_is_refused_with_all_of_them(option: Option) -> None:
+    name, choices = option.name, option.choices
+    with pytest.raises(BadOption) as caught:
+        parse({**NEEDED, name: "sideways"})
+    assert all(choice in (caught.value.remedy or "") for choice in choices)
+
+
+def test_mode_timestamp_needs_a_start() -> None:
+    assert "'start' is not set" in refusal(mode="timestamp").message
+    parsed = parse({**NEEDED, "mode": "timestamp", "start": "5:1"})
+    assert (parsed["mode"], parsed["start"]) == ("timestamp", "5:1")
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest"])
+def test_a_start_contradicts_every_other_mode(mode: str) -> None:
+    assert "'start' is set" in refusal(mode=mode, start="5:1").message
+
+
+def test_a_start_contradicts_the_mode_that_is_the_default() -> None:
+    assert "'start' is set" in refusal(start="5:1").message
+
+
+def test_no_message_or_remedy_repeats_the_connection_string() -> None:
+    secret = "mongodb://user:s3cret@host"
+    for more in ({"uri": secret, "mode": "sideways"}, {"uri": secret, "unknown": "1"}):
+        with pytest.raises(BadOption) as caught:
+            parse({**NEEDED, **more})
+        assert "s3cret" not in str(caught.value)
