@@ -55,7 +55,7 @@ def read_row(
     key = key_of(document)
     return Change(
         op="read",
-        position=token.high_water_mark(at),
+        position=token.behind(at),
         cluster_time=at.time * 1_000_000,
         cluster_inc=at.inc,
         db=namespace.db,
