@@ -72,19 +72,14 @@ class Planner:
         sweep, edge = self._sweep_and_edge(start)
         if edge <= start.time:
             # Nothing happened since; ranges can still be copied, at the same time.
-            return sweep.end(start, start.time)
+            return _end(sweep, start, start.time)
         found = self._survey(start, edge, sweep)
         if found is not None and found.replaced is None:
             sweep = _NO_SWEEP
             found = self._survey(start, edge, sweep)
         if found is not None:
             return advance(start, found.time, replaced=found.replaced)
-        copying = start.copying
-        if copying is not None and any(_is_replaced(copying, scan) for scan in sweep.scans):
-            _log.warning("%s was replaced without an event: copying it again", copying.namespace)
-            again = Replaced(refilled=frozenset({copying.namespace}))
-            return advance(start, edge, replaced=again)
-        return sweep.end(start, edge)
+        return _end(sweep, start, edge)
 
     def _sweep_and_edge(self, start: Offset) -> tuple[_Sweep, Timestamp]:
         if start.is_streaming:
@@ -239,6 +234,16 @@ def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozense
 
 def _begun(collection: Collection) -> Copying:
     return Copying(collection.namespace, collection.uuid, collection.collation)
+
+
+def _end(sweep: _Sweep, start: Offset, time: Timestamp) -> Offset:
+    """The end of a batch in whose time no event forbids the sweep."""
+    copying = start.copying
+    if copying is not None and any(_is_replaced(copying, scan) for scan in sweep.scans):
+        _log.warning("%s was replaced without an event: copying it again", copying.namespace)
+        again = Replaced(refilled=frozenset({copying.namespace}))
+        return advance(start, time, replaced=again)
+    return sweep.end(start, time)
 
 
 def _is_replaced(copying: Copying, scan: Scan) -> bool:
