@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _INTERNAL = frozenset({"admin", "config", "local"})
 _SAMPLES_PER_SPLIT = 20
 _MOST_SAMPLES = 10_000
+_SIZE_REFUSED = 72  # InvalidOptions: splitVector takes 1 MiB to 1 GiB; elsewhere 72 is transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,9 @@ def _cuts(
         try:
             cuts = strategy(client, namespace, lower, most, split_bytes)
         except pymongo.errors.PyMongoError as error:
-            if is_transient(error):
-                raise translated(error, f"Cutting {namespace} into splits") from error
             code = getattr(error, "code", None)
+            if is_transient(error) and code != _SIZE_REFUSED:
+                raise translated(error, f"Cutting {namespace} into splits") from error
             _log.info("%s: %s is not possible (code %s)", namespace, strategy.__name__, code)
         else:
             _log.info("%s: %d cut points by %s", namespace, len(cuts), strategy.__name__)
