@@ -6,6 +6,7 @@ that says what a sink would hold after all rows so far.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import bson
 import bson.json_util
@@ -29,8 +31,9 @@ from cdc import source
 from cdc.model.change import Change
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset, beginning, streaming
-from cdc.model.selection import Selection
-from cdc.model.split import SnapshotSplit, Split, StreamSplit, key_of
+from cdc.model.selection import Namespace, Selection
+from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
+from cdc.mongo import planner
 from cdc.mongo.client import Member, member
 from cdc.mongo.planner import Planner
 from cdc.mongo.topology import discover
@@ -66,15 +69,37 @@ class Batch:
     @property
     def ops(self) -> list[tuple[str, Any]]:
         """(op, _id) of each row in the order of position; the collection's name for DDL."""
-        ordered = sorted(self.rows, key=lambda row: row.position)
+        ordered = sorted(self.rows, key=lambda row: (row.position, *_number(row)))
         return [(row.op, row.coll if row.document_key is None else id_of(row)) for row in ordered]
 
     def ids(self, *ops: str) -> list[Any]:
         return [name for op, name in self.ops if op in ops]
 
 
+def cut_every(
+    count: int, client: Client, namespace: Namespace, lower: bytes, most: int, _: int
+) -> list[KeyRange]:
+    """Stands in for `enumerator.ranges`: a split for every `count` documents, however small."""
+    database = client.get_database(namespace.db, codec_options=RAW)
+    command = {
+        "find": namespace.coll,
+        "min": RawBSONDocument(lower),
+        "hint": {"_id": 1},
+        "projection": {"_id": 1},
+        "batchSize": 10_000,
+    }
+    reply = database.command(command, codec_options=RAW)
+    found = [document.raw for document in reply["cursor"]["firstBatch"]]
+    cuts = found[count::count][:most]
+    keys = [lower, *cuts, *([MAX_KEY] if len(cuts) < most else [])]
+    return [KeyRange(low, high) for low, high in itertools.pairwise(keys)]
+
+
 class Capture:
-    """One pipeline over `collections`, at `offset`. `split_bytes` is small: several splits."""
+    """One pipeline over `collections`, at `offset`.
+
+    Snapshot splits hold `documents_per_split`, or as many as the enumerator gives them if None.
+    """
 
     def __init__(
         self,
@@ -82,7 +107,7 @@ class Capture:
         collections: str,
         *,
         mode: str = "initial",
-        split_bytes: int = 2000,
+        documents_per_split: int | None = 10,
         splits_per_batch: int = 2,
         seed: int = 1,
         **options: str,
@@ -96,11 +121,14 @@ class Capture:
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
             self.source,
-            lambda: self.open_member(),
+            self._open,
             self.selection,
-            split_bytes,
+            2**20,
             splits_per_batch,
             self.options["retry.seconds"],
+        )
+        self._cut = (
+            partial(cut_every, documents_per_split) if documents_per_split else planner.ranges
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
@@ -117,17 +145,28 @@ class Capture:
     def plan(self) -> Offset:
         """The end of the next batch, whatever it is: the server is given time to confirm first."""
         self.now()
-        return self.planner.next_offset(self.offset)
+        return self.plan_now()
 
-    def read(self, end: Offset) -> Batch:
-        """Reads the batch up to `end` in a random order of its splits, and makes it the newest."""
+    def plan_now(self) -> Offset:
+        with patch.object(planner, "ranges", self._cut):
+            return self.planner.next_offset(self.offset)
+
+    def read(self, end: Offset, meanwhile: Callable[[], Any] = lambda: None) -> Batch:
+        """Reads the batch up to `end` in a random order of its splits, and makes it the newest.
+
+        `meanwhile` is called when the splits are made and none is read yet.
+        """
         splits = self.planner.splits(self.offset, end, watermark=False)
+        meanwhile()
         shuffled = self._random.sample(splits, len(splits))
         rows = [row for split in shuffled for row in self.rows_of(split)]
         batch = Batch(self.offset, end, splits, rows)
         self.batches.append(batch)
         self.offset = end
         return batch
+
+    def _open(self) -> Member:
+        return self.open_member()
 
     def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
         return list(source._rows(split, self.options, may_be_void))
@@ -187,6 +226,12 @@ def contents(coll: Collection[Any], at: Timestamp | None = None) -> Contents:
     assert not reply["cursor"]["id"]
     documents = [document.raw for document in reply["cursor"]["firstBatch"]]
     return {merge_key(key_of(document)): document for document in documents}
+
+
+def _number(row: Change) -> tuple[int, str]:
+    """Rows of one position (a snapshot's) in the order of their integer keys."""
+    key = row.key or ""
+    return (int(key), "") if key.isdecimal() else (0, key)
 
 
 def id_of(row: Change) -> Any:

@@ -182,9 +182,11 @@ def test_a_failure_that_lasts_ends_the_read_with_an_error_of_ours(
     lower = capture("a").now()
     coll.insert_one({"_id": 1})
     split = slice_of(coll, lower, capture("a").now())
-    with failing(mongo, "alwaysOn", failCommands=["getMore"], errorCode=262):
-        with pytest.raises(TransientError, match="Reading changes"):
-            ids(split, opener, retry=0.3)
+    with (
+        failing(mongo, "alwaysOn", failCommands=["getMore"], errorCode=262),
+        pytest.raises(TransientError, match="Reading changes"),
+    ):
+        ids(split, opener, retry=0.3)
 
 
 def test_a_transaction_filtered_down_to_its_last_operation_delivers_it(

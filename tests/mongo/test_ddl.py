@@ -1,0 +1,274 @@
+"""DDL cuts the batch: what stood before it and what stands after it never share one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from cdc.mongo.topology import ReplicaSet as Source
+from tests.mongo.capture import Capture, Client, Document, contents, filled, last_write
+
+Begin = Callable[..., Capture]
+Ddl = Callable[[Database[Document]], str]  # the collection it concerns is `b`; the op of its event
+
+OLD, NEW = range(60), range(1000, 1040)
+
+
+def drop(database: Database[Document]) -> str:
+    database.drop_collection("b")
+    return "drop"
+
+
+def rename_away(database: Database[Document]) -> str:
+    database["b"].rename("elsewhere")
+    return "rename"
+
+
+def drop_and_create(database: Database[Document]) -> str:
+    drop(database)
+    filled(database, "b", NEW)
+    return "drop"
+
+
+def rename_onto(database: Database[Document]) -> str:
+    filled(database, "incoming", NEW)
+    database["incoming"].rename("b", dropTarget=True)
+    return "rename"
+
+
+def out_onto(database: Database[Document]) -> str:
+    filled(database, "incoming", NEW)
+    database["incoming"].aggregate([{"$out": "b"}])
+    return "rename"
+
+
+def convert_to_capped(database: Database[Document]) -> str:
+    database.command("convertToCapped", "b", size=2**20)
+    return "rename"
+
+
+def drop_database(database: Database[Document]) -> str:
+    database.client.drop_database(database.name)
+    return "drop"
+
+
+def drop_database_and_create(database: Database[Document]) -> str:
+    drop_database(database)
+    filled(database, "b", NEW)
+    return "drop"
+
+
+DDL = [
+    drop,
+    rename_away,
+    drop_and_create,
+    rename_onto,
+    out_onto,
+    convert_to_capped,
+    drop_database,
+    drop_database_and_create,
+]
+# By name the stream is opened on the database and ends at dropDatabase; by a regular expression on
+# the cluster.
+SELECTIONS = {"by name": ["a", "b", "c"], "by expression": ["[abc]"]}
+PHASES = ["untouched", "copying", "streaming"]
+
+
+@pytest.mark.parametrize("selected", SELECTIONS)
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("ddl", DDL, ids=lambda ddl: ddl.__name__)
+def test_a_batch_ends_exactly_at_the_ddl_and_the_new_content_arrives(
+    capture: Begin, database: Database[Document], ddl: Ddl, phase: str, selected: str
+) -> None:
+    """Guards: a DDL event cuts the batch at its time, without a scan; the next begins anew."""
+    a, b, _ = (filled(database, name, OLD) for name in "abc")
+    pipeline = capture(*SELECTIONS[selected])
+    advance_to(phase, pipeline, b)
+    a.update_one({"_id": 0}, {"$inc": {"n": 1}})
+    b.update_one({"_id": 0}, {"$inc": {"n": 1}})
+    op = ddl(database)
+    database["a"].insert_one({"_id": "behind"})
+    database["b"].insert_one({"_id": "behind"})
+
+    cut = pipeline.batch()
+
+    assert not cut.ids("read")
+    row = next(row for row in cut.rows if row.op == op)
+    assert row.position == max(row.position for row in cut.rows)
+    assert (cut.end.time.time, cut.end.time.inc) == (row.cluster_time // 1_000_000, row.cluster_inc)
+    assert cut.end.copying is None or cut.end.copying.namespace.coll != row.coll
+    pipeline.run()
+    same(pipeline, database, "a", "b", "c")
+
+
+def advance_to(phase: str, pipeline: Capture, b: Collection[Document]) -> None:
+    if phase == "streaming":
+        pipeline.run()
+    while phase == "copying" and not (
+        pipeline.offset.copying and pipeline.offset.copying.namespace.coll == b.name
+    ):
+        pipeline.batch()
+
+
+def same(pipeline: Capture, database: Database[Document], *names: str) -> None:
+    for name in names:
+        held, there = pipeline.replayed(database[name]), contents(database[name])
+        assert held == there, f"{name}: {held.keys() ^ there.keys()}"
+    positions = [(row.position, row.db, row.coll, row.key) for row in pipeline.rows]
+    assert len(set(positions)) == len(positions)
+
+
+@pytest.mark.parametrize("ddl", [rename_onto, out_onto, convert_to_capped])
+def test_content_that_came_without_row_events_is_copied_again_from_the_lowest_key(
+    capture: Begin, database: Database[Document], ddl: Ddl
+) -> None:
+    """Guards: a name refilled by rename goes on the list `again`; its copy begins at MinKey."""
+    b = filled(database, "b", OLD)
+    pipeline = capture("b")
+    advance_to("copying", pipeline, b)
+    ddl(database)
+    pipeline.batch()
+    assert [str(name) for name in pipeline.offset.again] == [f"{database.name}.b"]
+    rest = [split for batch in pipeline.run() for split in batch.snapshot_splits]
+    uuid = next(database.list_collections(filter={"name": "b"}))["info"]["uuid"]
+    assert {split.uuid for split in rest} == {bytes(uuid)}
+    same(pipeline, database, "b")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_collection_dropped_and_created_three_times_ends_with_the_last(
+    capture: Begin, database: Database[Document], phase: str
+) -> None:
+    """Guards: one cut per DDL event."""
+    b = filled(database, "b", OLD)
+    pipeline = capture("b")
+    advance_to(phase, pipeline, b)
+    for incarnation in range(3):
+        database.drop_collection("b")
+        coll = filled(database, "b", range(incarnation, 50))
+        coll.update_one({"_id": 10}, {"$set": {"incarnation": incarnation}})
+    batches = pipeline.run()
+    assert [len(batch.ids("drop")) for batch in batches if batch.ids("drop")] == [1, 1, 1]
+    same(pipeline, database, "b")
+
+
+def test_ddl_of_a_collection_of_which_nothing_is_copied_is_emitted(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: the key filter is for row events only; with K = MinKey it would drop the DDL row."""
+    filled(database, "b", OLD)
+    pipeline = capture("b")
+    database["b"].create_index("n")
+    database.drop_collection("b")
+    assert pipeline.batch().ids("drop") == ["b"]
+    assert [row for batch in pipeline.run() for row in batch.rows] == []
+
+
+def test_ddl_of_the_collection_being_copied_is_emitted_below_any_key(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: events without a document key pass by their type, not by the key filter."""
+    b = filled(database, "b", OLD)
+    pipeline = capture("b")
+    advance_to("copying", pipeline, b)
+    b.update_many({}, {"$inc": {"n": 1}})
+    b.drop()
+    batch = pipeline.batch()
+    assert batch.ids("drop") == ["b"]
+    below = len({row.key for row in pipeline.batches[0].rows})
+    assert batch.ids("update") == list(range(below))
+
+
+def test_a_void_split_emits_nothing_and_the_next_batch_tells_why(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: collectionUUID: without it a read of a dropped collection is zero rows and ok."""
+    for ddl in (drop, rename_away, drop_and_create, out_onto):
+        database.drop_collection("elsewhere")
+        database.drop_collection("b")
+        filled(database, "b", OLD)
+        pipeline = capture("b")
+        batch = pipeline.read(pipeline.plan(), meanwhile=partial(ddl, database))
+        assert batch.snapshot_splits
+        assert batch.rows == []
+        assert pipeline.batch().ids("drop", "rename")
+        pipeline.run()
+        same(pipeline, database, "b")
+
+
+def test_a_collection_born_behind_the_listing_is_not_lost(
+    capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: an event of a name that the batch declares done and nobody scans postpones the
+    scan."""
+    filled(database, "a", OLD)
+    filled(database, "c", OLD)
+    pipeline = capture("[abc]", splits_per_batch=100)
+    ask = Source.live_edge_from
+
+    def born(source: Source, time_seen: Any, patience: float) -> Any:
+        monkeypatch.setattr(Source, "live_edge_from", ask)
+        filled(database, "b", OLD)
+        return pipeline.now()
+
+    pipeline.now()
+    monkeypatch.setattr(Source, "live_edge_from", born)
+    first = pipeline.read(pipeline.plan_now())
+    assert "b" in database.list_collection_names()
+    assert not first.snapshot_splits
+    pipeline.run()
+    same(pipeline, database, "a", "b", "c")
+
+
+def test_a_collection_born_at_a_name_already_passed_is_complete_from_birth(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: it needs no copy, and gets none: each document arrives once, by its event."""
+    filled(database, "b", OLD)
+    pipeline = capture("[abc]", splits_per_batch=1)
+    pipeline.batch()
+    assert pipeline.offset.copying is not None
+    filled(database, "a", NEW)
+    filled(database, "c", NEW)
+    pipeline.run()
+    same(pipeline, database, "a", "b", "c")
+    assert f"{database.name}.a" not in pipeline.namespaces_copied
+    assert f"{database.name}.c" in pipeline.namespaces_copied
+
+
+def test_a_collection_replaced_without_an_event_is_copied_anew(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: another incarnation under the name than the offset's, as after a restore."""
+    b = filled(database, "b", OLD)
+    pipeline = capture("b")
+    advance_to("copying", pipeline, b)
+    copying = pipeline.offset.copying
+    assert copying is not None
+    pipeline.offset = replace(pipeline.offset, copying=replace(copying, uuid=b"\x01" * 16))
+    batches = pipeline.run()
+    copied = [key for batch in batches for key in batch.ids("read")]
+    assert copied == list(OLD)
+
+
+def test_new_content_on_an_idle_server_sorts_behind_the_ddl_that_brought_it(
+    capture: Begin, database: Database[Document], mongo: Client
+) -> None:
+    """Guards: a row read at T has seen everything at T, so its position lies behind it."""
+    filled(database, "b", OLD)
+    filled(database, "incoming", NEW)
+    pipeline = capture("b", splits_per_batch=100)
+    pipeline.run()
+    database["incoming"].rename("b", dropTarget=True)
+    ddl_time = last_write(mongo)
+    pipeline.batch()
+    assert pipeline.offset.time == ddl_time
+    copy = pipeline.batch()
+    assert copy.ids("read") == list(NEW)
+    same(pipeline, database, "b")
