@@ -24,7 +24,7 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from cdc.errors import BadToken, ForeignOffset
+from cdc.errors import CdcError, ForeignOffset
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
@@ -66,7 +66,7 @@ class Offset:
         """Whether all of a namespace's events are emitted after this offset."""
         if namespace in self.again or (self.copying and self.copying.namespace == namespace):
             return False
-        return self.swept is None or str(namespace) <= self.swept
+        return _reached(self, namespace)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,9 +88,9 @@ class Offset:
         return {"time": timestamp.text(self.time), "copying": copying}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Offset:
-        """Strict: an unknown version, a missing or an unknown field is a ForeignOffset."""
-        version = data.get("version")
+    def from_json(cls, data: Any) -> Offset:
+        """Strict: reads what `to_json` writes and nothing else. Raises ForeignOffset."""
+        version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             raise ForeignOffset(
                 f"The checkpoint holds an offset of version {version!r}; this release reads"
@@ -98,25 +98,22 @@ class Offset:
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )
         try:
-            fields = {key: data[key] for key in _FIELDS}
-            if set(data) != _FIELDS:
-                raise KeyError(*sorted(set(data) - _FIELDS))
-            return cls(
-                time=timestamp.parse(fields["time"]),
-                source=fields["source"],
-                selection=fields["collections"],
-                swept=fields["swept"],
-                copying=_copying_from_json(fields["copying"]) if fields["copying"] else None,
-                again=tuple(Namespace.parse(name) for name in fields["again"]),
+            offset = cls(
+                time=timestamp.parse(data["time"]),
+                source=_text(data["source"]),
+                selection=_text(data["collections"]),
+                swept=None if data["swept"] is None else _text(data["swept"]),
+                copying=_copying_from_json(data["copying"]) if data["copying"] else None,
+                again=tuple(Namespace.parse(name) for name in data["again"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, BadToken) as error:
+            if offset.to_json() != data:  # more fields than ours, or another spelling of them
+                raise ValueError
+        except (KeyError, TypeError, ValueError, AttributeError, CdcError) as error:
             raise ForeignOffset(
                 "The checkpoint holds an offset that is not one of this source.",
                 "Use the checkpoint folder that belongs to this pipeline, or a new one.",
             ) from error
-
-
-_FIELDS = {"version", "time", "source", "collections", "swept", "copying", "again"}
+        return offset
 
 
 def beginning(time: Timestamp, source: str, selection: str) -> Offset:
@@ -203,7 +200,7 @@ def _replace(offset: Offset, replaced: Replaced) -> Offset:
 
 
 def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list[Scan]:
-    """The scans of the batch from `start` to `end`, told from the two offsets.
+    """The scans of the batch from `start` to `end`, told from the two offsets, by full name.
 
     `listed` are the selected collections as they stand now, each not yet begun. One that is gone
     or has been replaced since may be missing or be named wrongly: its range is void at `end.time`,
@@ -213,7 +210,8 @@ def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list
     if start.copying is not None:
         candidates[start.copying.namespace] = start.copying
     found = []
-    for namespace, copying in sorted(candidates.items()):
+    for namespace in sorted(candidates, key=str):
+        copying = candidates[namespace]
         if start.passes_whole(namespace):
             continue
         if end.copying is not None and end.copying.namespace == namespace:
@@ -229,6 +227,12 @@ def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list
 
 def _reached(offset: Offset, namespace: Namespace) -> bool:
     return offset.swept is None or str(namespace) <= offset.swept
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def encode_key(key: bytes) -> str:

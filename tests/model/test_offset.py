@@ -1,0 +1,445 @@
+"""The offset: what it says, how it is stored, and the rule that moves it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.errors import ForeignOffset
+from cdc.model.offset import (
+    Copying,
+    Offset,
+    Replaced,
+    Scan,
+    advance,
+    beginning,
+    scans_between,
+    streaming,
+)
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY
+
+RECORDED = Path(__file__).parent / "offsets"
+
+
+def key(value: Any) -> bytes:
+    return bson.encode({"_id": value})
+
+
+def name(text: str) -> Namespace:
+    return Namespace.parse(text)
+
+
+def at(increment: int) -> Timestamp:
+    return Timestamp(1767225600, increment)
+
+
+def copying(text: str, below: bytes = MIN_KEY, uuid: int = 0) -> Copying:
+    return Copying(name(text), bytes([uuid]) * 16, None, below)
+
+
+A, B, C, D = (name(f"shop.{letter}") for letter in "abcd")
+START = beginning(at(1), "rs0", r"shop\..*")
+STREAMING = streaming(at(1), "rs0", r"shop\..*")
+
+# Names whose order as text is not the order of their parts: "a-b.c" < "a.b".
+NAMESPACES = [name(text) for text in ("a-b.c", "a.a", "a.b", "a.b.c", "a.b-c", "ab.a", "ü.ö")]
+TIMES = st.builds(Timestamp, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+KEYS = st.one_of(
+    st.just(MIN_KEY), st.builds(key, st.integers(-9, 9) | st.text(max_size=3) | st.binary())
+)
+COPYING = st.builds(
+    Copying,
+    st.sampled_from(NAMESPACES),
+    st.binary(min_size=16, max_size=16),
+    st.none() | st.builds(lambda locale: bson.encode({"locale": locale}), st.text(min_size=1)),
+    KEYS,
+)
+OFFSETS = st.builds(
+    Offset,
+    TIMES,
+    st.text(),
+    st.text(),
+    st.none() | st.sampled_from(["", *map(str, NAMESPACES)]),
+    st.none() | COPYING,
+    st.lists(st.sampled_from(NAMESPACES), unique=True).map(tuple),
+)
+
+
+# --- stored --------------------------------------------------------------------------------------
+
+
+@given(OFFSETS)
+def test_an_offset_is_read_back_from_its_json_as_it_was(offset: Offset) -> None:
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+VERSION_1 = {
+    "initial": Offset(at(1), "rs0", r"shop\..*,log.a-b.c", swept=""),
+    "copying_with_collation": Offset(
+        at(7),
+        "rs0",
+        r"shop\..*,log.a-b.c",
+        swept="shop.orders",
+        copying=Copying(
+            name("shop.orders"),
+            bytes(range(16)),
+            bson.encode({"locale": "en", "strength": 2}),
+            key("müller"),
+        ),
+    ),
+    "again_while_copying": Offset(
+        at(7),
+        "rs0",
+        r"shop\..*,log.a-b.c",
+        swept="shop.orders",
+        copying=Copying(name("shop.items"), bytes(range(16, 32)), None, key(bson.Int64(2**40))),
+        again=(name("log.a-b.c"), name("shop.carts")),
+    ),
+    "streaming": Offset(at(7), "rs0", r"shop\..*,log.a-b.c"),
+}
+
+
+@pytest.mark.parametrize("sample", sorted(VERSION_1))
+def test_a_recorded_offset_of_version_1_still_means_the_same(sample: str) -> None:
+    recorded = json.loads((RECORDED / f"v1_{sample}.json").read_text())
+    assert Offset.from_json(recorded) == VERSION_1[sample]
+    assert VERSION_1[sample].to_json() == recorded
+
+
+def test_every_recorded_offset_is_tested() -> None:
+    assert {path.stem for path in RECORDED.iterdir()} == {f"v1_{sample}" for sample in VERSION_1}
+
+
+FOREIGN: dict[str, Any] = {
+    "a newer version": {"version": 2},
+    "a version that is a text": {"version": "1"},
+    "no time": {"time": None},
+    "a time that we do not write": {"time": "2026-01-01T00:00:00Z"},
+    "a time with zeros in front": {"time": "01:1"},
+    "a field of somebody else": {"partition": 0},
+    "a source that is no text": {"source": 5},
+    "collections that are no text": {"collections": ["shop.a"]},
+    "a sweep that is no text": {"swept": 5},
+    "names that are no list": {"again": ""},
+    "no list of names": {"again": None},
+    "a name that is none": {"again": ["orders"]},
+    "a name that is a number": {"again": [5]},
+    "an empty copy": {"copying": {}},
+    "a copy that is a text": {"copying": "shop.a"},
+    "a copy that is false": {"copying": False},
+}
+FOREIGN_COPYING: dict[str, Any] = {
+    "a field of somebody else": {"above": ""},
+    "a name that is none": {"namespace": "orders"},
+    "an incarnation that is not hexadecimal": {"uuid": "xyz"},
+    "an incarnation with spaces": {"uuid": "00 01"},
+    "a key that is not base64": {"below": "ä"},
+    "a key that is base64 with rubbish in it": {"below": "EgAA!AABJfaWQAAAAAAAABAAAA"},
+    "no key": {"below": None},
+    "an empty collation": {"collation": ""},
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_an_offset_with_something_foreign_is_not_read(what: str) -> None:
+    data = VERSION_1["copying_with_collation"].to_json()
+    with pytest.raises(ForeignOffset):
+        Offset.from_json({**data, **FOREIGN[what]})
+
+
+@pytest.mark.parametrize("what", FOREIGN_COPYING)
+def test_a_copy_with_something_foreign_is_not_read(what: str) -> None:
+    data = VERSION_1["copying_with_collation"].to_json()
+    with pytest.raises(ForeignOffset):
+        Offset.from_json({**data, "copying": {**data["copying"], **FOREIGN_COPYING[what]}})
+
+
+@pytest.mark.parametrize("field", sorted(START.to_json()))
+def test_an_offset_that_lacks_a_field_is_not_read(field: str) -> None:
+    data = VERSION_1["copying_with_collation"].to_json()
+    del data[field]
+    with pytest.raises(ForeignOffset):
+        Offset.from_json(data)
+
+
+@pytest.mark.parametrize("field", ["namespace", "uuid", "collation", "below"])
+def test_a_copy_that_lacks_a_field_is_not_read(field: str) -> None:
+    data = VERSION_1["copying_with_collation"].to_json()
+    del data["copying"][field]
+    with pytest.raises(ForeignOffset):
+        Offset.from_json(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"orders": {"0": 17, "1": 4}},
+        {"logOffset": 5},
+        {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": -1},
+        {},
+        [],
+        [1],
+        17,
+        "17",
+        None,
+        True,
+    ],
+)
+def test_the_offset_of_another_source_is_foreign(data: Any) -> None:
+    with pytest.raises(ForeignOffset):
+        Offset.from_json(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(VERSION_1)), st.data())
+def test_an_offset_with_one_field_of_any_other_content_is_foreign_or_that_content(
+    sample: str, data: st.DataObject
+) -> None:
+    whole = VERSION_1[sample].to_json()
+    inside = whole
+    if whole["copying"] and data.draw(st.booleans()):
+        inside = whole["copying"]
+    inside[data.draw(st.sampled_from(sorted(inside)))] = data.draw(JSON)
+    try:
+        offset = Offset.from_json(whole)
+    except ForeignOffset:
+        return
+    assert offset.to_json() == whole
+
+
+def test_an_offset_does_not_grow_with_the_collections_that_were_swept() -> None:
+    offset, sizes = START, set()
+    for number in range(1, 500):
+        scan = Scan(copying(f"shop.c{number:03}"), MAX_KEY)
+        offset = advance(offset, at(100 + number), (scan,))
+        sizes.add(len(json.dumps(offset.to_json())))
+    assert len(sizes) == 1
+
+
+def test_a_sink_is_told_the_time_and_the_frontier_of_each_unfinished_copy() -> None:
+    described = VERSION_1["again_while_copying"].described()
+    assert described["time"] == "1767225600:7"
+    assert described["copying"] == {
+        "shop.items": {"below": "EgAAABJfaWQAAAAAAAABAAAA"},
+        "log.a-b.c": {"below": None},
+        "shop.carts": {"below": None},
+    }
+    assert STREAMING.described()["copying"] == {}
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+def test_a_run_with_a_snapshot_begins_with_nothing_passed() -> None:
+    assert not START.is_streaming
+    assert not any(START.passes_whole(namespace) for namespace in (A, D, name("0.0")))
+
+
+def test_a_run_without_a_snapshot_begins_with_everything_passed() -> None:
+    assert STREAMING.is_streaming
+    assert all(STREAMING.passes_whole(namespace) for namespace in (A, D, name("0.0")))
+
+
+def test_a_batch_without_a_scan_moves_the_time_alone() -> None:
+    for offset in (START, STREAMING, *VERSION_1.values()):
+        assert advance(offset, at(99)) == replace(offset, time=at(99))
+
+
+def test_a_collection_scanned_in_part_is_copied_up_to_its_frontier_and_not_passed() -> None:
+    offset = advance(START, at(2), (Scan(copying("shop.a"), key(5)),))
+    assert offset.copying == copying("shop.a", key(5))
+    assert not offset.passes_whole(A)
+    assert not offset.is_streaming
+
+
+def test_a_collection_scanned_to_its_end_is_passed_and_those_behind_it_are_not() -> None:
+    offset = advance(START, at(2), (Scan(copying("shop.b"), MAX_KEY),))
+    assert offset.copying is None
+    assert [offset.passes_whole(namespace) for namespace in (A, B, C)] == [True, True, False]
+    assert not offset.is_streaming
+
+
+def test_one_batch_can_end_one_collection_pass_another_and_begin_a_third() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.a"), key(5)),))
+    offset = advance(
+        begun,
+        at(3),
+        (
+            Scan(copying("shop.a", key(5)), MAX_KEY),
+            Scan(copying("shop.b"), MAX_KEY),
+            Scan(copying("shop.c"), key(1)),
+        ),
+    )
+    assert offset.copying == copying("shop.c", key(1))
+    assert [offset.passes_whole(namespace) for namespace in (A, B, C)] == [True, True, False]
+
+
+def test_a_sweep_that_finds_nothing_behind_its_scans_passes_every_name() -> None:
+    offset = advance(START, at(2), (Scan(copying("shop.a"), MAX_KEY),), swept_all=True)
+    assert offset.is_streaming
+    assert advance(START, at(2), swept_all=True).is_streaming
+
+
+def test_a_collection_that_is_gone_is_done_and_none_of_its_names_is_copied_again() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    offset = advance(begun, at(3), replaced=Replaced(emptied=frozenset({B})))
+    assert offset.copying is None
+    assert offset.again == ()
+    assert offset.passes_whole(B)
+    assert not offset.passes_whole(C)
+
+
+def test_a_passed_collection_that_was_refilled_is_copied_again_before_the_sweep_goes_on() -> None:
+    passed = advance(START, at(2), (Scan(copying("shop.b"), MAX_KEY),))
+    held = advance(passed, at(3), replaced=Replaced(refilled=frozenset({A})))
+    assert held.again == (A,)
+    assert [held.passes_whole(namespace) for namespace in (A, B)] == [False, True]
+    begun = advance(held, at(4), (Scan(copying("shop.a"), key(5)),))
+    assert (begun.again, begun.swept) == ((), "shop.b")
+    assert not begun.passes_whole(A)
+    assert advance(begun, at(5), (Scan(copying("shop.a", key(5)), MAX_KEY),)) == replace(
+        passed, time=at(5)
+    )
+
+
+def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    held = advance(begun, at(3), replaced=Replaced(refilled=frozenset({B})))
+    assert (held.copying, held.again, held.swept) == (None, (B,), "shop.b")
+
+
+def test_a_collection_refilled_behind_the_sweep_waits_for_the_sweep() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    assert advance(begun, at(3), replaced=Replaced(frozenset({D}), frozenset({C}))) == replace(
+        begun, time=at(3)
+    )
+
+
+def test_a_stream_stops_being_one_until_what_was_refilled_is_copied() -> None:
+    held = advance(STREAMING, at(2), replaced=Replaced(frozenset({A}), frozenset({B})))
+    assert not held.is_streaming
+    assert held.passes_whole(A)
+    assert not held.passes_whole(B)
+    assert advance(held, at(3), (Scan(copying("shop.b"), MAX_KEY),)).is_streaming
+
+
+def test_a_collection_that_waits_to_be_copied_again_is_forgotten_when_it_is_dropped() -> None:
+    held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
+    assert held.again == (A, B)
+    assert advance(held, at(3), replaced=Replaced(emptied=frozenset({A}))).again == (B,)
+
+
+def test_a_collection_refilled_twice_waits_once() -> None:
+    held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
+    assert advance(held, at(3), replaced=Replaced(refilled=frozenset({A}))).again == (B, A)
+
+
+def test_a_collection_that_was_to_be_copied_again_and_does_not_exist_is_done() -> None:
+    held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
+    offset = advance(held, at(3), (Scan(copying("shop.b"), MAX_KEY),), absent=frozenset({A}))
+    assert offset.is_streaming
+
+
+def test_a_batch_that_ends_at_ddl_cannot_scan() -> None:
+    scan = Scan(copying("shop.a"), MAX_KEY)
+    with pytest.raises(ValueError):
+        advance(START, at(2), (scan,), replaced=Replaced())
+    with pytest.raises(ValueError):
+        advance(START, at(2), swept_all=True, replaced=Replaced())
+
+
+def test_the_collection_being_copied_has_always_been_reached_by_the_sweep() -> None:
+    for offset in VERSION_1.values():
+        copied = offset.copying
+        assert copied is None or offset.swept is None or str(copied.namespace) <= offset.swept
+
+
+# --- told from two offsets -----------------------------------------------------------------------
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[list[Copying], list[tuple[Offset, Offset, list[Scan]]]]:
+    """Collections, and batches that sweep them as a planner does, with some refilled in between."""
+    present = draw(st.lists(st.sampled_from(NAMESPACES), unique=True, min_size=1))
+    listed = [
+        Copying(namespace, bytes([number]) * 16, draw(st.sampled_from([None, key("c")])))
+        for number, namespace in enumerate(sorted(present, key=str))
+    ]
+    by_name = {collection.namespace: collection for collection in listed}
+    offset = draw(st.sampled_from([START, STREAMING]))
+    batches = []
+    for time in range(2, draw(st.integers(3, 9))):
+        refilled = draw(st.frozensets(st.sampled_from(present), max_size=2))
+        if refilled and draw(st.booleans()):
+            offset = advance(offset, at(time), replaced=Replaced(refilled=refilled))
+            continue
+        scans: list[Scan] = []
+        end = replace(offset, time=at(time))
+        for last in draw(st.lists(st.booleans(), max_size=4)):
+            behind = [c for c in listed if end.swept is not None and str(c.namespace) > end.swept]
+            waiting = [by_name[namespace] for namespace in end.again]
+            turn = end.copying or next(iter([*waiting, *behind]), None)
+            if turn is None:
+                break
+            lower = 0 if turn.below == MIN_KEY else bson.decode(turn.below)["_id"]
+            scans.append(Scan(turn, key(lower + 1) if last else MAX_KEY))
+            end = advance(end, at(time), (scans[-1],))
+            if last:
+                break
+        rest = [c for c in listed if end.swept is not None and str(c.namespace) > end.swept]
+        swept_all = end.swept is not None and not (end.copying or end.again or rest)
+        end = advance(offset, at(time), tuple(scans), swept_all and draw(st.booleans()))
+        batches.append((offset, end, scans))
+        offset = end
+    return listed, batches
+
+
+@given(sweeps())
+def test_the_scans_of_a_batch_are_told_from_its_two_offsets(
+    drawn: tuple[list[Copying], list[tuple[Offset, Offset, list[Scan]]]],
+) -> None:
+    listed, batches = drawn
+    for start, end, scans in batches:
+        told = scans_between(start, end, listed)
+        assert sorted(told, key=repr) == sorted(scans, key=repr)
+        names = [str(scan.copying.namespace) for scan in told]
+        assert names == sorted(names)
+        stored = [Offset.from_json(offset.to_json()) for offset in (start, end)]
+        assert scans_between(*stored, listed) == told
+
+
+def test_the_incarnation_that_was_planned_is_read_and_not_the_one_that_is_there_now() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.a", uuid=1), key(5)),))
+    ended = advance(begun, at(3), (Scan(copying("shop.a", key(5), 1), MAX_KEY),))
+    now = [copying("shop.a", uuid=2)]
+    first, second = scans_between(START, begun, now), scans_between(begun, ended, now)
+    assert first == [Scan(copying("shop.a", uuid=1), key(5))]
+    assert second == [Scan(copying("shop.a", key(5), 1), MAX_KEY)]
+
+
+def test_a_collection_being_copied_is_told_even_if_it_is_gone() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.a"), key(5)),))
+    ended = advance(begun, at(3), (Scan(copying("shop.a", key(5)), MAX_KEY),))
+    assert scans_between(begun, ended, []) == [Scan(copying("shop.a", key(5)), MAX_KEY)]
+
+
+def test_a_batch_that_moved_no_frontier_scanned_nothing() -> None:
+    listed = [copying("shop.a"), copying("shop.b"), copying("shop.c")]
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    for start in (START, STREAMING, begun):
+        assert scans_between(start, advance(start, at(9)), listed) == []
