@@ -20,7 +20,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import TransientError, UnsuitableSource
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
-from cdc.mongo import stream
+from cdc.mongo import pipeline, stream
 from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
 from cdc.mongo.retry import Progress, retrying
 
@@ -227,7 +227,7 @@ def _part_events(rest: _Rest, upper: bytes | None, until: Timestamp) -> StreamSp
         after=split.at,
         upto=until,
         database=split.namespace.db,
-        pipeline=bson.encode({"pipeline": [{"$match": match}]}),
+        pipeline=pipeline.pipeline([match]),
         collation=split.collation,
         only=split.namespace,
     )
