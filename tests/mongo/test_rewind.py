@@ -1,0 +1,287 @@
+"""A range that cannot be read at its time any more is rewound to it: the same rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from cdc.model.split import SnapshotSplit, Split
+from cdc.mongo import snapshot
+from cdc.mongo.client import Member
+from jobs.mongod import ReplicaSet
+from tests.mongo.capture import (
+    Capture,
+    Client,
+    Contents,
+    Document,
+    Watched,
+    contents,
+    filled,
+)
+
+Begin = Callable[..., Capture]
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[ReplicaSet]:
+    """A server that keeps almost no history: a read at a time gone by answers 239 at once."""
+    parameters = {"enableTestCommands": True, "minSnapshotHistoryWindowInSeconds": 0}
+    with ReplicaSet(set_parameters=parameters) as replica_set:
+        yield replica_set
+
+
+@pytest.fixture
+def source(forgetful: ReplicaSet) -> Iterator[Database[Document]]:
+    with forgetful.client() as client:
+        client.drop_database("test")
+        yield client["test"]
+
+
+def planned(source: Database[Document], replica_set: ReplicaSet, **settings: Any) -> Capture:
+    """A pipeline, and in its first batch a split for each part of collection `a`."""
+    return Capture(replica_set.uri, f"{source.name}.a", splits_per_batch=100, **settings)
+
+
+def snapshots(pipeline: Capture) -> list[Split]:
+    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), watermark=False)
+    return [split for split in splits if isinstance(split, SnapshotSplit)]
+
+
+def read(pipeline: Capture, splits: list[Split]) -> tuple[Contents, Contents]:
+    """What was read: exact documents, and those that are not."""
+    found: tuple[Contents, Contents] = ({}, {})
+    for split in splits:
+        for row in pipeline.rows_of(split):
+            assert row.key is not None
+            assert row.key not in {**found[0], **found[1]}
+            found[0 if row.exact else 1][row.key] = bytes(row.after)  # type: ignore[arg-type]
+            assert row.exact or '"exactFrom"' in (row.description or "")
+    return found
+
+
+def change(coll: Any, round_: int = 0) -> None:
+    """Every kind of change, on keys that a scan has passed and on keys that it has not."""
+    for key in range(round_, 60, 7):
+        coll.update_one({"_id": key}, {"$inc": {"n": 1}})
+        coll.update_one({"_id": key}, {"$inc": {"n": 1}})
+    for key in range(round_ + 1, 60, 11):
+        coll.delete_one({"_id": key})
+    for key in range(round_ + 2, 60, 13):
+        coll.delete_one({"_id": key})
+        coll.insert_one({"_id": key, "again": round_})
+    for key in range(round_ + 3, 60, 17):
+        coll.replace_one({"_id": key}, {"new": round_})
+    coll.insert_many([{"_id": n + (round_ + 1) / 100} for n in range(0, 60, 10)])
+    coll.delete_one({"_id": 10 + (round_ + 1) / 100})
+    with coll.database.client.start_session() as session, session.start_transaction():
+        for key in (4, 5, 33, 34):
+            coll.update_one({"_id": key}, {"$inc": {"n": 100}}, session=session, upsert=True)
+        coll.delete_one({"_id": 6}, session=session)
+        coll.insert_one({"_id": 6, "in": "transaction"}, session=session)
+
+
+def age(pipeline: Capture, splits: list[Split]) -> None:
+    """Until the server has forgotten the splits' time."""
+    split = splits[0]
+    assert isinstance(split, SnapshotSplit)
+    concern = {"level": "snapshot", "atClusterTime": split.at}
+    client = pipeline.source.client
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            command = {"find": split.namespace.coll, "limit": 1, "readConcern": concern}
+            client[split.namespace.db].command(command)
+        except OperationFailure as error:
+            if error.code != 239:
+                raise
+            return
+        client["other"]["tick"].insert_one({})
+        time.sleep(0.05)
+    raise AssertionError("the server still knows that time")
+
+
+@pytest.mark.parametrize("documents_per_split", [1000, 9])
+@pytest.mark.parametrize("kind", ["plain", "clustered", "collation"])
+def test_a_read_too_late_gives_the_rows_of_its_time(
+    source: Database[Document], forgetful: ReplicaSet, kind: str, documents_per_split: int
+) -> None:
+    """Guards: the first before-image of each key, an insert as no document."""
+    options: dict[str, Document] = {
+        "plain": {},
+        "clustered": {"clusteredIndex": {"key": {"_id": 1}, "unique": True}},
+        "collation": {"collation": {"locale": "en", "numericOrdering": True}},
+    }
+    coll = filled(source, "a", range(60), **options[kind])
+    pipeline = planned(source, forgetful, documents_per_split=documents_per_split)
+    splits = snapshots(pipeline)
+    assert len(splits) == (1 if documents_per_split > 60 else 7)
+    there = contents(coll)
+    change(coll)
+    change(coll, 1)
+    age(pipeline, splits)
+    assert read(pipeline, splits) == (there, {})
+
+
+@pytest.mark.parametrize("code", [239, 246])
+def test_a_time_that_is_forgotten_in_mid_scan_is_rewound_from_there(
+    capture: Begin,
+    database: Database[Document],
+    mongo: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    """Guards: 239 and 246 from a getMore too; what was handed out is not read again."""
+    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    coll = filled(database, "a", range(60))
+    pipeline = capture("a", documents_per_split=1000)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    inner, more = pipeline.open_member, 0
+
+    def watch(command: Mapping[str, Any]) -> None:
+        nonlocal more
+        if command.get("collection") != "a":
+            return
+        more += 1
+        change(coll, more)
+        if more == 3:
+            data = {"failCommands": ["getMore"], "errorCode": code, "appName": "mongodb-cdc"}
+            mongo.admin.command(
+                {"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data}
+            )
+
+    use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+    assert read(pipeline, splits) == (there, {})
+    assert more > 6
+
+
+def test_a_rewind_in_parts_gives_the_rows_of_its_time(
+    capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a part ends with its last key, the next begins behind it; memory is bounded."""
+    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    monkeypatch.setattr(snapshot, "_REWIND_BYTES", 2000)
+    coll = filled(database, "a", range(60))
+    pipeline = capture("a", documents_per_split=25)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    inner, rounds = pipeline.open_member, 0
+
+    def watch(command: Mapping[str, Any]) -> None:
+        nonlocal rounds
+        if command.get("collection") == "a" or command.get("find") == "a":
+            change(coll, rounds := rounds + 1) if rounds < 12 else None
+            if command.get("readConcern", {}).get("level") == "snapshot":
+                data = {"failCommands": ["find"], "errorCode": 239, "appName": "mongodb-cdc"}
+                mongo.admin.command(
+                    {"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data}
+                )
+
+    use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+    assert read(pipeline, splits) == (there, {})
+    assert rounds == 12
+
+
+def test_deletes_behind_the_last_document_found_are_undone(
+    capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: the window of events reaches to the end of the scan, not to its last document."""
+    coll = filled(database, "a", range(60))
+    pipeline = capture("a", documents_per_split=1000)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    inner = pipeline.open_member
+
+    def watch(command: Mapping[str, Any]) -> None:
+        if command.get("readConcern", {}).get("level") == "majority":
+            coll.delete_many({"_id": {"$gte": 30}})
+            pipeline.now()
+
+    refuse_snapshots(mongo)
+    try:
+        use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+        assert read(pipeline, splits) == (there, {})
+    finally:
+        mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+@pytest.mark.parametrize("documents_per_split", [1000, 9])
+def test_a_capped_collection_is_copied_by_rewind(
+    capture: Begin, database: Database[Document], documents_per_split: int
+) -> None:
+    """Guards: the server gives no snapshot of a capped collection."""
+    coll = filled(database, "a", range(60), capped=True, size=40_000)
+    there = contents(coll)
+    assert len(there) == 60
+    pipeline = capture("a", documents_per_split=documents_per_split)
+    first = pipeline.plan()
+    coll.insert_many([{"_id": n, "pad": "y" * 450} for n in range(100, 160)])
+    coll.update_one({"_id": 159}, {"$inc": {"n": 1}})
+    pipeline.read(first)
+    assert {key: there[key] for key in pipeline.replayed(coll)} == pipeline.replayed(coll)
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
+
+
+def test_without_before_images_no_row_that_may_be_wrong_is_called_exact(
+    source: Database[Document], forgetful: ReplicaSet
+) -> None:
+    """Guards: converging: a state between T and exactFrom, said so; inserts since T are known."""
+    coll = filled(source, "a", range(60), changeStreamPreAndPostImages={"enabled": False})
+    pipeline = planned(source, forgetful, documents_per_split=9)
+    end = pipeline.plan()
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    change(coll)
+    age(pipeline, splits)
+    exact, inexact = read(pipeline, splits)
+    assert exact.items() <= there.items()
+    assert inexact
+    assert not inexact.keys() & exact.keys()
+    assert (exact | inexact).keys() <= there.keys()
+    pipeline.read(end)
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
+
+
+def test_a_database_dropped_behind_the_scan_does_not_hold_up_the_rewind(
+    capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a stream of the database ends there, with an event that the pipeline lets pass."""
+    coll = filled(database, "a", range(20))
+    pipeline = capture("a", documents_per_split=1000)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    inner = pipeline.open_member
+
+    def watch(command: Mapping[str, Any]) -> None:
+        if "ping" in command:
+            mongo.drop_database(database.name)
+            database["b"].insert_one({})
+            pipeline.now()
+
+    refuse_snapshots(mongo)
+    try:
+        use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+        began = time.monotonic()
+        assert read(pipeline, splits) == (there, {})
+        assert time.monotonic() - began < 5
+    finally:
+        mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def refuse_snapshots(mongo: Client) -> None:
+    data = {"failCommands": ["find"], "errorCode": 239, "appName": "mongodb-cdc"}
+    mongo.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
+
+
+def use(
+    pipeline: Capture, monkeypatch: pytest.MonkeyPatch, open_member: Callable[[], Member]
+) -> None:
+    """The pipeline's splits are read through `open_member`."""
+    monkeypatch.setattr("cdc.source._member_opener", lambda options: open_member)
