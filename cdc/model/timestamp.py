@@ -57,10 +57,3 @@ def before(time: Timestamp) -> Timestamp:
     if time.inc:
         return Timestamp(time.time, time.inc - 1)
     return Timestamp(time.time - 1, _MAX) if time.time else time
-
-
-def following(time: Timestamp) -> Timestamp:
-    """The least time above `time`."""
-    if time.inc < _MAX:
-        return Timestamp(time.time, time.inc + 1)
-    return Timestamp(time.time + 1, 0)

@@ -18,6 +18,10 @@ TIMES = st.builds(Timestamp, NUMBERS, NUMBERS)
 NOON = Timestamp(int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()), 0)
 
 
+def number(time: Timestamp) -> int:
+    return (time.time << 32) + time.inc
+
+
 @given(TIMES)
 def test_the_text_of_a_time_is_read_back_as_that_time(time: Timestamp) -> None:
     assert timestamp.parse(timestamp.text(time)) == time
@@ -26,8 +30,7 @@ def test_the_text_of_a_time_is_read_back_as_that_time(time: Timestamp) -> None:
 @given(TIMES.filter(lambda time: time != Timestamp(0, 0)))
 def test_nothing_lies_between_a_time_and_the_one_before_it(time: Timestamp) -> None:
     before = timestamp.before(time)
-    assert before < time
-    assert timestamp.following(before) == time
+    assert number(before) == number(time) - 1
 
 
 def test_before_the_first_time_of_all_lies_no_other() -> None:
@@ -36,7 +39,6 @@ def test_before_the_first_time_of_all_lies_no_other() -> None:
 
 def test_the_time_before_a_second_is_the_last_increment_of_the_one_before() -> None:
     assert timestamp.before(Timestamp(7, 0)) == Timestamp(6, MOST)
-    assert timestamp.following(Timestamp(6, MOST)) == Timestamp(7, 0)
 
 
 @pytest.mark.parametrize(

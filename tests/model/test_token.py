@@ -50,6 +50,15 @@ def test_a_high_water_mark_sorts_after_the_events_of_the_very_time_before(
     assert event(timestamp.before(time), tail) < token.high_water_mark(time)
 
 
+@given(TIMES, TIMES, st.sampled_from(EVENT_TAILS))
+def test_what_was_read_at_a_time_sorts_behind_its_events_and_before_later_ones(
+    one: Timestamp, other: Timestamp, tail: str
+) -> None:
+    early, late = sorted([one, other])
+    assert event(early, tail) < token.behind(early)
+    assert early == late or token.behind(early) < token.high_water_mark(late) < event(late, tail)
+
+
 @given(TIMES, TIMES)
 def test_high_water_marks_sort_as_their_times_do(one: Timestamp, other: Timestamp) -> None:
     marks = token.high_water_mark(one), token.high_water_mark(other)
@@ -60,6 +69,7 @@ def test_high_water_marks_sort_as_their_times_do(one: Timestamp, other: Timestam
 def test_the_time_of_a_token_is_the_one_it_was_made_for(time: Timestamp, tail: str) -> None:
     assert token.time_of(event(time, tail)) == time
     assert token.time_of(token.high_water_mark(time)) == time
+    assert token.time_of(token.behind(time)) == time
 
 
 @pytest.mark.parametrize(
