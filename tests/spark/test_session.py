@@ -23,9 +23,8 @@ PROGRAM = """
 import os, sys
 from jobs.session import session
 spark = session("program", master="local[1]", extra={"spark.sql.warehouse.dir": sys.argv[1]})
-spark.sql("create table t (id long, doc variant) using delta "
-          "tblproperties ('delta.enableDeletionVectors' = true)")
-spark.sql("insert into t select id, parse_json('{}') from range(10)")
+spark.sql("create table t using delta tblproperties ('delta.enableDeletionVectors' = true) "
+          "as select id, parse_json('{}') as doc from range(10)")
 spark.sql("merge into t using (select 3 as id) s on t.id = s.id when matched then delete")
 python = spark.range(1).rdd.map(lambda _: sys.executable).first()
 print(spark.table("t").count(), python, spark.conf.get("spark.sql.session.timeZone"))
@@ -56,8 +55,9 @@ def test_under_spark_submit_without_delta_one_sentence_names_the_properties_file
 ) -> None:
     run = program(tmp_path, *spark_submit())
     assert run.returncode != 0
-    assert "no Delta: spark.sql.extensions=" in run.stderr
-    assert "the jar of Delta missing. Remedy: run spark-submit with" in run.stderr
+    # spark-submit sends the program's stderr to its own stdout.
+    assert "CdcError: This Spark session has no Delta: spark.sql.extensions=" in run.stdout
+    assert "the jar of Delta missing. Remedy: run spark-submit with" in run.stdout
 
 
 def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:
