@@ -20,12 +20,12 @@ from cdc.errors import CdcError
 from cdc.model.selection import Namespace
 from cdc.source import preflight
 from jobs import config as configuration
-from jobs import replicate
 from jobs.config import Config
 from jobs.failure import told
 from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.progress import Display
+from jobs.replicate import Replication
 from jobs.session import session
 from jobs.verify import DIFFERENT, Verdict, show, verify
 
@@ -106,11 +106,12 @@ def _replicate(
             if not report.copying and measured.documents and not handed_over:
                 handed_over.append(time.monotonic())
 
-        query = replicate.start(spark, config, on_batch=on_batch)
+        replication = Replication(spark, config, on_batch=on_batch)
+        query = replication.query
         try:
             deadline = began + _DEADLINE_SECONDS
             while query.isActive and time.monotonic() < deadline:
-                display.lag(*replicate.times(query))
+                display.lag(*replication.times())
                 if handed_over and time.monotonic() - handed_over[0] > _STREAM_SECONDS:
                     break
                 time.sleep(0.2)
@@ -119,7 +120,7 @@ def _replicate(
             # Writers and replication go on while this compares: that is the point.
             verdict = verify(spark, config, ORDERS) if query.isActive else None
         finally:
-            replicate.end(query)
+            replication.stop()
         measured.writes = writers.written
     assert verdict is not None  # a query that ended by itself has raised its error above
     measured.snapshot_seconds = round(handed_over[0] - began, 2)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import cdc
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
+from cdc.errors import TransientError
 from cdc.source import NAME, Captured, preflight
 from jobs import config as configuration
 from jobs.config import Config
@@ -26,33 +27,64 @@ from jobs.session import session
 _POLL_SECONDS = 0.2
 
 
-def start(
-    spark: SparkSession,
-    config: Config,
-    available_now: bool = False,
-    on_batch: Callable[[BatchReport], None] | None = None,
-) -> StreamingQuery:
-    """Starts the streaming query of a pipeline, from its checkpoint if it has one.
+class Replication:
+    """A running pipeline: its streaming query, started from its checkpoint if it has one.
 
     `on_batch` is called in the query's thread after each batch is in all its tables.
     """
-    cdc.register(spark)
-    sinks: list[Sink] = []
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        if not sinks:
-            pipeline = pipeline_of(batch)
-            sinks.append(Sink(pipeline, changelog=config.changelog, mirror=config.mirror))
-        report = sinks[0].write_batch(batch, batch_id)
-        if on_batch is not None:
-            on_batch(report)
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: Config,
+        available_now: bool = False,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        cdc.register(spark)
+        self._config, self._on_batch = config, on_batch
+        self._sink: Sink | None = None
+        self._writing, self._is_stopped = threading.Lock(), False
+        options = {**config.source, "emit.watermark": "true"}
+        rows = spark.readStream.format(NAME).options(**options).load()
+        writer = rows.writeStream.foreachBatch(self._write)
+        writer = writer.option("checkpointLocation", config.checkpoint)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=config.trigger)
+        self.query: StreamingQuery = writer.start()
 
-    options = {**config.source, "emit.watermark": "true"}
-    rows = spark.readStream.format(NAME).options(**options).load()
-    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", config.checkpoint)
-    if available_now:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=config.trigger).start()
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        with self._writing:
+            if self._is_stopped:
+                # To return would tell Spark that the batch is written.
+                raise TransientError("The replication was stopped before this batch was written.")
+            if self._sink is None:
+                routes = {"changelog": self._config.changelog, "mirror": self._config.mirror}
+                self._sink = Sink(pipeline_of(batch), **routes)
+            report = self._sink.write_batch(batch, batch_id)
+            if self._on_batch is not None:
+                self._on_batch(report)
+
+    def stop(self) -> None:
+        """Stops behind the batch being written, if there is one; raises the error that had ended
+        the query before."""
+        with self._writing:
+            self._is_stopped = True
+            if self.query.isActive:
+                self.query.stop()
+                return
+        error = self.query.exception()
+        if error is not None:
+            raise error
+
+    def times(self) -> tuple[str | None, str | None]:
+        """The tables' time and the server's newest, as the last batch saw them, as `t:i`."""
+        progress = self.query.lastProgress
+        if progress is None or not progress.sources:
+            return None, None
+        source = progress.sources[0]
+        return _time(source.endOffset), _time(source.latestOffset)
 
 
 def run(config: Config, available_now: bool, console: Console) -> int:
@@ -65,10 +97,10 @@ def run(config: Config, available_now: bool, console: Console) -> int:
             for collection in captured:
                 display.copied_before(collection.namespace, _mirrored(spark, config, collection))
         stop = _stop_on_signals()
-        query = start(spark, config, available_now, display.batch)
-        while query.isActive and not stop.wait(_POLL_SECONDS):
-            display.lag(*times(query))
-        end(query)
+        replication = Replication(spark, config, available_now, display.batch)
+        while replication.query.isActive and not stop.wait(_POLL_SECONDS):
+            display.lag(*replication.times())
+        replication.stop()
     console.print(f"stopped after {display.rows:,} rows", highlight=False)
     return 0
 
@@ -84,15 +116,6 @@ def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     return bool(files.exists(folder)) and len(files.listStatus(folder)) > 0
 
 
-def end(query: StreamingQuery) -> None:
-    """Stops a query, and raises the error if it had ended with one."""
-    if query.isActive:
-        query.stop()
-    error = query.exception()
-    if error is not None:
-        raise error
-
-
 def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
 
@@ -103,15 +126,6 @@ def _stop_on_signals() -> threading.Event:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
     return stop
-
-
-def times(query: StreamingQuery) -> tuple[str | None, str | None]:
-    """The tables' time and the server's newest, as the last batch saw them."""
-    progress = query.lastProgress
-    if progress is None or not progress.sources:
-        return None, None
-    source = progress.sources[0]
-    return _time(source.endOffset), _time(source.latestOffset)
 
 
 def _time(offset: str | None) -> str | None:

@@ -1,0 +1,101 @@
+"""The main job in one process: snapshot, hand-over and stream while writers run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.delta.sink import BatchReport, Sink
+from cdc.model.selection import Namespace
+from jobs import replicate
+from jobs.config import Config
+from jobs.load import Writers, load_orders
+from jobs.mongod import ReplicaSet
+from jobs.replicate import Replication
+from jobs.verify import verify
+from tests.end_to_end.oracle import Checkpoint, violations
+
+_DEADLINE_SECONDS = 180
+_DOCUMENTS = 8_000
+
+
+def _until(condition: Callable[[], bool], replication: Replication) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        if not replication.query.isActive:
+            replication.stop()  # raises the error that ended it
+        assert time.monotonic() < deadline, "the replication did not get there in time"
+        time.sleep(0.05)
+
+
+def _stream_batches(reports: list[BatchReport]) -> int:
+    return sum(1 for report in reports if not report.copying and report.tables)
+
+
+def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_over(
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+) -> None:
+    orders = Namespace(database.name, "orders")
+    load_orders(mongod.uri, orders, _DOCUMENTS, must_be_new=True)
+    config = pipeline(str(orders))
+    checkpoint = Checkpoint(config)
+    reports: list[BatchReport] = []
+    with Writers(mongod.uri, orders) as writers:
+        replication = Replication(spark, config, on_batch=reports.append)
+        _until(lambda: _stream_batches(reports) >= 3, replication)
+        verdict = verify(spark, config, orders)
+        replication.stop()
+    assert sum(1 for report in reports if report.copying) >= 2, "the copy took too few batches"
+    assert writers.written > 100
+    assert verdict.is_equal, verdict
+    assert violations(spark, database.client, config, checkpoint, orders) == []
+
+
+def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a_row(
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = Namespace(database.name, "orders")
+    load_orders(mongod.uri, orders, _DOCUMENTS, must_be_new=True)
+    config = pipeline(str(orders))
+    checkpoint = Checkpoint(config)
+    failures = ["before", "after", "after", "before", "after"]
+    calls: list[int] = []
+
+    class FailingSink(Sink):
+        def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
+            calls.append(batch_id)
+            fails = failures.pop(0) if failures and len(calls) % 2 == 0 else None
+            if fails == "before":
+                raise OSError("no write")
+            report = super().write_batch(batch, batch_id)
+            if fails == "after":
+                raise OSError("written, and not told")
+            return report
+
+    monkeypatch.setattr(replicate, "Sink", FailingSink)
+    reports: list[BatchReport] = []
+    with Writers(mongod.uri, orders, threads=1):
+        while failures:
+            replication = Replication(spark, config, on_batch=reports.append)
+            left = len(failures)
+            deadline = time.monotonic() + _DEADLINE_SECONDS
+            while replication.query.isActive and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert len(failures) == left - 1
+        replication = Replication(spark, config, on_batch=reports.append)
+        _until(lambda: _stream_batches(reports) >= 2, replication)
+        replication.stop()
+    assert len(calls) > len(set(calls)), "no batch was replayed"
+    assert violations(spark, database.client, config, checkpoint, orders) == []
