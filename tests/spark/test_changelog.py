@@ -1,0 +1,223 @@
+"""The changelog: every row once, whatever is repeated, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta import changelog
+from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
+from cdc.model.selection import Namespace
+from tests.spark.batches import batch, change, commits, content, ops, sink
+
+LOG = "shop/orders/changelog"
+
+
+class Crash(Exception):
+    """Stands for a process that ends at this point."""
+
+
+def crash(write: Callable[..., None], *, before: bool) -> Callable[..., None]:
+    def crashing(*arguments: Any) -> None:
+        if not before:
+            write(*arguments)
+        raise Crash
+
+    return crashing
+
+
+def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [
+        change("read", "a", {"n": 1}, time=5),
+        change("insert", "b", {"n": 1}, time=3),
+        change("update", "b", None, time=4),
+        change("delete", "b", time=5),
+        change("modify", None, time=5, event=2, description={"index": 1}),
+        change("gap", None, time=5, event=3),
+        change("resync", None, time=5, event=4),
+    ]
+    report = sink(tmp_path).write_batch(batch(spark, rows, until=5), 0)
+    assert ops(spark, tmp_path / LOG) == [
+        ("insert", "b"),
+        ("update", "b"),
+        ("read", "a"),
+        ("delete", "b"),
+        ("modify", None),
+        ("gap", None),
+        ("resync", None),
+    ]
+    assert report.counts[Namespace("shop", "orders")]["insert"] == 1
+    assert report.tables == 2
+
+
+@pytest.mark.parametrize("document", ["variant", "string", "binary"])
+def test_an_image_comes_back_in_the_format_it_was_given(
+    spark: SparkSession, tmp_path: Path, document: str
+) -> None:
+    rows = [change("insert", "a", {"n": [1, None]}, time=3)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=5, document=document), 0)
+    for table, column in (("changelog", "after"), ("mirror", "document")):
+        frame = spark.read.format("delta").load(str(tmp_path / "shop/orders" / table))
+        assert frame.schema[column].dataType.simpleString() == document
+        image = F.to_json(column) if document == "variant" else F.col(column).cast("string")
+        assert [json.loads(row.image) for row in frame.select(image.alias("image")).collect()] == [
+            {"n": [1, None]}
+        ]
+
+
+def test_a_commit_says_its_watermark_and_batch(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [change("insert", "a", {}, time=3)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=5), 7)
+    newest = DeltaTable.forPath(spark, str(tmp_path / LOG)).history(1).head()
+    assert newest
+    assert json.loads(newest.userMetadata) == {"watermark": "5:1", "batch": 7}
+
+
+@pytest.mark.parametrize("table", ["changelog", "mirror"])
+@pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("restarted", [True, False], ids=["new process", "same process"])
+def test_a_batch_repeated_after_a_crash_is_written_once(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+    before: bool,
+    restarted: bool,
+) -> None:
+    target = sink(tmp_path)
+    target.write_batch(batch(spark, [change("insert", "a", {"n": 1}, time=3)], until=5), 0)
+    rows = [change("update", "a", {"n": 2}, time=6), change("insert", "b", {}, time=7)]
+    second = batch(spark, rows, until=8)
+    with monkeypatch.context() as patch:
+        module = f"cdc.delta.{table}"
+        original = (
+            changelog.write
+            if table == "changelog"
+            else __import__(module, fromlist=["write"]).write
+        )
+        patch.setattr(f"{module}.write", crash(original, before=before))
+        with pytest.raises(Crash):
+            target.write_batch(second, 1)
+    again = sink(tmp_path) if restarted else target
+    again.write_batch(second, 1)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("update", "a"), ("insert", "b")]
+    assert content(spark, tmp_path / "shop/orders/mirror") == {"a": {"n": 2}, "b": {}}
+    assert commits(spark, tmp_path / LOG) == ["CREATE TABLE", "WRITE", "WRITE"]
+    assert commits(spark, tmp_path / "shop/orders/mirror") == ["CREATE TABLE", "MERGE", "MERGE"]
+
+
+def test_a_foreign_pipelines_table_is_refused_with_nothing_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink(tmp_path, "other").write_batch(
+        batch(spark, [change("insert", "z", {}, time=1, ns=("shop", "zebras"))], until=2), 0
+    )
+    rows = [
+        change("insert", "a", {}, time=3),
+        change("insert", "z", {}, time=4, ns=("shop", "zebras")),
+    ]
+    with pytest.raises(TableOwnedElsewhere) as refused:
+        sink(tmp_path, "one").write_batch(batch(spark, rows, until=5), 0)
+    assert "other" in str(refused.value)
+    assert refused.value.remedy
+    assert not (tmp_path / "shop/orders").exists()
+    assert ops(spark, tmp_path / "shop/zebras/changelog") == [("insert", "z")]
+
+
+def test_a_table_that_was_not_made_by_us_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).write.format("delta").save(str(tmp_path / LOG))
+    rows = [change("insert", "a", {}, time=3)]
+    with pytest.raises(TableOwnedElsewhere):
+        sink(tmp_path).write_batch(batch(spark, rows, until=5), 0)
+
+
+def test_a_pipeline_leaves_its_neighbours_tables_alone(spark: SparkSession, tmp_path: Path) -> None:
+    ns = ("shop", "zebras")
+    unfinished = {"shop.zebras": "k"}
+    first = batch(spark, [change("read", "z", {}, time=1, ns=ns)], until=2, copying=unfinished)
+    sink(tmp_path, "other").write_batch(first, 0)
+    dropped = change("dropDatabase", None, time=4, ns=("shop", None))
+    rows = [change("insert", "a", {}, time=3), dropped]
+    sink(tmp_path, "one").write_batch(batch(spark, rows, until=5), 0)
+    assert ops(spark, tmp_path / "shop/zebras/changelog") == [("read", "z")]
+    assert content(spark, tmp_path / "shop/zebras/mirror") == {"z": {}}
+
+
+def test_a_new_checkpoint_is_refused_not_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    sink(tmp_path, "old").write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 0)
+    fresh = batch(spark, [change("insert", "b", {}, time=6)], until=7)
+    with pytest.raises(TableOwnedElsewhere):
+        sink(tmp_path, "new").write_batch(fresh, 0)
+    sink(tmp_path / "elsewhere", "new").write_batch(fresh, 0)
+    assert ops(spark, tmp_path / "elsewhere" / LOG) == [("insert", "b")]
+
+
+@pytest.mark.parametrize("batch_id", [3, 2], ids=["same number, other rows", "lower number"])
+def test_a_checkpoint_older_than_its_tables_is_refused_not_skipped(
+    spark: SparkSession, tmp_path: Path, batch_id: int
+) -> None:
+    sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 3)
+    other = batch(spark, [change("insert", "b", {}, time=6)], until=9)
+    with pytest.raises(ForeignOffset):
+        sink(tmp_path).write_batch(other, batch_id)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a")]
+
+
+def test_another_document_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 0)
+    strings = batch(spark, [change("insert", "b", {}, time=6)], until=7, document="string")
+    with pytest.raises(BadOption):
+        sink(tmp_path).write_batch(strings, 1)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a")]
+
+
+@pytest.mark.parametrize(
+    "ns",
+    [("shop", "a.b-c"), ("shop", "_x/../y z%"), ("магазин", "заказы"), ("shop", "ж" * 120)],
+    ids=["dots and dashes", "slashes and spaces", "Unicode", "long"],
+)
+def test_an_odd_name_is_written_and_found_again(
+    spark: SparkSession, tmp_path: Path, ns: tuple[str, str]
+) -> None:
+    copying = {".".join(ns): {"below": 1}}
+    rows = [change("read", "a", {"n": 1}, time=5, ns=ns)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=5, copying=copying), 0)
+    again = sink(tmp_path)
+    again.write_batch(batch(spark, [change("update", "a", {"n": 2}, time=6, ns=ns)], until=7), 1)
+    [mirrored] = [path.parent for path in tmp_path.glob("*/*/mirror/_delta_log")]
+    assert content(spark, mirrored) == {"a": {"n": 2}}
+
+
+def test_a_rename_is_told_at_both_names_and_a_dropped_database_everywhere_in_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = sink(tmp_path)
+    zebras, other = ("shop", "zebras"), ("club", "members")
+    rows = [
+        change("insert", "a", {}, time=1),
+        change("insert", "z", {}, time=1, event=2, ns=zebras),
+        change("insert", "m", {}, time=1, event=3, ns=other),
+    ]
+    target.write_batch(batch(spark, rows, until=2), 0)
+    to = {"to": {"db": "shop", "coll": "zebras"}}
+    target.write_batch(batch(spark, [change("rename", None, time=3, description=to)], until=3), 1)
+    dropped = change("dropDatabase", None, time=4, ns=("shop", None))
+    target.write_batch(batch(spark, [dropped], until=4), 2)
+    ends = [("rename", None), ("dropDatabase", None)]
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), *ends]
+    assert ops(spark, tmp_path / "shop/zebras/changelog") == [("insert", "z"), *ends]
+    assert ops(spark, tmp_path / "club/members/changelog") == [("insert", "m")]
+
+
+def test_a_batch_without_a_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    rows = batch(spark, [change("insert", "a", {}, time=3)], until=5).where("op <> 'watermark'")
+    with pytest.raises(BadOption):
+        sink(tmp_path).write_batch(rows, 0)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,261 @@
+"""The mirror: the collection as of the watermark, whatever order, repetition or DDL."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson.timestamp import Timestamp
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from cdc.delta.mirror import state
+from tests.spark.batches import batch, change, commits, content, sink
+
+MIRROR = "shop/orders/mirror"
+ZEBRAS = ("shop", "zebras")
+
+
+class Pipeline:
+    """A sink that is fed one hand-made batch after the other."""
+
+    def __init__(self, spark: SparkSession, base: Path) -> None:
+        self.spark, self.base, self.sink = spark, base, sink(base)
+        self._ids = itertools.count()
+
+    def write(self, *rows: dict[str, Any], until: int, **options: Any) -> None:
+        frame = batch(self.spark, rows, until=until, **options)
+        self.sink.write_batch(frame, next(self._ids))
+
+    def restart(self) -> None:
+        self.sink = sink(self.base)
+
+    def mirror(self, path: str = MIRROR) -> dict[str, Any]:
+        return content(self.spark, self.base / path)
+
+    def commits(self, path: str = MIRROR) -> list[str]:
+        return commits(self.spark, self.base / path)
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, tmp_path)
+
+
+def test_the_last_change_of_each_key_counts(pipeline: Pipeline) -> None:
+    pipeline.write(
+        change("insert", "a", {"n": 1}, time=1),
+        change("update", "a", {"n": 2}, time=2),
+        change("insert", "b", {"n": 1}, time=2, event=2),
+        change("delete", "b", time=3),
+        change("insert", "c", {"n": 1}, time=3, event=2),
+        until=5,
+    )
+    pipeline.write(change("replace", "a", {"m": 3}, time=6), change("delete", "c", time=7), until=8)
+    assert pipeline.mirror() == {"a": {"m": 3}}
+
+
+def test_a_key_deleted_and_inserted_again_in_one_batch_is_there(pipeline: Pipeline) -> None:
+    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
+    pipeline.write(
+        change("delete", "a", time=3), change("insert", "a", {"n": 2}, time=3, event=2), until=4
+    )
+    assert pipeline.mirror() == {"a": {"n": 2}}
+
+
+def test_a_change_older_than_what_the_mirror_holds_changes_nothing(pipeline: Pipeline) -> None:
+    pipeline.write(
+        change("insert", "a", {"n": 5}, time=5), change("insert", "b", {"n": 5}, time=5), until=6
+    )
+    pipeline.write(
+        change("update", "a", {"n": 4}, time=4), change("delete", "b", time=4, event=2), until=7
+    )
+    assert pipeline.mirror() == {"a": {"n": 5}, "b": {"n": 5}}
+
+
+def test_a_snapshot_row_lies_before_an_event_of_the_same_time(pipeline: Pipeline) -> None:
+    pipeline.write(
+        change("read", "a", {"from": "snapshot"}, time=5),
+        change("update", "a", {"from": "event"}, time=5),
+        change("read", "b", {"from": "snapshot"}, time=5),
+        until=5,
+    )
+    pipeline.write(
+        change("read", "a", {"from": "late snapshot"}, time=5),
+        change("update", "b", {"from": "event"}, time=5, event=2),
+        until=6,
+    )
+    assert pipeline.mirror() == {"a": {"from": "event"}, "b": {"from": "event"}}
+
+
+@pytest.mark.parametrize("op", ["insert", "update", "replace"])
+def test_a_missing_after_is_never_merged(pipeline: Pipeline, op: str) -> None:
+    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
+    pipeline.write(
+        change("update", "a", {"n": 2}, time=3),
+        change(op, "a", None, time=4),
+        change(op, "b", None, time=4, event=2),
+        until=5,
+    )
+    assert pipeline.mirror() == {"a": {"n": 2}}
+
+
+def test_a_missing_after_does_not_undo_the_delete_before_it(pipeline: Pipeline) -> None:
+    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
+    pipeline.write(change("delete", "a", time=3), change("update", "a", None, time=4), until=5)
+    assert pipeline.mirror() == {}
+
+
+def test_two_collections_keep_to_themselves(pipeline: Pipeline) -> None:
+    pipeline.write(
+        change("insert", "a", {"n": 1}, time=1),
+        change("insert", "a", {"stripes": 9}, time=1, event=2, ns=ZEBRAS),
+        until=2,
+    )
+    before = pipeline.commits()
+    pipeline.write(change("delete", "a", time=3, ns=ZEBRAS), until=4)
+    assert pipeline.mirror() == {"a": {"n": 1}}
+    assert pipeline.mirror("shop/zebras/mirror") == {}
+    assert pipeline.commits() == before
+
+
+@pytest.mark.parametrize(
+    ("op", "ns", "description"),
+    [
+        ("drop", ("shop", "orders"), None),
+        ("rename", ("shop", "orders"), {"to": {"db": "shop", "coll": "old"}}),
+        ("rename", ("shop", "fresh"), {"to": {"db": "shop", "coll": "orders"}}),
+        ("dropDatabase", ("shop", None), None),
+    ],
+    ids=["drop", "rename away", "rename onto", "dropDatabase"],
+)
+@pytest.mark.parametrize("restarted", [True, False])
+def test_ddl_empties_the_mirror_of_what_lies_before_it_only(
+    pipeline: Pipeline, op: str, ns: tuple[str, str | None], description: Any, restarted: bool
+) -> None:
+    pipeline.write(
+        change("insert", "old", {"n": 1}, time=1),
+        change("insert", "both", {"n": 1}, time=1, event=2),
+        change("insert", "c", {}, time=1, event=3, ns=("club", "members")),
+        until=2,
+    )
+    if restarted:
+        pipeline.restart()
+    pipeline.write(
+        change("insert", "before", {"n": 2}, time=3),
+        change("update", "both", {"n": 2}, time=4),
+        change(op, None, time=5, ns=ns, description=description),
+        change("insert", "both", {"n": 3}, time=6),
+        change("insert", "after", {"n": 3}, time=7),
+        until=8,
+    )
+    assert pipeline.mirror() == {"both": {"n": 3}, "after": {"n": 3}}
+    assert pipeline.mirror("club/members/mirror") == {"c": {}}
+    assert pipeline.commits() == ["CREATE TABLE", "MERGE", "MERGE"]
+
+
+def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
+    pipeline.write(change("insert", "a", {}, time=1), until=2)
+    pipeline.write(change("drop", None, time=3), until=3)
+    assert pipeline.mirror() == {}
+    newest = state(pipeline.spark, str(pipeline.base / MIRROR))
+    assert newest
+    assert newest.watermark == Timestamp(3, 1)
+
+
+def test_a_drop_of_a_collection_without_a_mirror_makes_none(pipeline: Pipeline) -> None:
+    pipeline.write(change("drop", None, time=3), until=3)
+    assert not (pipeline.base / MIRROR).exists()
+
+
+def test_ddl_that_empties_nothing_leaves_the_mirror_alone(pipeline: Pipeline) -> None:
+    pipeline.write(change("insert", "a", {}, time=1), until=2)
+    before = pipeline.commits()
+    pipeline.write(change("createIndexes", None, time=3, description={"i": 1}), until=4)
+    assert pipeline.mirror() == {"a": {}}
+    assert pipeline.commits() == before
+
+
+def test_an_idle_batch_commits_nothing(pipeline: Pipeline) -> None:
+    pipeline.write(until=1)
+    assert not list(pipeline.base.iterdir())
+    pipeline.write(change("insert", "a", {}, time=2), until=3)
+    before = pipeline.commits(), pipeline.commits("shop/orders/changelog")
+    pipeline.write(until=4)
+    pipeline.restart()
+    pipeline.write(until=5)
+    assert (pipeline.commits(), pipeline.commits("shop/orders/changelog")) == before
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_end_of_a_copy_is_committed_even_without_rows(
+    pipeline: Pipeline, restarted: bool
+) -> None:
+    path = str(pipeline.base / MIRROR)
+    unfinished = {"shop.orders": {"below": "k"}, "shop.zebras": None}
+    pipeline.write(change("read", "a", {}, time=1), until=1, copying=unfinished)
+    first = state(pipeline.spark, path)
+    assert first
+    assert first.copying == {"below": "k"}
+    if restarted:
+        pipeline.restart()
+    pipeline.write(until=2, copying=unfinished)
+    assert state(pipeline.spark, path) == first
+    for until in (3, 4):
+        pipeline.write(until=until)
+        last = state(pipeline.spark, path)
+        assert last
+        assert (last.watermark, last.copying) == (Timestamp(3, 1), None)
+    assert pipeline.mirror() == {"a": {}}
+
+
+def test_exact_from_is_the_greatest_and_stays_until_the_watermark_has_passed_it(
+    pipeline: Pipeline,
+) -> None:
+    def exact_from() -> Timestamp | None:
+        newest = state(pipeline.spark, str(pipeline.base / MIRROR))
+        assert newest
+        return newest.exact_from
+
+    pipeline.write(
+        change("read", "a", {}, time=1, description={"exactFrom": "9:10"}),
+        change("read", "b", {}, time=1, description={"exactFrom": "9:9"}),
+        until=1,
+    )
+    assert exact_from() == Timestamp(9, 10)
+    pipeline.restart()
+    pipeline.write(change("insert", "c", {}, time=2), until=3)
+    assert exact_from() == Timestamp(9, 10)
+    pipeline.write(change("insert", "d", {}, time=10), until=11)
+    assert exact_from() is None
+
+
+def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
+    path = str(pipeline.base / MIRROR)
+    assert state(pipeline.spark, path) is None
+    pipeline.write(change("insert", "a", {}, time=1), until=2)
+    pipeline.write(change("insert", "b", {}, time=3), until=4)
+    before = state(pipeline.spark, path)
+    assert before
+    table = DeltaTable.forPath(pipeline.spark, path)
+    table.optimize().executeCompaction()
+    for _ in range(5):
+        table.delete("key = 'b'")
+        pipeline.spark.sql("SELECT 1").count()
+        table.update("key = 'a'", {"_cluster_inc": "_cluster_inc + 1"})
+    assert "OPTIMIZE" in pipeline.commits()
+    assert state(pipeline.spark, path) == before
+
+
+def test_nothing_of_a_transaction_is_left_in_the_session(pipeline: Pipeline) -> None:
+    conf = pipeline.spark.conf
+    conf.set("spark.databricks.delta.commitInfo.userMetadata", "the user's own")
+    try:
+        pipeline.write(change("insert", "a", {}, time=1), until=2)
+        assert conf.get("spark.databricks.delta.commitInfo.userMetadata") == "the user's own"
+        assert conf.get("spark.databricks.delta.write.txnAppId", None) is None
+        assert conf.get("spark.databricks.delta.write.txnVersion", None) is None
+    finally:
+        conf.unset("spark.databricks.delta.commitInfo.userMetadata")
