@@ -17,9 +17,12 @@ from pymongo.database import Database
 from pyspark.sql import SparkSession
 
 from jobs.mongod import ReplicaSet
-from jobs.session import session
+from jobs.session import LOCAL, session
 
 _numbers = itertools.count(1)
+
+# A test is over before Java's optimising compiler has paid for the cores it takes.
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +60,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         extra={
+            "spark.driver.extraJavaOptions": (
+                f"{LOCAL['spark.driver.extraJavaOptions']} {FIRST_COMPILER_ONLY}"
+            ),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },

@@ -121,7 +121,9 @@ def spark_submit(*arguments: str) -> list[str]:
 def in_environment(command: list[str]) -> subprocess.CompletedProcess[str]:
     # The run's own JVM has left its address in the environment; the program gets one of its own.
     inherited = {name: v for name, v in os.environ.items() if not name.startswith("PYSPARK_")}
-    environment = {**inherited, "PYTHONPATH": str(ROOT)}
+    # The first compiler only, as in conftest.py: such a program is over before the second pays.
+    options = {"PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    environment = inherited | options
     if "spark-submit" in command[0]:
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return run_command(command, environment)
