@@ -32,6 +32,8 @@ from cdc.errors import (
 )
 
 Client = pymongo.MongoClient[dict[str, Any]]
+# `raw` of such a document may be bytes or a memoryview, by size and driver version: ask for
+# bytes(document.raw).
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 _APP_NAME = "mongodb-cdc"
 

@@ -171,7 +171,7 @@ def _split_vector(
         },
         codec_options=RAW,
     )
-    return [key.raw for key in reply["splitKeys"]]
+    return [bytes(key.raw) for key in reply["splitKeys"]]
 
 
 def _sampled(
@@ -198,6 +198,6 @@ def _sampled(
         },
         codec_options=RAW,
     )
-    keys = [document.raw for document in reply["cursor"]["firstBatch"]]
+    keys = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     distinct = list(dict.fromkeys(keys))  # $sample may draw a document twice
     return distinct[every - 1 :: every][:most]

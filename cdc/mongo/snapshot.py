@@ -151,7 +151,7 @@ def _find(
     try:
         batch = reply["cursor"]["firstBatch"]
         while True:
-            documents = rest.without_lower([document.raw for document in batch])
+            documents = rest.without_lower([bytes(document.raw) for document in batch])
             if documents:
                 yield documents, reply["operationTime"]
             if not cursor:
@@ -237,7 +237,7 @@ def _undo(
     event: stream.Event, seen: set[str], scanned: dict[str, bytes], inexact: dict[str, bytes]
 ) -> None:
     """The first event of a key tells what was there before it; later ones tell nothing."""
-    key = merge_key(key_of(event.raw["documentKey"].raw))
+    key = merge_key(key_of(bytes(event.raw["documentKey"].raw)))
     if key in seen:
         return
     seen.add(key)
@@ -245,6 +245,6 @@ def _undo(
     if event.raw["operationType"] == "insert":
         scanned.pop(key, None)
     elif before is not None:
-        scanned[key] = before.raw
+        scanned[key] = bytes(before.raw)
     elif key in scanned:
         inexact[key] = scanned.pop(key)

@@ -28,7 +28,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import token
-from cdc.model.split import StreamSplit
+from cdc.model.key import merge_key
+from cdc.model.split import StreamSplit, key_of
 from cdc.mongo.client import RAW, Member
 from cdc.mongo.retry import Progress, retrying
 
@@ -166,12 +167,15 @@ def _looked_up(member: Member, raw: RawBSONDocument) -> tuple[bytes | None, Time
             "readConcern": {"level": "majority", "afterClusterTime": raw["clusterTime"]},
         },
     )
-    found = reply["cursor"]["firstBatch"]
-    return (found[0].raw, reply["operationTime"]) if found else (None, None)
+    found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
+    # Under a collation, a document of another key may answer to this one.
+    if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
+        return None, None
+    return found[0], reply["operationTime"]
 
 
 def _bytes(document: Any) -> bytes | None:
-    return None if document is None else document.raw
+    return None if document is None else bytes(document.raw)
 
 
 def slices(
