@@ -89,7 +89,7 @@ def cut_every(
         "batchSize": 10_000,
     }
     reply = database.command(command, codec_options=RAW)
-    found = [document.raw for document in reply["cursor"]["firstBatch"]]
+    found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     cuts = found[count::count][:most]
     keys = [lower, *cuts, *([MAX_KEY] if len(cuts) < most else [])]
     return [KeyRange(low, high) for low, high in itertools.pairwise(keys)]
@@ -224,7 +224,7 @@ def contents(coll: Collection[Any], at: Timestamp | None = None) -> Contents:
     command = {"find": coll.name, "batchSize": 100_000, "readConcern": concern}
     reply = raw.command(command, codec_options=RAW)
     assert not reply["cursor"]["id"]
-    documents = [document.raw for document in reply["cursor"]["firstBatch"]]
+    documents = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     return {merge_key(key_of(document)): document for document in documents}
 
 

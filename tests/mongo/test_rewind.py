@@ -167,7 +167,7 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     monkeypatch.setattr(snapshot, "_BATCH", 8)
     monkeypatch.setattr(snapshot, "_REWIND_BYTES", 2000)
     coll = filled(database, "a", range(60))
-    pipeline = capture("a", documents_per_split=25)
+    pipeline = capture("a", documents_per_split=35)
     splits = snapshots(pipeline)
     there = contents(coll)
     inner, rounds = pipeline.open_member, 0

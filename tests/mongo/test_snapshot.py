@@ -18,6 +18,7 @@ from cdc.model.change import Change
 from cdc.mongo import snapshot
 from cdc.mongo.client import Member
 from tests.mongo.capture import (
+    IMAGES,
     Capture,
     Client,
     Document,
@@ -179,6 +180,23 @@ def test_documents_at_the_ends_of_the_key_space_are_copied(
         pipeline.run()
         assert pipeline.replayed(coll) == contents(coll)
         assert len(pipeline.rows) == 2
+
+
+def test_large_documents_are_copied_and_changed_like_small_ones(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: the driver hands out large raw documents as memoryviews."""
+    coll = database.create_collection("a", **IMAGES)
+    sizes = [0, 100, 2**10, 2**14, 2**17, 2**20, 7 * 2**20]
+    coll.insert_many([{"_id": "k" * (size + 1), "pad": "x" * size} for size in sizes[:5]])
+    coll.insert_many([{"_id": size, "pad": "x" * size} for size in sizes])
+    pipeline = capture("a", documents_per_split=5)
+    pipeline.run()
+    coll.update_many({}, {"$inc": {"n": 1}})
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
+    assert len(pipeline.rows) == 2 * 12
+    assert all(row.exact for row in pipeline.rows)
 
 
 def test_all_splits_of_a_batch_see_one_moment(capture: Begin, database: Database[Document]) -> None:

@@ -1,0 +1,227 @@
+"""Whatever is wrong with the input is one error of ours: what, on what, what to do; no secrets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.errors import PyMongoError
+
+from cdc import options as declared
+from cdc import source
+from cdc.errors import (
+    BadOption,
+    CdcError,
+    ForeignOffset,
+    HistoryLost,
+    NotPermitted,
+    SourceUnreachable,
+    UnsuitableSource,
+)
+from jobs.mongod import Member, ReplicaSet, _free_ports, embedded_mongod
+from tests.mongo.capture import Client, Document, failing, filled
+
+SECRET = "s3cr3t"
+
+
+def begin(uri: str, collections: str, **more: str) -> dict[str, Any]:
+    """What a query does first."""
+    given = {name.replace("_", "."): value for name, value in more.items()}
+    given = {"server.timeout.ms": "2000", "retry.seconds": "1", **given}
+    parsed = declared.parse({"uri": uri, "collections": collections, **given})
+    return source.ChangeReader(parsed, None).initialOffset()  # type: ignore[arg-type]
+
+
+def refused(kind: type[CdcError], run: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as raised:
+        run()
+    assert raised.value.remedy
+    assert SECRET not in str(raised.value)
+    return str(raised.value)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest() -> None:
+    """Guards: no option is ignored in silence."""
+    given = {"uri": f"mongodb://u:{SECRET}@h/", "collections": "a.b", "split.size": "1"}
+    assert "'split.size.mb'" in refused(BadOption, lambda: declared.parse(given))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"http://user:{SECRET}@host/",
+        f"mongodb://user:{SECRET}@ho st:99999/",
+        f"mongodb://user:{SECRET}@@host/",
+        f"mongodb://user:{SECRET}@host:port/",
+        "",
+    ],
+)
+def test_a_malformed_connection_string_is_refused_and_not_repeated(uri: str) -> None:
+    """Guards: the text of a connection string is in no message."""
+    refused(BadOption, lambda: begin(uri, "a.b"))
+
+
+def test_a_connection_string_from_elsewhere_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """Guards: `env:` and `file:`."""
+    assert "NO_SUCH_VARIABLE" in refused(BadOption, lambda: begin("env:NO_SUCH_VARIABLE", "a.b"))
+    with pytest.raises(BadOption, match="cannot be read"):
+        begin(f"file:{tmp_path / 'none'}", "a.b")
+
+
+def test_a_server_that_does_not_answer_fails_in_time() -> None:
+    """Guards: server.timeout.ms."""
+    port = _free_ports(1)[0]
+    began = time.monotonic()
+    uri = f"mongodb://user:{SECRET}@127.0.0.1:{port}/?replicaSet=rs0"
+    refused(SourceUnreachable, lambda: begin(uri, "a.b", server_timeout_ms="700"))
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_is_no_replica_set_is_refused(tmp_path: Path) -> None:
+    """Guards: without an oplog there are no changes."""
+    port = _free_ports(1)[0]
+    arguments = ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
+    member = Member(port, embedded_mongod(), arguments, tmp_path)
+    member.launch()
+    try:
+        member.wait_answering()
+        uri = f"mongodb://127.0.0.1:{port}/"
+        assert "--replSet" in refused(UnsuitableSource, lambda: begin(uri, "a.b"))
+    finally:
+        member.kill()
+
+
+def test_what_is_no_ordinary_collection_is_refused_by_name(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    """Guards: missing, view, time series, system; by expression they are left out."""
+    filled(database, "a", [1])
+    database.create_collection("view", viewOn="a", pipeline=[])
+    database.create_collection("series", timeseries={"timeField": "t"})
+    for name, said in {
+        "none": "no collection",
+        "view": "is a view",
+        "series": "is a timeseries",
+        "system.views": "is a system collection",
+        "system.buckets.series": "is a system collection",
+    }.items():
+        text = refused(
+            UnsuitableSource, lambda name=name: begin(mongod.uri, f"{database.name}.{name}")
+        )
+        assert said in text
+        assert f"{database.name}.{name}" in text
+    refused(UnsuitableSource, lambda: begin(mongod.uri, f"{database.name}.(view|series)"))
+    begin(mongod.uri, f"{database.name}.(a|view|series|system.*)")
+
+
+def test_a_start_in_the_future_is_refused(mongod: ReplicaSet, database: Database[Document]) -> None:
+    """Guards: it would wait in silence."""
+    filled(database, "a", [1])
+    name = f"{database.name}.a"
+    for start in ("2199-01-01T00:00:00Z", "2105-01-01", f"{2**32 - 1}:1"):
+        with pytest.raises(CdcError):
+            begin(mongod.uri, name, mode="timestamp", start=start)
+    begin(mongod.uri, name, mode="timestamp", start="2020-01-01T00:00:00Z")
+
+
+def test_a_start_before_the_oplog_is_lost_history(
+    mongod: ReplicaSet, mongo: Client, database: Database[Document]
+) -> None:
+    """Guards: a lost position ends the run, and is not retried."""
+    filled(database, "a", [1])
+    options = declared.parse(
+        {
+            "uri": mongod.uri,
+            "collections": f"{database.name}.a",
+            "mode": "timestamp",
+            "start": "2020-01-01T00:00:00Z",
+        }
+    )
+    reader = source.ChangeReader(options, None)  # type: ignore[arg-type]
+    offset = reader.initialOffset()
+    began = time.monotonic()
+    with failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=286):
+        text = refused(HistoryLost, lambda: reader.latestOffset(offset, None))  # type: ignore[arg-type]
+    assert "oplog" in text
+    assert time.monotonic() - began < 5
+
+
+def test_a_checkpoint_of_another_source_or_selection_is_refused(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    """Guards: offsets say whose they are."""
+    filled(database, "a", [1])
+    filled(database, "b", [1])
+    offset = begin(mongod.uri, f"{database.name}.a")
+    given = {"uri": mongod.uri, "collections": f"{database.name}.b"}
+    reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
+    refused(ForeignOffset, lambda: reader.latestOffset(offset, None))  # type: ignore[arg-type]
+    given["collections"] = f"{database.name}.a"
+    reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
+    other = {**offset, "source": "another"}
+    refused(ForeignOffset, lambda: reader.latestOffset(other, None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["listCollections", "ping"])
+def test_a_refusal_of_any_first_command_names_the_privilege(
+    mongod: ReplicaSet, mongo: Client, database: Database[Document], command: str
+) -> None:
+    """Guards: code 13 is NotPermitted wherever it comes from."""
+    filled(database, "a", [1])
+    with failing(mongo, "alwaysOn", failCommands=[command], errorCode=13):
+        text = refused(NotPermitted, lambda: begin(mongod.uri, f"{database.name}.a"))
+        assert "Privileges" in text
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """A server with access control: `root`, and `blind`, who may read nothing."""
+    key = tmp_path_factory.mktemp("key") / "key"
+    key.write_text("a2V5" * 16)
+    key.chmod(0o600)
+    with ReplicaSet(arguments=["--auth", "--keyFile", str(key)]) as replica_set:
+        with replica_set.client() as client:
+            client.admin.command("createUser", "root", pwd=SECRET, roles=["root"])
+        with MongoClient(uri_of(replica_set, "root")) as root:
+            root.admin.command("createUser", "blind", pwd=SECRET, roles=[])
+            filled(root["test"], "a", [1])
+        yield replica_set
+
+
+def uri_of(replica_set: ReplicaSet, user: str, password: str = SECRET) -> str:
+    return replica_set.uri.replace("mongodb://", f"mongodb://{user}:{password}@")
+
+
+def test_a_user_without_rights_is_told_so(guarded: ReplicaSet) -> None:
+    """Guards: wrong password, no user, no role; credentials reach direct connections too."""
+    for uri in (
+        uri_of(guarded, "blind"),
+        uri_of(guarded, "root", SECRET + "x"),
+        uri_of(guarded, "nobody"),
+        guarded.uri,
+    ):
+        text = refused(NotPermitted, lambda uri=uri: begin(uri, "test.a"))
+        assert "authSource" in text
+    offset = begin(uri_of(guarded, "root"), "test.a")
+    given = {"uri": uri_of(guarded, "root"), "collections": "test.a"}
+    reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
+    end = reader.latestOffset(offset, None)  # type: ignore[arg-type]
+    rows = [
+        row
+        for partition in reader.partitions(offset, end)
+        for row in source._rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
+    ]
+    assert [row.op for row in rows] == ["read"]
+
+
+def test_no_error_of_the_driver_reaches_the_user(guarded: ReplicaSet) -> None:
+    """Guards: the cause is chained, not pasted."""
+    with pytest.raises(NotPermitted) as raised:
+        begin(uri_of(guarded, "blind"), "test.a")
+    assert isinstance(raised.value.__cause__, PyMongoError)
+    assert str(raised.value.__cause__) not in str(raised.value)

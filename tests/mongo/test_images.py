@@ -1,0 +1,141 @@
+"""Before and after of a change: exact when recorded, and said so when not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from cdc import source
+from cdc.errors import ImagesMissing
+from cdc.model.change import Change
+from tests.mongo.capture import Capture, Document, contents, document, filled
+
+Begin = Callable[..., Capture]
+
+
+def enable(coll: Collection[Document], enabled: bool) -> None:
+    coll.database.command("collMod", coll.name, changeStreamPreAndPostImages={"enabled": enabled})
+
+
+def changed(pipeline: Capture) -> list[Change]:
+    pipeline.run()
+    rows = [row for row in pipeline.rows if row.key is not None and row.op != "read"]
+    return sorted(rows, key=lambda row: row.position)
+
+
+def test_recorded_images_are_exact(capture: Begin, database: Database[Document]) -> None:
+    """Guards: images are those of the event, whatever came later."""
+    coll = filled(database, "a", [])
+    pipeline = capture("a", mode="latest")
+    coll.insert_one({"_id": 1, "n": 0})
+    coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    coll.replace_one({"_id": 1}, {"n": 9})
+    coll.delete_one({"_id": 1})
+    rows = changed(pipeline)
+    images = [(row.op, document(row.before), document(row.after), row.exact) for row in rows]
+    assert images == [
+        ("insert", None, {"_id": 1, "n": 0}, True),
+        ("update", {"_id": 1, "n": 0}, {"_id": 1, "n": 1}, True),
+        ("replace", {"_id": 1, "n": 1}, {"_id": 1, "n": 9}, True),
+        ("delete", {"_id": 1, "n": 9}, None, True),
+    ]
+
+
+@pytest.mark.parametrize("images", ["auto", "required", "when_available", "update_lookup", "off"])
+def test_what_is_not_recorded_is_marked(
+    capture: Begin, database: Database[Document], images: str
+) -> None:
+    """Guards: a looked-up after is a later state, with exactFrom; one not to be had is None."""
+    coll = filled(database, "a", [1, 2])
+    pipeline = capture("a", mode="latest", images=images)
+    enable(coll, False)
+    coll.update_one({"_id": 1}, {"$set": {"n": 1}})
+    coll.update_one({"_id": 1}, {"$set": {"n": 2}})
+    coll.update_one({"_id": 2}, {"$set": {"n": 1}})
+    coll.delete_one({"_id": 2})
+    first, second, gone, deleted = changed(pipeline)
+    assert [row.exact for row in (first, second, gone)] == [False] * 3
+    looks_up = images in ("auto", "required", "update_lookup")
+    assert [(document(row.after) or {}).get("n") for row in (first, second)] == (
+        [2, 2] if looks_up else [None, None]
+    )
+    for row in (first, second):
+        told = json.loads(row.description or "{}").get("exactFrom")
+        assert bool(told) == looks_up
+        if told:
+            seconds, increment = map(int, told.split(":"))
+            assert (seconds, increment) > (second.cluster_time // 1_000_000, second.cluster_inc)
+    assert gone.after is None
+    # A delete is fully told without its before-image where none was asked for.
+    assert deleted.exact == (images in ("update_lookup", "off"))
+    assert deleted.before is None
+
+
+def test_images_enabled_late_are_used_from_then_on(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: each event by itself."""
+    coll = filled(database, "a", [1], changeStreamPreAndPostImages={"enabled": False})
+    pipeline = capture("a", mode="latest")
+    coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    enable(coll, True)
+    coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    assert [row.exact for row in changed(pipeline)] == [False, True]
+
+
+def test_a_collection_without_images_is_refused_where_they_are_required(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: images = required is checked when the run starts, and says what to do."""
+    filled(database, "a", [1], changeStreamPreAndPostImages={"enabled": False})
+    with pytest.raises(ImagesMissing) as raised:
+        source.ChangeReader(capture("a", images="required").options, None).initialOffset()  # type: ignore[arg-type]
+    assert "collMod: 'a'" in str(raised.value)
+    source.ChangeReader(capture("a").options, None).initialOffset()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("images", ["auto", "update_lookup"])
+def test_an_event_too_large_with_its_images_is_read_with_fewer(
+    capture: Begin, database: Database[Document], images: str
+) -> None:
+    """Guards: 10334 is permanent for the event: fewer images, nothing lost, nothing twice."""
+    coll = filled(database, "a", range(20))
+    large = "x" * (9 * 2**20)
+    coll.insert_one({"_id": "large", "n": 0, "pad": large})
+    pipeline = capture("a", mode="latest", images=images)
+    coll.update_many({"_id": {"$lt": 10}}, {"$inc": {"n": 1}})
+    coll.update_one({"_id": "large"}, {"$inc": {"n": 1}})
+    coll.replace_one({"_id": "large"}, {"n": 2, "pad": large})
+    coll.update_one({"_id": "large"}, {"$set": {"pad": "y" * (9 * 2**20)}})
+    coll.update_many({"_id": {"$gte": 10, "$lt": 20}}, {"$inc": {"n": 1}})
+    rows = changed(pipeline)
+    ids = [json.loads(row.document_key or "")["_id"] for row in rows]
+    assert len({row.position for row in rows}) == len(rows) == 23
+    assert ids[10:13] == ["large"] * 3
+    assert all(row.after is not None for row in rows)
+    assert not any(row.exact for row in rows[10:13:2])
+    # Every key's last row is the document.
+    assert pipeline.replayed(coll) == contents(coll)
+
+
+def test_a_looked_up_document_is_the_one_of_the_event_key(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: under a collation another document may answer to the same key."""
+    collation = {"locale": "en", "strength": 2}
+    off = {"enabled": False}
+    coll = filled(database, "a", ["a"], collation=collation, changeStreamPreAndPostImages=off)
+    pipeline = capture("a", mode="latest")
+    coll.update_one({"_id": "a"}, {"$inc": {"n": 1}})
+    coll.delete_one({"_id": "a"})
+    coll.insert_one({"_id": "A"})
+    rows = changed(pipeline)
+    assert [(row.op, row.key, document(row.after)) for row in rows] == [
+        ("update", '"a"', None),
+        ("delete", '"a"', None),
+        ("insert", '"A"', {"_id": "A"}),
+    ]

@@ -1,0 +1,96 @@
+"""A batch ends at a time that no failover can take back, and never before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from bson import Timestamp
+from pymongo.database import Database
+from pymongo.write_concern import WriteConcern
+
+from cdc.mongo.topology import live_edge
+from jobs.mongod import ReplicaSet
+from tests.mongo.capture import Capture, Document, contents, filled
+
+Begin = Callable[..., Capture]
+
+
+def hello(seconds: int) -> Document:
+    return {"lastWrite": {"majorityOpTime": {"ts": Timestamp(seconds, 1)}}}
+
+
+def test_the_live_edge_is_the_largest_majority_time_and_never_goes_back() -> None:
+    """Guards: members without a majority time, behind, or back from an older state."""
+    floor = Timestamp(10, 0)
+    recovering: list[Document] = [{}, {"lastWrite": {}}, {"lastWrite": {"majorityOpTime": {}}}]
+    assert live_edge([*recovering, hello(20), hello(15)], floor) == Timestamp(20, 1)
+    assert live_edge([hello(20)], Timestamp(30, 0)) == Timestamp(30, 0)
+    assert live_edge(recovering, floor) == floor
+    assert live_edge([], floor) == floor
+
+
+def test_where_no_time_has_passed_there_is_no_batch(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: T1 ≤ T0 is an empty batch, not a slice that waits."""
+    filled(database, "a", [1])
+    pipeline = capture("a", mode="latest")
+    assert pipeline.planner.splits(pipeline.offset, pipeline.offset, watermark=True) == []
+    ahead = replace(pipeline.offset, time=Timestamp(2**31, 1))
+    assert pipeline.planner.next_offset(ahead) == ahead
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[ReplicaSet]:
+    with ReplicaSet(members=3, set_parameters={"enableTestCommands": True}) as replica_set:
+        yield replica_set
+
+
+def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: ReplicaSet) -> None:
+    """Guards: the edge is the majority's; a listing that is newer postpones the scan."""
+    with three.client() as client:
+        database = client.get_database("test", write_concern=WriteConcern("majority"))
+        coll = filled(database, "a", range(30))
+        pipeline = Capture(three.uri, "test.a")
+        start = pipeline.offset
+        secondaries = [m for m in three.members if m is not three.primary()]
+        try:
+            for member in secondaries:
+                apply(member, "alwaysOn")
+            at_risk = coll.with_options(write_concern=WriteConcern(1))
+            at_risk.update_many({}, {"$inc": {"n": 1}})
+            # Every entry that was on its way has been applied; what follows is not.
+            stuck = pipeline.plan_now()
+            assert stuck.time < client.admin.command("ping")["operationTime"]
+            assert not [
+                split
+                for split in pipeline.planner.splits(start, stuck, watermark=False)
+                if hasattr(split, "range")
+            ]
+        finally:
+            for member in secondaries:
+                apply(member, "off")
+        pipeline.run()
+        assert pipeline.replayed(coll) == contents(coll)
+
+
+def apply(member: object, mode: str) -> None:
+    with member.client() as client:  # type: ignore[attr-defined]
+        client.admin.command({"configureFailPoint": "rsSyncApplyStop", "mode": mode})
+
+
+def test_the_edge_outlives_a_member_that_is_down(three: ReplicaSet) -> None:
+    """Guards: a member that does not answer only makes the answer older."""
+    with three.client() as client:
+        coll = client["test"]["b"]
+        coll.insert_one({"_id": 0})
+        pipeline = Capture(three.uri, "test.b", mode="latest")
+        down = next(m for m in three.members if m is not three.primary())
+        down.kill()
+        try:
+            coll.with_options(write_concern=WriteConcern("majority")).insert_one({"_id": 1})
+            assert pipeline.batch().ids("insert") == [1]
+        finally:
+            down.start()
