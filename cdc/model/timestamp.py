@@ -49,6 +49,13 @@ def parse(value: str) -> Timestamp:
     return Timestamp(whole, 0)
 
 
+def after(time: Timestamp) -> Timestamp:
+    """The least time above `time`."""
+    if time.inc < _MAX:
+        return Timestamp(time.time, time.inc + 1)
+    return Timestamp(time.time + 1, 0)
+
+
 def before(time: Timestamp) -> Timestamp:
     """The greatest time below `time`: a read of everything *after* it includes `time` itself.
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadToken
+from cdc.model import timestamp
 
 _TIMESTAMP_TYPE = "82"
 # A version 1 token of type "high-water mark" behind the time. It sorts before every event of it.
 _HIGH_WATER_MARK = "2B0229296E04"
-
-# Greater than the version number, with which every token goes on behind the time.
-_BEHIND_ALL = "FF"
 
 
 def high_water_mark(time: Timestamp) -> str:
@@ -26,9 +24,9 @@ def high_water_mark(time: Timestamp) -> str:
 
 
 def behind(time: Timestamp) -> str:
-    """A position, but no token of the server's, behind every event at `time` and before any later:
-    where a document read as of `time` stands, which has seen all of those events."""
-    return f"{_TIMESTAMP_TYPE}{time.time:08X}{time.inc:08X}{_BEHIND_ALL}"
+    """The position behind every event at `time` and before any later one: where a document read as
+    of `time` stands, which has seen all of those events. It is the next time's high-water mark."""
+    return high_water_mark(timestamp.after(time))
 
 
 def time_of(data: str) -> Timestamp:
