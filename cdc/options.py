@@ -138,6 +138,21 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     return parsed
 
 
+def table() -> str:
+    """The options as a Markdown table, for the README."""
+    rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+    for option in OPTIONS:
+        default = "required" if option.required else _shown(option.default)
+        rows.append(f"| `{option.name}` | {default} | {option.says} |")
+    return "\n".join(rows)
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "–"
+    return f"`{str(default).lower()}`"
+
+
 def nearest(name: str, known: list[str]) -> str:
     """A remedy that names the option that was probably meant."""
     close = difflib.get_close_matches(name, known, n=1)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bson.timestamp import Timestamp
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc.model import timestamp
+from cdc.model.timestamp import Timestamp
 
 
 @dataclass(frozen=True, slots=True)

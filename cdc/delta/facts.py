@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bson.timestamp import Timestamp
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -15,6 +14,7 @@ from cdc.delta.commit import settings
 from cdc.errors import BadOption
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
 WATERMARK = "watermark"

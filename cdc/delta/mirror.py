@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bson.timestamp import Timestamp
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +19,7 @@ from cdc.delta.commit import Commit, newest_commit, settings
 from cdc.delta.facts import ROW_OPS, Facts
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
 
 _ROWS_PER_TASK = 50_000
 _PROPERTIES = {

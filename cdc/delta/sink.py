@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bson.timestamp import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta import changelog, mirror
@@ -15,6 +14,7 @@ from cdc.delta.facts import Facts, read_facts
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
 
 
 class _Writer(Protocol):

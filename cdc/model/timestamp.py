@@ -12,6 +12,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import BadToken
 
+__all__ = ["Timestamp", "after", "before", "parse", "text"]
+
 _MAX = 2**32 - 1
 
 

@@ -1,0 +1,86 @@
+"""The configuration file, its examples and the README's tables tell the same as the code."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cdc import options as declared
+from cdc.errors import BadOption
+from jobs import config as configuration
+from jobs.config import SINK_KEYS, TABLE_KEYS
+
+ROOT = Path(__file__).parents[2]
+# Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
+_NOT_CONFIGURED = {"emit.watermark", "snapshot.at", "snapshot.below"}
+_REQUIRED = ["uri=mongodb://h", "collections=a.b", "sink.path=/lake"]
+
+
+def test_the_example_names_every_option_with_its_default() -> None:
+    text = (ROOT / "conf/example.toml").read_text()
+    shown = tomllib.loads(text.replace("# start =", "start ="))
+    source = dict(configuration._flat(shown["source"]))
+    expected = {option.name for option in declared.OPTIONS} - _NOT_CONFIGURED
+    assert set(source) == expected
+    for option in declared.OPTIONS:
+        if option.name in source and option.default is not None:
+            assert source[option.name] == option.default, option.name
+    assert set(shown["sink"]) == set(SINK_KEYS)
+    assert set(shown["table"]) == set(TABLE_KEYS)
+
+
+@pytest.mark.parametrize("name", ["example.toml", "local.toml"])
+def test_the_files_in_conf_are_accepted(name: str) -> None:
+    assert configuration.load(str(ROOT / "conf" / name)).source["collections"]
+
+
+def test_the_readme_prints_the_options_as_they_are_declared() -> None:
+    assert declared.table() in (ROOT / "README.md").read_text()
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[source]\nuri="mongodb://h"\ncollections=["a.b"]\nimages="off"\n[sink]\npath="x"\n')
+    config = configuration.load(str(file), ["images=auto", "table.mirror=", "sink.trigger=5 seconds"])
+    assert config.source["images"] == "auto"
+    assert config.mirror is None
+    assert config.trigger == "5 seconds"
+    assert config.checkpoint == "x/_checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("imags=auto", "images"),
+        ("sink.pth=/x", "path"),
+        ("table.mirrors=x", "mirror"),
+        ("split.size.mb=many", "split.size.mb"),
+        ("images", "name=value"),
+        ("table.mirror=everything", "template"),
+        ("images=off", "mirror"),
+    ],
+)
+def test_a_mistaken_option_is_refused_by_name_with_a_remedy(override: str, names: str) -> None:
+    with pytest.raises(BadOption, match=names):
+        configuration.load(None, [*_REQUIRED, override])
+
+
+@pytest.mark.parametrize("missing", range(len(_REQUIRED)))
+def test_an_option_without_which_nothing_runs_is_asked_for(missing: int) -> None:
+    given = [option for index, option in enumerate(_REQUIRED) if index != missing]
+    name = _REQUIRED[missing].partition("=")[0].removeprefix("sink.")
+    with pytest.raises(BadOption, match=name):
+        configuration.load(None, given)
+
+
+def test_a_file_that_is_absent_or_no_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match=r"gone\.toml"):
+        configuration.load(str(tmp_path / "gone.toml"))
+    (tmp_path / "bad.toml").write_text("[source\n")
+    with pytest.raises(BadOption, match=r"bad\.toml"):
+        configuration.load(str(tmp_path / "bad.toml"))
+    (tmp_path / "odd.toml").write_text("[sources]\n")
+    with pytest.raises(BadOption, match="source"):
+        configuration.load(str(tmp_path / "odd.toml"))
