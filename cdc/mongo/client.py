@@ -122,7 +122,9 @@ def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """One member's own `hello`, or None if it does not answer within a second or two."""
     direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, f"{host}:{port}", os.getpid())
     try:
-        return direct.admin.command("hello")
+        # A connection that stands to a machine that does not answer would wait for a heartbeat.
+        with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
+            return direct.admin.command("hello")
     except pymongo.errors.PyMongoError:
         return None
 
