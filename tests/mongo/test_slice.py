@@ -110,8 +110,8 @@ def test_a_slice_of_one_increment_on_a_lagging_secondary_waits_for_its_event(
     assert found == ["last"]
 
 
-def test_the_opening_reply_is_not_taken_for_progress(lagging: Lagging) -> None:
-    """Guards: only a getMore completes a slice; T1 lies ahead of what the member has applied."""
+def test_a_slice_is_complete_only_by_what_its_own_cursor_delivered(lagging: Lagging) -> None:
+    """Guards: never by `$clusterTime`, which a lagging member hears of before it has the events."""
     coll = lagging.coll
     with lagging.stopped() as open_member:
         lower = last_write(lagging.client)
@@ -220,8 +220,9 @@ def test_a_transaction_is_never_split_over_two_batches(
     for round_ in range(3):
         with mongo.start_session() as session, session.start_transaction():
             coll.insert_many([{"_id": f"{round_}-{n}"} for n in range(1000)], session=session)
-        coll.insert_one({"_id": f"{round_}-between"})
+        # Nothing behind it: the batch ends at the transaction's own time.
         pipeline.batch()
+        coll.insert_one({"_id": f"{round_}-between"})
     pipeline.run()
     homes: dict[Any, set[int]] = {}
     for number, batch in enumerate(pipeline.batches):
