@@ -1,0 +1,269 @@
+"""The connector, simulated around the real rule of `cdc.model.offset`.
+
+Planner and reader ask the simulated deployment what `cdc.mongo` asks a real one, in the same order,
+and decide by the real functions. What a mutant may get wrong is a method of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cdc.model import token
+from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, beginning, scans_between
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY
+from tests.simulation.deployment import (
+    EMPTYING_OPS,
+    ROW_OPS,
+    SELECTED,
+    Catalog,
+    Deployment,
+    Event,
+    encoded,
+    moment,
+    number_of,
+    rank,
+)
+
+_RANGES_PER_BATCH = 2
+_DOCUMENTS_PER_RANGE = 1
+
+
+class Row(NamedTuple):
+    op: str
+    time: int
+    position: str
+    namespace: Namespace
+    key: int | None = None
+    before: int | None = None
+    after: int | None = None
+    to: Namespace | None = None
+
+
+class Sweep(NamedTuple):
+    scans: tuple[Scan, ...] = ()
+    swept_all: bool = False
+    absent: frozenset[Namespace] = frozenset()
+
+    def end(self, start: Offset, time: int) -> Offset:
+        return advance(start, moment(time), self.scans, self.swept_all, absent=self.absent)
+
+
+NO_SWEEP = Sweep()
+
+
+class Listed(NamedTuple):
+    """The answer to a listing, and what would be copied by it."""
+
+    time: int
+    term: int
+    sweep: Sweep
+
+
+class Batch(NamedTuple):
+    """A batch as the checkpoint holds it, and, for the oracle alone, what was planned for it."""
+
+    start: Offset
+    end: Offset
+    planned: tuple[Scan, ...]
+
+
+class Connector:
+    """One query. Its whole memory between two calls of the machine is `stored`, as JSON."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.stored = json.dumps(beginning(moment(deployment.committed), "rs", "shop").to_json())
+        self.listed: Listed | None = None
+
+    @property
+    def start(self) -> Offset:
+        return Offset.from_json(json.loads(self.stored))
+
+    # --- planning: the listing first, everything else later ---
+
+    def list(self) -> None:
+        catalog = self.deployment.catalogs[-1]
+        sweep = self._sweep(self.start, catalog)
+        self.listed = Listed(self.deployment.head, self.deployment.term, sweep)
+
+    def plan(self) -> Batch | None:
+        """The next batch, persisted before anything of it is read; None if there is nothing new."""
+        start, listed, self.listed = self.start, self.listed, None
+        edge = max(self.deployment.committed, number_of(start.time))
+        sweep = NO_SWEEP
+        if not start.is_streaming and listed and self.believes(listed, start, edge):
+            sweep = listed.sweep
+        end, sweep = self._end(start, edge, sweep)
+        if end == start:
+            return None
+        stored = Offset.from_json(json.loads(json.dumps(end.to_json())))
+        return Batch(start, stored, sweep.scans)
+
+    def believes(self, listed: Listed, start: Offset, edge: int) -> bool:
+        """Whether what was listed cannot be rolled back any more, and is not older than `start`."""
+        return number_of(start.time) <= listed.time <= edge and listed.term == self.deployment.term
+
+    def _end(self, start: Offset, edge: int, sweep: Sweep) -> tuple[Offset, Sweep]:
+        if edge > number_of(start.time):
+            found = self._survey(start, edge, sweep)
+            if found is not None and found.op in ROW_OPS:
+                sweep = NO_SWEEP
+                found = self._survey(start, edge, sweep)
+            if found is not None:
+                return advance(start, moment(found.time), replaced=_replaced(found)), NO_SWEEP
+        return sweep.end(start, edge), sweep
+
+    def _survey(self, start: Offset, edge: int, sweep: Sweep) -> Event | None:
+        for event in self.deployment.between(number_of(start.time), edge):
+            if self.cuts(event) or self.is_stranger(event, start, sweep):
+                return event
+        return None
+
+    def cuts(self, event: Event) -> bool:
+        touched = {event.namespace, event.to}
+        return event.op in EMPTYING_OPS and not touched.isdisjoint(SELECTED)
+
+    def is_stranger(self, event: Event, start: Offset, sweep: Sweep) -> bool:
+        """Whether the sweep passes the event's collection without having seen it."""
+        name = event.namespace
+        return (
+            event.op in ROW_OPS
+            and name in SELECTED
+            and not start.passes_whole(name)
+            and name not in {scan.copying.namespace for scan in sweep.scans}
+            and sweep.end(start, event.time).passes_whole(name)
+        )
+
+    def _sweep(self, start: Offset, catalog: Catalog) -> Sweep:
+        absent = frozenset(name for name in start.again if name not in catalog)
+        offset = advance(start, start.time, absent=absent)
+        scans: list[Scan] = []
+        budget = _RANGES_PER_BATCH
+        while budget > 0:
+            copying = _turn(offset, catalog)
+            if copying is None:
+                return Sweep(tuple(scans), offset.swept is not None, absent)
+            cuts = self.cut(catalog, copying, budget)
+            budget -= len(cuts)
+            scans.append(Scan(copying, cuts[-1]))
+            offset = advance(offset, offset.time, (scans[-1],))
+        return Sweep(tuple(scans), False, absent)
+
+    def cut(self, catalog: Catalog, copying: Copying, most: int) -> list[bytes]:
+        """Upper ends of adjacent ranges from the frontier on."""
+        found = catalog.get(copying.namespace)
+        keys = sorted(key for key in found.documents if key > rank(copying.below)) if found else []
+        cuts = [encoded(key) for key in keys[_DOCUMENTS_PER_RANGE::_DOCUMENTS_PER_RANGE]]
+        cuts = [cut for cut in cuts if cut != MAX_KEY][:most]
+        return cuts if len(cuts) == most else [*cuts, MAX_KEY]
+
+    # --- reading, as often as the sink wants ---
+
+    def read(self, batch: Batch, member: int) -> list[Row]:
+        """The rows of a batch as a member gives them now."""
+        rows = [Row(*event) for event in self.events(batch, member) if self.passes(batch, event)]
+        for scan in self.scans(batch, member):
+            rows += self.scan(batch, scan, member)
+        return rows
+
+    def scans(self, batch: Batch, member: int) -> list[Scan]:
+        """What is to be scanned, told from the two offsets and a listing made now."""
+        catalog = self.listing_for(batch, member)
+        listing = [_begun(name, catalog) for name in catalog if name in SELECTED]
+        return scans_between(batch.start, batch.end, listing)
+
+    def present(self, batch: Batch, member: int) -> Catalog:
+        """What the member has now, as far as it cannot be taken back; it waits for the batch."""
+        known = min(self.deployment.applied[member], self.deployment.committed)
+        return self.deployment.catalogs[max(known, number_of(batch.end.time))]
+
+    def listing_for(self, batch: Batch, member: int) -> Catalog:
+        return self.present(batch, member)
+
+    def events(self, batch: Batch, member: int) -> Iterator[Event]:
+        after, upto = number_of(batch.start.time), number_of(batch.end.time)
+        return self.deployment.between(after, upto)
+
+    def passes(self, batch: Batch, event: Event) -> bool:
+        name = event.namespace
+        if event.op not in ROW_OPS:
+            return name in SELECTED or event.to in SELECTED
+        copying = batch.start.copying
+        if copying is not None and copying.namespace == name:
+            return self.is_below(event, copying.below)
+        return name in SELECTED and self.passes_done(event, batch.start)
+
+    def passes_done(self, event: Event, start: Offset) -> bool:
+        return start.passes_whole(event.namespace)
+
+    def is_below(self, event: Event, frontier: bytes) -> bool:
+        assert event.key is not None
+        return event.key < rank(frontier)
+
+    def scan(self, batch: Batch, scan: Scan, member: int) -> list[Row]:
+        """The range as of the batch's end; nothing if the incarnation is not (any more) there."""
+        at, name = number_of(batch.end.time), scan.copying.namespace
+        now, then = (
+            catalog.get(name)
+            for catalog in (
+                self.present(batch, member),
+                self.deployment.catalogs[self.read_time(batch, member)],
+            )
+        )
+        if now is None or _uuid(now.uuid) != scan.copying.uuid:
+            return []
+        documents = dict(then.documents) if then and then.uuid == now.uuid else {}
+        if not documents:
+            documents = self.born_later(batch, name, member)
+        lower, upper = self.bounds(batch, scan)
+        return [
+            Row("read", at, self.position(batch), name, key, after=value)
+            for key, value in documents.items()
+            if lower <= key and (key < upper or upper == rank(MAX_KEY))
+        ]
+
+    def read_time(self, batch: Batch, member: int) -> int:
+        return number_of(batch.end.time)
+
+    def position(self, batch: Batch) -> str:
+        return token.behind(batch.end.time)
+
+    def bounds(self, batch: Batch, scan: Scan) -> tuple[float, float]:
+        return rank(scan.copying.below), rank(scan.upper)
+
+    def born_later(self, batch: Batch, name: Namespace, member: int) -> dict[int, int]:
+        """What is read of a collection that was not at this name at the batch's end."""
+        return {}
+
+
+def _turn(offset: Offset, catalog: Catalog) -> Copying | None:
+    if offset.copying is not None:
+        found = catalog.get(offset.copying.namespace)
+        if found is not None and _uuid(found.uuid) != offset.copying.uuid:
+            return _begun(offset.copying.namespace, catalog)
+        return offset.copying
+    behind = sorted(
+        name
+        for name in catalog
+        if name in SELECTED and offset.swept is not None and str(name) > offset.swept
+    )
+    waiting = [*(name for name in offset.again if name in catalog), *behind]
+    return _begun(waiting[0], catalog) if waiting else None
+
+
+def _begun(name: Namespace, catalog: Catalog) -> Copying:
+    return Copying(name, _uuid(catalog[name].uuid), None, MIN_KEY)
+
+
+def _uuid(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+def _replaced(event: Event) -> Replaced:
+    emptied, refilled = (
+        frozenset({name} if name in SELECTED else ()) for name in (event.namespace, event.to)
+    )
+    return Replaced(emptied - refilled, refilled)
