@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.errors import BadOption
+from cdc.model import timestamp
+from cdc.model.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
         raise BadOption(
             f"Option 'start' is set, but 'mode' is {parsed['mode']}.", "Set mode to timestamp."
         )
+    if parsed["start"] is not None:
+        timestamp.parse(parsed["start"])
+    Selection.parse(parsed["collections"])
     return parsed
 
 

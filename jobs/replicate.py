@@ -129,7 +129,9 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _time(offset: str | None) -> str | None:
-    return str(json.loads(offset)["time"]) if offset else None
+    """Spark writes `null` for an offset that it has not asked for yet."""
+    known = json.loads(offset) if offset else None
+    return str(known["time"]) if known else None
 
 
 def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:

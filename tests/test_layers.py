@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # What a layer may import besides the standard library and itself.
 LAYERS = {
     "cdc.errors": set[str](),
-    "cdc.options": {"cdc.errors"},
+    "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.mongo": {"bson", "pymongo", "tenacity", "cdc.model", "cdc.errors"},
     "cdc.source": {

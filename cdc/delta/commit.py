@@ -15,6 +15,7 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc.errors import CdcError
 from cdc.model import timestamp
 from cdc.model.timestamp import Timestamp
 
@@ -53,19 +54,21 @@ class Commit:
                 exact_from=exact_from and timestamp.parse(exact_from),
                 copying=fields.get("copying"),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None
 
 
 def newest_commit(spark: SparkSession, path: str) -> tuple[int, Commit] | None:
-    """The newest commit of ours and its table version; None if there is none. The table exists."""
+    """The table's newest version and, from it or before it, the newest commit of ours; None if
+    there is none. The table exists."""
     limit = 4
     while True:
         history = DeltaTable.forPath(spark, path).history(limit)
         rows = history.select("version", "userMetadata").collect()
-        for row in sorted(rows, key=lambda row: -int(row.version)):
+        rows.sort(key=lambda row: -int(row.version))
+        for row in rows:
             if commit := Commit.parse(row.userMetadata):
-                return row.version, commit
+                return rows[0].version, commit
         if len(rows) < limit:
             return None
         limit *= 8

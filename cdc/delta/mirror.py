@@ -47,7 +47,8 @@ class MirrorState:
 
 
 def state(spark: SparkSession, path: str) -> MirrorState | None:
-    """What the newest commit of ours says; None if there is no table or no such commit.
+    """The table's newest version, and what the newest commit of ours says of it; None if there is
+    no table or no such commit. Later commits of others (OPTIMIZE) are taken to change no rows.
 
     A table without changes in a batch gets no commit: `watermark` may be older than the pipeline's,
     and the mirror is right for every time from there to the pipeline's watermark.

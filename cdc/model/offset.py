@@ -9,6 +9,7 @@ full names, so the offset does not grow with the number of documents or collecti
 * namespaces up to and including `swept` are done: their events pass unfiltered;
 * `copying` is the one collection between: done below its key, not yet from there on;
 * namespaces behind `swept` have not been touched, and none of their events are emitted;
+* `cut`: the batch that ended here ended at a DDL event, so it scanned nothing;
 * `again` lists collections whose content was replaced without row events after they had been
   passed. Until their turn comes (before the sweep goes on) none of their events are emitted.
 
@@ -56,6 +57,7 @@ class Offset:
     swept: str | None = None  # None: every name there can be
     copying: Copying | None = None
     again: tuple[Namespace, ...] = ()
+    cut: bool = False
 
     @property
     def is_streaming(self) -> bool:
@@ -77,6 +79,7 @@ class Offset:
             "swept": self.swept,
             "copying": _copying_to_json(self.copying) if self.copying else None,
             "again": [str(namespace) for namespace in self.again],
+            "cut": self.cut,
         }
 
     def described(self) -> dict[str, Any]:
@@ -105,6 +108,7 @@ class Offset:
                 swept=None if data["swept"] is None else _text(data["swept"]),
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
                 again=tuple(Namespace.parse(name) for name in data["again"]),
+                cut=bool(data["cut"]),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -167,12 +171,14 @@ def advance(
     if replaced is not None:
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(replace(start, time=time), replaced)
+        return _replace(replace(start, time=time, cut=True), replaced)
     again = tuple(name for name in start.again if name not in absent)
-    offset = replace(start, time=time, again=again)
+    offset = replace(start, time=time, again=again, cut=False)
     for scan in scans:
         offset = _scanned(offset, scan)
-    return replace(offset, swept=None) if swept_all else offset
+    if swept_all:
+        offset = replace(offset, swept=None)
+    return start if offset == replace(start, cut=False) else offset
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:
@@ -203,9 +209,10 @@ def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list
     """The scans of the batch from `start` to `end`, told from the two offsets, by full name.
 
     `listed` are the selected collections as they stand now, each not yet begun. One that is gone
-    or has been replaced since may be missing or be named wrongly: its range is void at `end.time`,
-    and so is the range that a batch which ended at a DDL event seems to have scanned.
+    or has been replaced since may be missing or be named wrongly: its range is void at `end.time`.
     """
+    if end.cut:
+        return []
     candidates = {collection.namespace: collection for collection in listed}
     if start.copying is not None:
         candidates[start.copying.namespace] = start.copying

@@ -64,6 +64,8 @@ def connect(uri: str, timeout_ms: int) -> Client:
 @functools.lru_cache(maxsize=8)
 def _connect(uri: str, timeout_ms: int, pid: int) -> Client:  # a client must not cross a fork
     try:
+        if not uri.startswith(("mongodb://", "mongodb+srv://")):
+            raise ValueError("a bare host name is accepted by the driver, and a typing error")
         return pymongo.MongoClient(uri, **_settings(timeout_ms))
     except (pymongo.errors.PyMongoError, ValueError) as error:
         raise BadOption(

@@ -42,9 +42,11 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The selected collections as of `time` (an operation time: the majority may be behind it)."""
+    """The selected collections, each as of some time from `since` to `time` (operation times: the
+    majority may be behind them)."""
 
     collections: tuple[Collection, ...]
+    since: Timestamp
     time: Timestamp
 
     def find(self, namespace: Namespace) -> Collection | None:
@@ -58,16 +60,18 @@ def listing(client: Client, selection: Selection) -> Listing:
     only matches a regular expression is left out.
     """
     found: list[Collection] = []
-    time = Timestamp(0, 0)
+    times: list[Timestamp] = []
     try:
         for db in _databases(client, selection):
             reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
-            time = max(time, reply["operationTime"])
+            times.append(reply["operationTime"])
             for info in _all_batches(client, db, reply):
                 found += _captured(Namespace(db, info["name"]), info, selection)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Listing collections") from error
-    return Listing(tuple(sorted(found, key=lambda c: str(c.namespace))), time)
+    never = Timestamp(0, 0)
+    ordered = tuple(sorted(found, key=lambda collection: str(collection.namespace)))
+    return Listing(ordered, min(times, default=never), max(times, default=never))
 
 
 def estimated_documents(client: Client, namespace: Namespace) -> int:

@@ -87,7 +87,7 @@ class Planner:
         listed = listing(self.source.client, self.selection)
         sweep = self._sweep(start, listed)
         edge = self.source.live_edge_from(max(listed.time, start.time), _PATIENCE_SECONDS)
-        if edge is None or listed.time < start.time:
+        if edge is None or listed.since < start.time:
             # What was listed may still be rolled back, or is older than what has been emitted.
             return _NO_SWEEP, self.source.live_edge(start.time)
         return sweep, edge

@@ -42,8 +42,12 @@ def test_the_readme_prints_the_options_as_they_are_declared() -> None:
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text('[source]\nuri="mongodb://h"\ncollections=["a.b"]\nimages="off"\n[sink]\npath="x"\n')
-    config = configuration.load(str(file), ["images=auto", "table.mirror=", "sink.trigger=5 seconds"])
+    file.write_text(
+        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\nimages="off"\n[sink]\npath="x"\n'
+    )
+    config = configuration.load(
+        str(file), ["images=auto", "table.mirror=", "sink.trigger=5 seconds"]
+    )
     assert config.source["images"] == "auto"
     assert config.mirror is None
     assert config.trigger == "5 seconds"

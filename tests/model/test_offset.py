@@ -326,8 +326,23 @@ def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None
 def test_a_collection_refilled_behind_the_sweep_waits_for_the_sweep() -> None:
     begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
     assert advance(begun, at(3), replaced=Replaced(frozenset({D}), frozenset({C}))) == replace(
-        begun, time=at(3)
+        begun, time=at(3), cut=True
     )
+
+
+def test_a_batch_that_ended_at_a_ddl_event_scans_nothing_though_a_copy_ended_there() -> None:
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    emptied = advance(begun, at(3), replaced=Replaced(emptied=frozenset({B})))
+    assert emptied.passes_whole(B)
+    assert scans_between(begun, emptied, [copying("shop.b")]) == []
+    # … and the next batch scans again.
+    later = advance(emptied, at(4), swept_all=True)
+    assert [scan.copying.namespace for scan in scans_between(emptied, later, [copying("shop.c")])]
+
+
+def test_an_offset_that_would_not_move_is_the_same_offset() -> None:
+    cut = advance(STREAMING, at(2), replaced=Replaced(emptied=frozenset({A})))
+    assert advance(cut, at(2)) is cut
 
 
 def test_a_stream_stops_being_one_until_what_was_refilled_is_copied() -> None:
