@@ -32,6 +32,11 @@ _ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
 _ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
+# Never meant by a regular expression: the server's own collections, and those in which $out,
+# convertToCapped and a rename across databases build what they then rename to its place.
+_INTERNAL = r"[^.]+\.(?:system\.|tmp\.agg_out\.|tmp[A-Za-z0-9]{5}\.(?:convertToC|renameC))"
+
+
 class Namespace(NamedTuple):
     """`db.coll`. A database name holds no dot, a collection name may."""
 
@@ -76,7 +81,7 @@ class Selection:
 
     def matches(self, namespace: Namespace) -> bool:
         return namespace in self.names or any(
-            re.fullmatch(f"(?:{pattern})", str(namespace), re.ASCII) for pattern in self.patterns
+            re.fullmatch(_whole(pattern), str(namespace), re.ASCII) for pattern in self.patterns
         )
 
     @property
@@ -99,7 +104,11 @@ class Selection:
             for db, colls in sorted(by_database.items())
         ]
         choices += [
-            {"$expr": {"$regexMatch": {"input": full_name(field), "regex": rf"^(?:{pattern})\z"}}}
+            {
+                "$expr": {
+                    "$regexMatch": {"input": full_name(field), "regex": rf"^{_whole(pattern)}\z"}
+                }
+            }
             for pattern in self.patterns
         ]
         return choices[0] if len(choices) == 1 else {"$or": choices}
@@ -107,6 +116,10 @@ class Selection:
     def database_condition(self) -> dict[str, Any]:
         """A match expression for `dropDatabase`: any database that may hold a selected name."""
         return {} if self.patterns else {"ns.db": {"$in": sorted({n.db for n in self.names})}}
+
+
+def _whole(pattern: str) -> str:
+    return f"(?!{_INTERNAL})(?:{pattern})"
 
 
 def full_name(field: str) -> dict[str, Any]:

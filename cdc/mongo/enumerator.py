@@ -62,16 +62,15 @@ def listing(client: Client, selection: Selection) -> Listing:
     found: list[Collection] = []
     times: list[Timestamp] = []
     try:
-        for db in _databases(client, selection):
+        for db in _databases(client, selection, times):
             reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
             times.append(reply["operationTime"])
             for info in _all_batches(client, db, reply):
                 found += _captured(Namespace(db, info["name"]), info, selection)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Listing collections") from error
-    never = Timestamp(0, 0)
     ordered = tuple(sorted(found, key=lambda collection: str(collection.namespace)))
-    return Listing(ordered, min(times, default=never), max(times, default=never))
+    return Listing(ordered, min(times), max(times))
 
 
 def estimated_documents(client: Client, namespace: Namespace) -> int:
@@ -82,10 +81,11 @@ def estimated_documents(client: Client, namespace: Namespace) -> int:
         raise translated(error, f"Counting {namespace}") from error
 
 
-def _databases(client: Client, selection: Selection) -> list[str]:
+def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:
     named = {name.db for name in selection.names}
     if selection.patterns:
         reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
+        times.append(reply["operationTime"])
         named |= {entry["name"] for entry in reply["databases"]} - _INTERNAL
     return sorted(named)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from cdc.errors import TransientError
 from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, scans_between
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MIN_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, WatermarkSplit
@@ -185,8 +186,14 @@ class Planner:
     def _snapshot_splits(self, start: Offset, end: Offset) -> list[SnapshotSplit]:
         if start.is_streaming:
             return []
-        listed = listing(self.source.client, self.selection).collections
-        scans = scans_between(start, end, [_begun(collection) for collection in listed])
+        listed = listing(self.source.client, self.selection)
+        if listed.since < end.time:
+            # A deposed primary, say: what it does not list would be passed without being read.
+            raise TransientError(
+                f"The primary is behind {end.time}, at which a batch is to be read.",
+                "The run goes on from its checkpoint when the replica set has a primary again.",
+            )
+        scans = scans_between(start, end, [_begun(found) for found in listed.collections])
         return [split for scan in scans for split in self._split(scan, end.time)]
 
     def _split(self, scan: Scan, at: Timestamp) -> list[SnapshotSplit]:

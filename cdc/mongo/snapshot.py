@@ -106,11 +106,30 @@ def _read_rest(
         return
     except pymongo.errors.OperationFailure as error:
         if error.code in INCARNATION_GONE:
+            _confirm(member, rest.split, error)
             raise _Void from error
         if error.code not in TIME_UNREADABLE:
             raise
     while not rest.is_empty:
         yield from _rewound(member, rest, open_member)
+
+
+def _confirm(member: Member, split: SnapshotSplit, error: pymongo.errors.OperationFailure) -> None:
+    """Waits until the drop or rename behind a refused read is majority-committed.
+
+    One that is rolled back instead would never be told by an event, and the range would be lost:
+    then this fails with an error after which the whole split is read again.
+    """
+    seen = (error.details or {}).get("operationTime")
+    concern = {"level": "majority", **({"afterClusterTime": seen} if seen else {})}
+    probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
+    try:
+        member.command(split.namespace.db, {**probe, "readConcern": concern})
+    except pymongo.errors.ExecutionTimeout as late:
+        raise TransientError(
+            f"Copying {split.namespace}: its drop is not confirmed by a majority yet.",
+            "Check that a majority of the replica set is up.",
+        ) from late
 
 
 # --- one pass over a range ----------------------------------------------------------------------
@@ -176,11 +195,22 @@ def _rewound(member: Member, rest: _Rest, open_member: Callable[[], Member]) -> 
     for events in stream.read(open_member, part, stream.IMAGES["when_available"], retry_seconds=60):
         for event in events:
             _undo(event, seen, scanned, inexact)
+    if _is_refilled(rest.split, until, open_member):
+        raise _Void
     rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
     if scanned:
         yield Documents(list(scanned.values()))
     if inexact:
         yield Documents(list(inexact.values()), exact_from=until)
+
+
+def _is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member]) -> bool:
+    """Whether another collection was renamed onto the name after the split's time: it brought
+    documents that no event of this name tells of, so they cannot be undone."""
+    db, coll = split.namespace
+    renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
+    events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]))
+    return any(stream.read(open_member, events, stream.IMAGES["off"], retry_seconds=60))
 
 
 def _newest_state(member: Member, rest: _Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
@@ -199,6 +229,7 @@ def _newest_state(member: Member, rest: _Rest) -> tuple[dict[str, bytes], bytes 
                 return scanned, key_of(documents[-1]), until
     except pymongo.errors.OperationFailure as error:
         if error.code in INCARNATION_GONE:
+            _confirm(member, rest.split, error)
             raise _Void from error
         if error.code in TIME_UNREADABLE:  # the newest state is always there: a passing condition
             raise TransientError(f"Copying {rest.split.namespace}: the scan was killed.") from error

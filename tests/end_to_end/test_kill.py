@@ -112,7 +112,7 @@ def test_a_job_killed_in_every_phase_goes_on_without_losing_or_doubling_a_change
     tmp_path: Path,
 ) -> None:
     orders = Namespace(database.name, "orders")
-    load_orders(mongod.uri, orders, 12_000, must_be_new=True)
+    load_orders(mongod.uri, orders, 8_000, must_be_new=True)
     config = pipeline(str(orders))
 
     def problems(checkpoint: Checkpoint) -> list[str]:
