@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit, Split
 from cdc.mongo import snapshot
 from cdc.mongo.client import Member
@@ -303,3 +305,21 @@ def use(
 ) -> None:
     """The pipeline's splits are read through `open_member`."""
     monkeypatch.setattr("cdc.source._member_opener", lambda options: open_member)
+
+
+def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(
+    source: Database[Document], forgetful: ReplicaSet
+) -> None:
+    """A sweep was planned while the name was free; its splits are made when it is taken."""
+    source.x.insert_many([{"_id": 1}, {"_id": 2}])
+    pipeline = Capture(forgetful.uri, f"{source.name}.x", splits_per_batch=100)
+    found = snapshots(pipeline)
+    time.sleep(1.5)
+    source.x.rename("c")
+    elsewhere: list[Split] = [
+        replace(split, namespace=Namespace(source.name, "c"))
+        for split in found
+        if isinstance(split, SnapshotSplit)
+    ]
+    assert elsewhere
+    assert read(pipeline, elsewhere) == ({}, {})
