@@ -87,7 +87,9 @@ def _frontier(offset: dict[str, Any]) -> Frontier:
 def story(client: MongoClient[Any], namespace: Namespace, upto: Timestamp) -> list[Story]:
     """Every write to the collection up to a time, transactions at the time of their commit."""
     told, open_transactions = [], defaultdict(list)
-    for entry in client.local["oplog.rs"].find({"ts": {"$lte": upto}}).sort("$natural", 1):
+    concerned = {"$or": [{"ns": str(namespace)}, {"o.applyOps": {"$exists": True}}]}
+    oplog = client.local["oplog.rs"].find({"ts": {"$lte": upto}, **concerned})
+    for entry in oplog.sort("$natural", 1):
         if entry["op"] in "iud":
             told += _writes([entry], namespace, entry["ts"])
         elif entry["op"] == "c" and "applyOps" in entry["o"]:

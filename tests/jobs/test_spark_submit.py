@@ -1,0 +1,53 @@
+"""The README's spark-submit line, as it stands there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from cdc.model.selection import Namespace
+from jobs import config as configuration
+from jobs.mongod import ReplicaSet
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_spark_submit_replicates_what_is_there_and_ends(
+    mongod: ReplicaSet, database: Database[dict[str, Any]], spark: SparkSession, tmp_path: Path
+) -> None:
+    database.orders.insert_many({"_id": number} for number in range(100))
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        f'[source]\nuri = "env:SOURCE_URI"\ncollections = ["{database.name}.orders"]\n'
+        f'[sink]\npath = "{tmp_path / "lakehouse"}"\n'
+    )
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("spark-submit")),
+            *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py"),
+            *("--config", str(file), "--mode", "initial", "--available-now"),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "SOURCE_URI": mongod.uri,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    config = configuration.load(str(file), ["uri=mongodb://h"])
+    assert config.mirror is not None
+    path = config.mirror.path(Namespace(database.name, "orders"))
+    assert spark.read.format("delta").load(path).count() == 100
