@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +244,10 @@ def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
     table.optimize().executeCompaction()
     for _ in range(5):
         table.delete("key = 'b'")
-        pipeline.spark.sql("SELECT 1").count()
         table.update("key = 'a'", {"_cluster_inc": "_cluster_inc + 1"})
     assert "OPTIMIZE" in pipeline.commits()
-    assert state(pipeline.spark, path) == before
+    newest = len(pipeline.commits()) - 1
+    assert state(pipeline.spark, path) == replace(before, version=newest)
 
 
 def test_nothing_of_a_transaction_is_left_in_the_session(pipeline: Pipeline) -> None:
