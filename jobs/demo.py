@@ -22,7 +22,7 @@ from cdc.source import preflight
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
-from jobs.load import Writers, load_orders
+from jobs.load import Writers, drop_orders, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.progress import Display
 from jobs.replicate import Replication
@@ -80,6 +80,7 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
             _sample(spark, config, console)
         finally:
             spark.stop()
+            drop_orders(server, ORDERS)
     show(console, verdict)
     if json_path:
         Path(json_path).write_text(json.dumps(asdict(measured), indent=2) + "\n")

@@ -59,6 +59,13 @@ def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: boo
             orders.insert_many([order(number, chance) for number in numbers], ordered=False)
 
 
+def drop_orders(uri: str, namespace: Namespace) -> None:
+    """Drops what `load_orders` made."""
+    client: pymongo.MongoClient[dict[str, Any]]
+    with pymongo.MongoClient(uri) as client:
+        client[namespace.db].drop_collection(namespace.coll)
+
+
 class Writers:
     """Threads that insert, update, replace, delete and commit transactions until the block ends."""
 

@@ -103,9 +103,9 @@ class Selection:
             {f"{field}.db": db, f"{field}.coll": {"$in": colls}}
             for db, colls in sorted(by_database.items())
         ]
-        name = full_name(field)
+        whole_name = full_name(field)
         choices += [
-            {"$expr": {"$regexMatch": {"input": name, "regex": rf"^{_whole(pattern)}\z"}}}
+            {"$expr": {"$regexMatch": {"input": whole_name, "regex": rf"^{_whole(pattern)}\z"}}}
             for pattern in self.patterns
         ]
         return choices[0] if len(choices) == 1 else {"$or": choices}
