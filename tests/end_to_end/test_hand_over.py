@@ -21,7 +21,7 @@ from jobs.verify import verify
 from tests.end_to_end.oracle import Checkpoint, violations
 
 _DEADLINE_SECONDS = 180
-_DOCUMENTS = 8_000
+_DOCUMENTS = 6_000
 
 
 def _until(condition: Callable[[], bool], replication: Replication) -> None:
