@@ -21,8 +21,9 @@ from jobs.session import LOCAL, session
 
 _numbers = itertools.count(1)
 
-# A test is over before Java's optimising compiler has paid for the cores it takes.
-FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
+# A test is over before Java's optimising compiler has paid for the cores it takes. Without it Java
+# reserves too little room for the code of a whole run, and spends its time making room.
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +64,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.extraJavaOptions": (
                 f"{LOCAL['spark.driver.extraJavaOptions']} {FIRST_COMPILER_ONLY}"
             ),
+            # Nor does generated code pay for a handful of rows; the demo and the killed jobs run
+            # with Spark's own settings.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
