@@ -37,7 +37,6 @@ class Collection:
     uuid: bytes
     collation: bytes | None
     has_images: bool
-    is_capped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,6 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
             bytes(info["info"]["uuid"]),
             bson.encode(collation) if collation else None,
             bool(options.get("changeStreamPreAndPostImages", {}).get("enabled")),
-            bool(options.get("capped")),
         )
     ]
 
