@@ -31,6 +31,7 @@ from cdc.model.document import encoder
 from cdc.model.offset import Offset, beginning, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import SnapshotSplit, Split, StreamSplit, WatermarkSplit
+from cdc.model.timestamp import Timestamp
 from cdc.mongo import snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.enumerator import Listing, estimated_documents, listing
@@ -120,12 +121,7 @@ class SnapshotReader(DataSourceReader):
         source, selection = _source(self._options), Selection.parse(self._options["collections"])
         found = _checked_listing(source, selection, self._options)
         given = self._options["snapshot.at"]
-        at = timestamp.parse(given) if given else source.live_edge_from(found.time, patience=10)
-        if at is None:
-            raise UnsuitableSource(
-                "The majority of the replica set does not keep up with its primary.",
-                "Check that a majority of its members is up.",
-            )
+        at = timestamp.parse(given) if given else _confirmed_edge(source, found)
         size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
         if below is not None:
             return [Partition(split) for split in below_splits(found, decode_key(below), at)]
@@ -153,7 +149,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         source = self._planner().source
         found = _checked_listing(source, self._selection, self._options)
-        edge = source.live_edge_from(found.time, patience=10) or source.live_edge(found.time)
+        edge = _confirmed_edge(source, found)
         mode = self._options["mode"]
         begin = beginning if mode == "initial" else streaming
         if mode == "timestamp":
@@ -264,6 +260,16 @@ def _checked_listing(
             " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
         )
     return found
+
+
+def _confirmed_edge(source: ReplicaSet, found: Listing) -> Timestamp:
+    edge = source.confirmed(found.time, found.term, patience=10)
+    if edge is None:
+        raise UnsuitableSource(
+            "The majority of the replica set does not keep up with its primary.",
+            "Check that a majority of its members is up.",
+        )
+    return edge
 
 
 def _read(

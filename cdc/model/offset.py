@@ -9,9 +9,11 @@ full names, so the offset does not grow with the number of documents or collecti
 * namespaces up to and including `swept` are done: their events pass unfiltered;
 * `copying` is the one collection between: done below its key, not yet from there on;
 * namespaces behind `swept` have not been touched, and none of their events are emitted;
-* `cut`: the batch that ended here ended at a DDL event, so it scanned nothing;
 * `again` lists collections whose content was replaced without row events after they had been
   passed. Until their turn comes (before the sweep goes on) none of their events are emitted.
+
+`scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
+reads the same incarnations, whatever stands under their names by then.
 
 A collection that appears behind the sweep's back, at a name already passed, is complete from birth.
 """
@@ -19,7 +21,6 @@ A collection that appears behind the sweep's back, at a name already passed, is 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +49,14 @@ class Copying:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """One collection's part of a batch's scan: its documents in [copying.below, upper)."""
+
+    copying: Copying
+    upper: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Offset:
     """See the module. `selection` and `source` tell a foreign checkpoint from our own."""
 
@@ -57,7 +66,7 @@ class Offset:
     swept: str | None = None  # None: every name there can be
     copying: Copying | None = None
     again: tuple[Namespace, ...] = ()
-    cut: bool = False
+    scans: tuple[Scan, ...] = ()
 
     @property
     def is_streaming(self) -> bool:
@@ -79,7 +88,7 @@ class Offset:
             "swept": self.swept,
             "copying": _copying_to_json(self.copying) if self.copying else None,
             "again": [str(namespace) for namespace in self.again],
-            "cut": self.cut,
+            "scans": [_scan_to_json(scan) for scan in self.scans],
         }
 
     def described(self) -> dict[str, Any]:
@@ -108,7 +117,7 @@ class Offset:
                 swept=None if data["swept"] is None else _text(data["swept"]),
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
                 again=tuple(Namespace.parse(name) for name in data["again"]),
-                cut=bool(data["cut"]),
+                scans=tuple(_scan_from_json(scan) for scan in data["scans"]),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -131,14 +140,6 @@ def streaming(time: Timestamp, source: str, selection: str) -> Offset:
 
 
 # --- advancing -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """One collection's part of a batch's scan: its documents in [copying.below, upper)."""
-
-    copying: Copying
-    upper: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +172,14 @@ def advance(
     if replaced is not None:
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(replace(start, time=time, cut=True), replaced)
+        return _replace(replace(start, time=time, scans=()), replaced)
     again = tuple(name for name in start.again if name not in absent)
-    offset = replace(start, time=time, again=again, cut=False)
+    offset = replace(start, time=time, again=again, scans=scans)
     for scan in scans:
         offset = _scanned(offset, scan)
     if swept_all:
         offset = replace(offset, swept=None)
-    return start if offset == replace(start, cut=False) else offset
+    return start if offset == replace(start, scans=()) else offset
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:
@@ -203,33 +204,6 @@ def _replace(offset: Offset, replaced: Replaced) -> Offset:
     if copying and copying.namespace in touched:
         copying = None
     return replace(offset, copying=copying, again=tuple(again))
-
-
-def scans_between(start: Offset, end: Offset, listed: Iterable[Copying]) -> list[Scan]:
-    """The scans of the batch from `start` to `end`, told from the two offsets, by full name.
-
-    `listed` are the selected collections as they stand now, each not yet begun. One that is gone
-    or has been replaced since may be missing or be named wrongly: its range is void at `end.time`.
-    """
-    if end.cut:
-        return []
-    candidates = {collection.namespace: collection for collection in listed}
-    if start.copying is not None:
-        candidates[start.copying.namespace] = start.copying
-    found = []
-    for namespace in sorted(candidates, key=str):
-        copying = candidates[namespace]
-        if start.passes_whole(namespace):
-            continue
-        if end.copying is not None and end.copying.namespace == namespace:
-            scan = Scan(replace(end.copying, below=copying.below), end.copying.below)
-        elif end.passes_whole(namespace):
-            scan = Scan(copying, MAX_KEY)
-        else:
-            continue
-        if scan.copying.below != scan.upper:
-            found.append(scan)
-    return found
 
 
 def _reached(offset: Offset, namespace: Namespace) -> bool:
@@ -269,3 +243,11 @@ def _copying_from_json(data: dict[str, Any]) -> Copying:
         collation=base64.b64decode(collation) if collation else None,
         below=decode_key(data["below"]),
     )
+
+
+def _scan_to_json(scan: Scan) -> dict[str, Any]:
+    return {**_copying_to_json(scan.copying), "upper": encode_key(scan.upper)}
+
+
+def _scan_from_json(data: dict[str, Any]) -> Scan:
+    return Scan(_copying_from_json(data), decode_key(data["upper"]))

@@ -134,6 +134,16 @@ def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
 _HELLO_TIMEOUT_MS = 1500
 
 
+def term_of(client: Client) -> int | None:
+    """The term of the member that the driver takes for the primary; None if it is not one (yet).
+
+    Within one term there is one primary, and what it knows at a time is a prefix of what it knows
+    later. Raises the driver's errors.
+    """
+    hello = client.admin.command("hello")
+    return int(hello["lastWrite"]["opTime"]["t"]) if hello.get("isWritablePrimary") else None
+
+
 @functools.lru_cache(maxsize=32)
 def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
     parsed = parse_uri(uri, validate=True, warn=False)

@@ -20,7 +20,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnsuitableSource
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, literal
-from cdc.mongo.client import RAW, Client, is_transient, translated
+from cdc.mongo.client import RAW, Client, is_transient, term_of, translated
 
 _log = logging.getLogger(__name__)
 _INTERNAL = frozenset({"admin", "config", "local"})
@@ -41,12 +41,13 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The selected collections, each as of some time from `since` to `time` (operation times: the
-    majority may be behind them)."""
+    """The selected collections, each as of some time from `since` to `time`, as the primary of
+    `term` knew them (the majority may be behind it); `term` is None if the primary changed."""
 
     collections: tuple[Collection, ...]
     since: Timestamp
     time: Timestamp
+    term: int | None
 
     def find(self, namespace: Namespace) -> Collection | None:
         return next((c for c in self.collections if c.namespace == namespace), None)
@@ -61,15 +62,17 @@ def listing(client: Client, selection: Selection) -> Listing:
     found: list[Collection] = []
     times: list[Timestamp] = []
     try:
+        term = term_of(client)
         for db in _databases(client, selection, times):
             reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
             times.append(reply["operationTime"])
             for info in _all_batches(client, db, reply):
                 found += _captured(Namespace(db, info["name"]), info, selection)
+        term = term if term == term_of(client) else None
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Listing collections") from error
     ordered = tuple(sorted(found, key=lambda collection: str(collection.namespace)))
-    return Listing(ordered, min(times), max(times))
+    return Listing(ordered, min(times), max(times), term)
 
 
 def estimated_documents(client: Client, namespace: Namespace) -> int:

@@ -4,7 +4,8 @@
 a batch replayed days later reads the same rows. The order of the questions matters:
 
 1. list the collections, and cut the next ranges of the one whose turn it is;
-2. take the live edge, at or after the listing: what was listed can then not be rolled back;
+2. take the live edge, at or after the listing and in its term: what was listed can then not be
+   rolled back;
 3. survey (start, edge] for DDL of selected collections. A batch ends at the first such event, and
    then scans nothing: the events before it belong to the old content. When the batch would declare
    names done, an event of one that nobody scans postpones the scan: it was born after the listing.
@@ -21,8 +22,7 @@ from typing import NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.errors import TransientError
-from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, scans_between
+from cdc.model.offset import Copying, Offset, Replaced, Scan, advance
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MIN_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, WatermarkSplit
 from cdc.mongo import pipeline, stream
@@ -87,7 +87,7 @@ class Planner:
             return _NO_SWEEP, self.source.live_edge(start.time)
         listed = listing(self.source.client, self.selection)
         sweep = self._sweep(start, listed)
-        edge = self.source.live_edge_from(max(listed.time, start.time), _PATIENCE_SECONDS)
+        edge = self.source.confirmed(listed.time, listed.term, _PATIENCE_SECONDS)
         if edge is None or listed.since < start.time:
             # What was listed may still be rolled back, or is older than what has been emitted.
             return _NO_SWEEP, self.source.live_edge(start.time)
@@ -163,7 +163,8 @@ class Planner:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*self._stream_splits(start, end), *self._snapshot_splits(start, end)]
+        found: list[Split] = [*self._stream_splits(start, end)]
+        found += [split for scan in end.scans for split in self._split(scan, end.time)]
         if watermark:
             found.append(WatermarkSplit(end.time, json.dumps(end.described())))
         return found
@@ -182,19 +183,6 @@ class Planner:
             return [first]
         stages, only = pipeline.pipeline([below]), start.copying.namespace
         return [first, StreamSplit(start.time, end.time, database, stages, collation, only)]
-
-    def _snapshot_splits(self, start: Offset, end: Offset) -> list[SnapshotSplit]:
-        if start.is_streaming:
-            return []
-        listed = listing(self.source.client, self.selection)
-        if listed.since < end.time:
-            # A deposed primary, say: what it does not list would be passed without being read.
-            raise TransientError(
-                f"The primary is behind {end.time}, at which a batch is to be read.",
-                "The run goes on from its checkpoint when the replica set has a primary again.",
-            )
-        scans = scans_between(start, end, [_begun(found) for found in listed.collections])
-        return [split for scan in scans for split in self._split(scan, end.time)]
 
     def _split(self, scan: Scan, at: Timestamp) -> list[SnapshotSplit]:
         c = scan.copying

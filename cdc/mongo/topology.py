@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymongo.errors
 from bson.timestamp import Timestamp
@@ -34,15 +34,25 @@ class ReplicaSet:
         """
         return live_edge(self._hellos(), floor)
 
-    def live_edge_from(self, time_seen: Timestamp, patience: float) -> Timestamp | None:
-        """A live edge at or after `time_seen`, which some member has applied but the majority may
-        not have yet; None if it takes longer than `patience` seconds."""
+    def confirmed(
+        self, time_seen: Timestamp, term: int | None, patience: float
+    ) -> Timestamp | None:
+        """A live edge at or after `time_seen`, as the primary of `term` knew it; None if the
+        majority does not have it within `patience` seconds, or went on under another primary.
+
+        Times alone would not do: what a deposed primary had at `time_seen` is rolled back, and the
+        new one's time passes it.
+        """
         deadline = time.monotonic() + patience
-        while (edge := self.live_edge(Timestamp(0, 0))) < time_seen:
-            if time.monotonic() > deadline:
+        while term is not None:
+            hellos = list(self._hellos())
+            edges = [edge for hello in hellos if (edge := majority(hello))]
+            if any(edge.term == term and edge.time >= time_seen for edge in edges):
+                return live_edge(hellos, time_seen)
+            if any(edge.term > term for edge in edges) or time.monotonic() > deadline:
                 return None
             time.sleep(0.005)
-        return edge
+        return None
 
     def _hellos(self) -> Iterable[Mapping[str, Any]]:
         answers = (
@@ -57,10 +67,23 @@ class ReplicaSet:
         return found
 
 
+class OpTime(NamedTuple):
+    """A time, and the term of the primary that gave it out."""
+
+    time: Timestamp
+    term: int
+
+
+def majority(hello: Mapping[str, Any]) -> OpTime | None:
+    """The newest majority-committed time a member knows; a recovering member's reply has none."""
+    known = hello.get("lastWrite", {}).get("majorityOpTime", {})
+    ts, term = known.get("ts"), known.get("t")
+    return OpTime(ts, int(term)) if isinstance(ts, Timestamp) and term is not None else None
+
+
 def live_edge(hellos: Iterable[Mapping[str, Any]], floor: Timestamp) -> Timestamp:
-    """The largest majority time in replies to `hello`; a recovering member's reply has none."""
-    times = (hello.get("lastWrite", {}).get("majorityOpTime", {}).get("ts") for hello in hellos)
-    return max([floor, *(time for time in times if isinstance(time, Timestamp))])
+    """The largest majority time in replies to `hello`."""
+    return max([floor, *(edge.time for hello in hellos if (edge := majority(hello)))])
 
 
 def discover(uri: str, timeout_ms: int) -> ReplicaSet:

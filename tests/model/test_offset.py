@@ -21,7 +21,6 @@ from cdc.model.offset import (
     Scan,
     advance,
     beginning,
-    scans_between,
     streaming,
 )
 from cdc.model.selection import Namespace
@@ -71,6 +70,7 @@ OFFSETS = st.builds(
     st.none() | st.sampled_from(["", *map(str, NAMESPACES)]),
     st.none() | COPYING,
     st.lists(st.sampled_from(NAMESPACES), unique=True).map(tuple),
+    st.lists(st.builds(Scan, COPYING, KEYS | st.just(MAX_KEY)), max_size=3).map(tuple),
 )
 
 
@@ -94,6 +94,17 @@ VERSION_1 = {
             bytes(range(16)),
             bson.encode({"locale": "en", "strength": 2}),
             key("müller"),
+        ),
+        scans=(
+            Scan(Copying(name("shop.carts"), bytes(16), None, key(5)), MAX_KEY),
+            Scan(
+                Copying(
+                    name("shop.orders"),
+                    bytes(range(16)),
+                    bson.encode({"locale": "en", "strength": 2}),
+                ),
+                key("müller"),
+            ),
         ),
     ),
     "again_while_copying": Offset(
@@ -136,6 +147,10 @@ FOREIGN: dict[str, Any] = {
     "an empty copy": {"copying": {}},
     "a copy that is a text": {"copying": "shop.a"},
     "a copy that is false": {"copying": False},
+    "scans that are no list": {"scans": {}},
+    "no list of scans": {"scans": None},
+    "a scan that is a text": {"scans": ["shop.a"]},
+    "a scan without its end": {"scans": [VERSION_1["again_while_copying"].to_json()["copying"]]},
 }
 FOREIGN_COPYING: dict[str, Any] = {
     "a field of somebody else": {"above": ""},
@@ -257,7 +272,7 @@ def test_a_run_without_a_snapshot_begins_with_everything_passed() -> None:
 
 def test_a_batch_without_a_scan_moves_the_time_alone() -> None:
     for offset in (START, STREAMING, *VERSION_1.values()):
-        assert advance(offset, at(99)) == replace(offset, time=at(99))
+        assert advance(offset, at(99)) == replace(offset, time=at(99), scans=())
 
 
 def test_a_collection_scanned_in_part_is_copied_up_to_its_frontier_and_not_passed() -> None:
@@ -312,9 +327,8 @@ def test_a_passed_collection_that_was_refilled_is_copied_again_before_the_sweep_
     begun = advance(held, at(4), (Scan(copying("shop.a"), key(5)),))
     assert (begun.again, begun.swept) == ((), "shop.b")
     assert not begun.passes_whole(A)
-    assert advance(begun, at(5), (Scan(copying("shop.a", key(5)), MAX_KEY),)) == replace(
-        passed, time=at(5)
-    )
+    last = Scan(copying("shop.a", key(5)), MAX_KEY)
+    assert advance(begun, at(5), (last,)) == replace(passed, time=at(5), scans=(last,))
 
 
 def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None:
@@ -326,23 +340,15 @@ def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None
 def test_a_collection_refilled_behind_the_sweep_waits_for_the_sweep() -> None:
     begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
     assert advance(begun, at(3), replaced=Replaced(frozenset({D}), frozenset({C}))) == replace(
-        begun, time=at(3), cut=True
+        begun, time=at(3), scans=()
     )
-
-
-def test_a_batch_that_ended_at_a_ddl_event_scans_nothing_though_a_copy_ended_there() -> None:
-    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
-    emptied = advance(begun, at(3), replaced=Replaced(emptied=frozenset({B})))
-    assert emptied.passes_whole(B)
-    assert scans_between(begun, emptied, [copying("shop.b")]) == []
-    # … and the next batch scans again.
-    later = advance(emptied, at(4), swept_all=True)
-    assert [scan.copying.namespace for scan in scans_between(emptied, later, [copying("shop.c")])]
 
 
 def test_an_offset_that_would_not_move_is_the_same_offset() -> None:
     cut = advance(STREAMING, at(2), replaced=Replaced(emptied=frozenset({A})))
     assert advance(cut, at(2)) is cut
+    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
+    assert advance(begun, at(2)) is begun
 
 
 def test_a_stream_stops_being_one_until_what_was_refilled_is_copied() -> None:
@@ -384,77 +390,16 @@ def test_the_collection_being_copied_has_always_been_reached_by_the_sweep() -> N
         assert copied is None or offset.swept is None or str(copied.namespace) <= offset.swept
 
 
-# --- told from two offsets -----------------------------------------------------------------------
+# --- what a replay reads -------------------------------------------------------------------------
 
 
-@st.composite
-def sweeps(draw: st.DrawFn) -> tuple[list[Copying], list[tuple[Offset, Offset, list[Scan]]]]:
-    """Collections, and batches that sweep them as a planner does, with some refilled in between."""
-    present = draw(st.lists(st.sampled_from(NAMESPACES), unique=True, min_size=1))
-    listed = [
-        Copying(namespace, bytes([number]) * 16, draw(st.sampled_from([None, key("c")])))
-        for number, namespace in enumerate(sorted(present, key=str))
-    ]
-    by_name = {collection.namespace: collection for collection in listed}
-    offset = draw(st.sampled_from([START, STREAMING]))
-    batches = []
-    for time in range(2, draw(st.integers(3, 9))):
-        refilled = draw(st.frozensets(st.sampled_from(present), max_size=2))
-        if refilled and draw(st.booleans()):
-            offset = advance(offset, at(time), replaced=Replaced(refilled=refilled))
-            continue
-        scans: list[Scan] = []
-        end = replace(offset, time=at(time))
-        for last in draw(st.lists(st.booleans(), max_size=4)):
-            behind = [c for c in listed if end.swept is not None and str(c.namespace) > end.swept]
-            waiting = [by_name[namespace] for namespace in end.again]
-            turn = end.copying or next(iter([*waiting, *behind]), None)
-            if turn is None:
-                break
-            lower = 0 if turn.below == MIN_KEY else bson.decode(turn.below)["_id"]
-            scans.append(Scan(turn, key(lower + 1) if last else MAX_KEY))
-            end = advance(end, at(time), (scans[-1],))
-            if last:
-                break
-        rest = [c for c in listed if end.swept is not None and str(c.namespace) > end.swept]
-        swept_all = end.swept is not None and not (end.copying or end.again or rest)
-        end = advance(offset, at(time), tuple(scans), swept_all and draw(st.booleans()))
-        batches.append((offset, end, scans))
-        offset = end
-    return listed, batches
-
-
-@given(sweeps())
-def test_the_scans_of_a_batch_are_told_from_its_two_offsets(
-    drawn: tuple[list[Copying], list[tuple[Offset, Offset, list[Scan]]]],
-) -> None:
-    listed, batches = drawn
-    for start, end, scans in batches:
-        told = scans_between(start, end, listed)
-        assert sorted(told, key=repr) == sorted(scans, key=repr)
-        names = [str(scan.copying.namespace) for scan in told]
-        assert names == sorted(names)
-        stored = [Offset.from_json(offset.to_json()) for offset in (start, end)]
-        assert scans_between(*stored, listed) == told
-
-
-def test_the_incarnation_that_was_planned_is_read_and_not_the_one_that_is_there_now() -> None:
-    begun = advance(START, at(2), (Scan(copying("shop.a", uuid=1), key(5)),))
-    ended = advance(begun, at(3), (Scan(copying("shop.a", key(5), 1), MAX_KEY),))
-    now = [copying("shop.a", uuid=2)]
-    first, second = scans_between(START, begun, now), scans_between(begun, ended, now)
-    assert first == [Scan(copying("shop.a", uuid=1), key(5))]
-    assert second == [Scan(copying("shop.a", key(5), 1), MAX_KEY)]
-
-
-def test_a_collection_being_copied_is_told_even_if_it_is_gone() -> None:
-    begun = advance(START, at(2), (Scan(copying("shop.a"), key(5)),))
-    ended = advance(begun, at(3), (Scan(copying("shop.a", key(5)), MAX_KEY),))
-    assert scans_between(begun, ended, []) == [Scan(copying("shop.a", key(5)), MAX_KEY)]
-
-
-def test_a_batch_that_moved_no_frontier_scanned_nothing() -> None:
-    listed = [copying("shop.a"), copying("shop.b"), copying("shop.c")]
-    begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
-    for start in (START, STREAMING, begun):
-        assert scans_between(start, advance(start, at(9)), listed) == []
+def test_a_batch_that_scanned_says_what_and_the_next_one_forgets_it() -> None:
+    scans = (
+        Scan(Copying(A, bytes(16), bson.encode({"locale": "en"})), MAX_KEY),
+        Scan(copying("shop.b", uuid=1), key(5)),
+    )
+    begun = advance(START, at(2), scans)
+    assert begun.scans == scans
+    assert Offset.from_json(json.loads(json.dumps(begun.to_json()))).scans == scans
+    assert advance(begun, at(3)).scans == ()
+    assert advance(begun, at(3), replaced=Replaced(emptied=frozenset({B}))).scans == ()

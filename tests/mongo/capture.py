@@ -47,6 +47,7 @@ IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 EMPTYING = ("drop", "rename", "dropDatabase")
 TIMEOUT_MS = 5000
 SETTLE_SECONDS = 20.0
+NEVER = Timestamp(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,8 @@ class Capture:
     def now(self) -> Timestamp:
         """A majority time at or after every write that the test has made."""
         time_seen = self.source.client.admin.command("ping")["operationTime"]
-        edge = self.source.live_edge_from(time_seen, SETTLE_SECONDS)
-        assert edge is not None
-        return edge
+        until(lambda: self.source.live_edge(NEVER) >= time_seen)
+        return self.source.live_edge(time_seen)
 
     def plan(self) -> Offset:
         """The end of the next batch, whatever it is: the server is given time to confirm first."""

@@ -221,15 +221,15 @@ def test_a_collection_born_behind_the_listing_is_not_lost(
     filled(database, "a", OLD)
     filled(database, "c", OLD)
     pipeline = capture("[abc]", splits_per_batch=100)
-    ask = Source.live_edge_from
+    ask = Source.confirmed
 
-    def born(source: Source, time_seen: Any, patience: float) -> Any:
-        monkeypatch.setattr(Source, "live_edge_from", ask)
+    def born(source: Source, time_seen: Any, term: Any, patience: float) -> Any:
+        monkeypatch.setattr(Source, "confirmed", ask)
         filled(database, "b", OLD)
         return pipeline.now()
 
     pipeline.now()
-    monkeypatch.setattr(Source, "live_edge_from", born)
+    monkeypatch.setattr(Source, "confirmed", born)
     first = pipeline.read(pipeline.plan_now())
     assert "b" in database.list_collection_names()
     assert not first.snapshot_splits

@@ -5,21 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from bson import Timestamp
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
+from cdc.mongo.topology import ReplicaSet as ReplicaSetSource
 from cdc.mongo.topology import live_edge
 from jobs.mongod import ReplicaSet
-from tests.mongo.capture import Capture, Document, contents, filled
+from tests.mongo.capture import Capture, Document, contents, filled, until
 
 Begin = Callable[..., Capture]
 
 
 def hello(seconds: int) -> Document:
-    return {"lastWrite": {"majorityOpTime": {"ts": Timestamp(seconds, 1)}}}
+    return {"lastWrite": {"majorityOpTime": {"ts": Timestamp(seconds, 1), "t": 1}}}
 
 
 def test_the_live_edge_is_the_largest_majority_time_and_never_goes_back() -> None:
@@ -59,7 +62,7 @@ def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: Repli
         secondaries = [m for m in three.members if m is not three.primary()]
         try:
             for member in secondaries:
-                apply(member, "alwaysOn")
+                fail_point(member, "rsSyncApplyStop", "alwaysOn")
             at_risk = coll.with_options(write_concern=WriteConcern(1))
             at_risk.update_many({}, {"$inc": {"n": 1}})
             # Every entry that was on its way has been applied; what follows is not.
@@ -72,14 +75,14 @@ def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: Repli
             ]
         finally:
             for member in secondaries:
-                apply(member, "off")
+                fail_point(member, "rsSyncApplyStop", "off")
         pipeline.run()
         assert pipeline.replayed(coll) == contents(coll)
 
 
-def apply(member: object, mode: str) -> None:
-    with member.client() as client:  # type: ignore[attr-defined]
-        client.admin.command({"configureFailPoint": "rsSyncApplyStop", "mode": mode})
+def fail_point(member: Any, name: str, mode: str) -> None:
+    with member.client() as client:
+        client.admin.command({"configureFailPoint": name, "mode": mode})
 
 
 def test_the_edge_does_not_wait_for_a_member_that_stands_still(three: ReplicaSet) -> None:
@@ -99,3 +102,57 @@ def test_the_edge_does_not_wait_for_a_member_that_stands_still(three: ReplicaSet
             assert pipeline.batch().ids("insert") == [1]
         finally:
             still.thaw()
+
+
+def test_what_a_deposed_primary_listed_is_not_copied(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: an incarnation that was rolled back is never there to be read, and no event says so.
+
+    The new primary's time has passed the listing's when the edge is taken: times alone would do.
+    """
+    majority = WriteConcern("majority", wtimeout=30_000)
+    with three.client() as client:
+        database = client.get_database("test", write_concern=majority)
+        filled(database, "c", range(30))
+        pipeline = Capture(three.uri, "test.c")
+        deposed = three.primary()
+        others = [m for m in three.members if m is not deposed]
+        ask = ReplicaSetSource.confirmed
+
+        def fail_over(source: ReplicaSetSource, time_seen: Timestamp, *rest: Any) -> Any:
+            monkeypatch.setattr(ReplicaSetSource, "confirmed", ask)
+            deposed.kill()
+            for member in others:
+                fail_point(member, "stopReplProducer", "off")
+            step_up(others[0])
+            three.wait_writable()
+            until(lambda: database["z"].insert_one({}) and pipeline.now() > time_seen)
+            return ask(source, time_seen, *rest)
+
+        for member in others:
+            fail_point(member, "stopReplProducer", "alwaysOn")
+        at_risk = client.get_database("test", write_concern=WriteConcern(1))
+        at_risk.drop_collection("c")
+        at_risk["c"].insert_one({"_id": "never"})
+        monkeypatch.setattr(ReplicaSetSource, "confirmed", fail_over)
+        planned = pipeline.plan_now()
+        assert planned.time > pipeline.offset.time
+        assert not planned.scans
+        pipeline.read(planned)
+        deposed.start()
+        pipeline.run()
+        assert pipeline.replayed(database["c"]) == contents(database["c"])
+        assert len(contents(database["c"])) == 30
+
+
+def step_up(member: Any) -> None:
+    def elected() -> bool:
+        try:
+            with member.client() as client:
+                client.admin.command("replSetStepUp")
+        except OperationFailure:
+            return False
+        return True
+
+    until(elected)

@@ -7,11 +7,11 @@ and decide by the real functions. What a mutant may get wrong is a method of its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cdc.model import token
-from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, beginning, scans_between
+from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, beginning
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 from tests.simulation.deployment import (
@@ -63,11 +63,10 @@ class Listed(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as the checkpoint holds it, and, for the oracle alone, what was planned for it."""
+    """A batch as the checkpoint holds it."""
 
     start: Offset
     end: Offset
-    planned: tuple[Scan, ...]
 
 
 class Connector:
@@ -96,25 +95,25 @@ class Connector:
         sweep = NO_SWEEP
         if not start.is_streaming and listed and self.believes(listed, start, edge):
             sweep = listed.sweep
-        end, sweep = self._end(start, edge, sweep)
+        end = self._end(start, edge, sweep)
         if end == start:
             return None
         stored = Offset.from_json(json.loads(json.dumps(end.to_json())))
-        return Batch(start, stored, sweep.scans)
+        return Batch(start, stored)
 
     def believes(self, listed: Listed, start: Offset, edge: int) -> bool:
         """Whether what was listed cannot be rolled back any more, and is not older than `start`."""
         return number_of(start.time) <= listed.time <= edge and listed.term == self.deployment.term
 
-    def _end(self, start: Offset, edge: int, sweep: Sweep) -> tuple[Offset, Sweep]:
+    def _end(self, start: Offset, edge: int, sweep: Sweep) -> Offset:
         if edge > number_of(start.time):
             found = self._survey(start, edge, sweep)
             if found is not None and found.op in ROW_OPS:
                 sweep = NO_SWEEP
                 found = self._survey(start, edge, sweep)
             if found is not None:
-                return advance(start, moment(found.time), replaced=_replaced(found)), NO_SWEEP
-        return sweep.end(start, edge), sweep
+                return advance(start, moment(found.time), replaced=_replaced(found))
+        return sweep.end(start, edge)
 
     def _survey(self, start: Offset, edge: int, sweep: Sweep) -> Event | None:
         for event in self.deployment.between(number_of(start.time), edge):
@@ -165,23 +164,14 @@ class Connector:
     def read(self, batch: Batch, member: int) -> list[Row]:
         """The rows of a batch as a member gives them now."""
         rows = [Row(*event) for event in self.events(batch, member) if self.passes(batch, event)]
-        for scan in self.scans(batch, member):
+        for scan in batch.end.scans:
             rows += self.scan(batch, scan, member)
         return rows
-
-    def scans(self, batch: Batch, member: int) -> list[Scan]:
-        """What is to be scanned, told from the two offsets and a listing made now."""
-        catalog = self.listing_for(batch, member)
-        listing = [_begun(name, catalog) for name in catalog if name in SELECTED]
-        return scans_between(batch.start, batch.end, listing)
 
     def present(self, batch: Batch, member: int) -> Catalog:
         """What the member has now, as far as it cannot be taken back; it waits for the batch."""
         known = min(self.deployment.applied[member], self.deployment.committed)
         return self.deployment.catalogs[max(known, number_of(batch.end.time))]
-
-    def listing_for(self, batch: Batch, member: int) -> Catalog:
-        return self.present(batch, member)
 
     def events(self, batch: Batch, member: int) -> Iterator[Event]:
         after, upto = number_of(batch.start.time), number_of(batch.end.time)
@@ -206,24 +196,20 @@ class Connector:
     def scan(self, batch: Batch, scan: Scan, member: int) -> list[Row]:
         """The range as of the batch's end; nothing if the incarnation is not (any more) there."""
         at, name = number_of(batch.end.time), scan.copying.namespace
-        now, then = (
-            catalog.get(name)
-            for catalog in (
-                self.present(batch, member),
-                self.deployment.catalogs[self.read_time(batch, member)],
-            )
-        )
+        now = self.present(batch, member).get(name)
         if now is None or _uuid(now.uuid) != scan.copying.uuid:
             return []
-        documents = dict(then.documents) if then and then.uuid == now.uuid else {}
-        if not documents:
-            documents = self.born_later(batch, name, member)
         lower, upper = self.bounds(batch, scan)
         return [
             Row("read", at, self.position(batch), name, key, after=value)
-            for key, value in documents.items()
+            for key, value in self.documents(batch, name, member).items()
             if lower <= key and (key < upper or upper == rank(MAX_KEY))
         ]
+
+    def documents(self, batch: Batch, name: Namespace, member: int) -> Mapping[int, int]:
+        """What was at the name at the batch's end."""
+        found = self.deployment.catalogs[self.read_time(batch, member)].get(name)
+        return found.documents if found else {}
 
     def read_time(self, batch: Batch, member: int) -> int:
         return number_of(batch.end.time)
@@ -233,10 +219,6 @@ class Connector:
 
     def bounds(self, batch: Batch, scan: Scan) -> tuple[float, float]:
         return rank(scan.copying.below), rank(scan.upper)
-
-    def born_later(self, batch: Batch, name: Namespace, member: int) -> dict[int, int]:
-        """What is read of a collection that was not at this name at the batch's end."""
-        return {}
 
 
 def _turn(offset: Offset, catalog: Catalog) -> Copying | None:

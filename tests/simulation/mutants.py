@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cdc.model import token
 from cdc.model.offset import Copying, Offset, Scan
@@ -10,17 +10,6 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY
 from tests.simulation.connector import Batch, Connector, Listed, Sweep
 from tests.simulation.deployment import Catalog, Deployment, Event, number_of, rank
-
-
-class RemembersItsPlan(Connector):
-    """Not a mutant: scans what was planned instead of what the two offsets tell.
-
-    The listing made for a reading comes after the batch's end, and so makes up for most of what
-    was wrong with the one made for the plan. Without it, every check of the latter counts.
-    """
-
-    def scans(self, batch: Batch, member: int) -> list[Scan]:
-        return list(batch.planned)
 
 
 class ReadsAsOfTheBeginning(Connector):
@@ -106,7 +95,7 @@ class BelievesAnyListing(Connector):
         return True
 
 
-class BelievesADeposedPrimary(RemembersItsPlan):
+class BelievesADeposedPrimary(Connector):
     """Only times are compared, not terms: a listing that was rolled back looks committed once the
     new primary's time has passed it."""
 
@@ -114,7 +103,7 @@ class BelievesADeposedPrimary(RemembersItsPlan):
         return number_of(start.time) <= listed.time <= edge
 
 
-class LooksForNoStrangers(RemembersItsPlan):
+class LooksForNoStrangers(Connector):
     """A sweep passes collections that were born after the listing."""
 
     def is_stranger(self, event: Event, start: Offset, sweep: Sweep) -> bool:
@@ -151,18 +140,11 @@ class BelievesAnUncommittedDrop(Connector):
         return self.deployment.catalogs[known]
 
 
-class ListsFromALaggard(Connector):
-    """What is to be read is looked up in a listing that may be older than the batch."""
-
-    def listing_for(self, batch: Batch, member: int) -> Catalog:
-        return self.deployment.catalogs[self.deployment.applied[member]]
-
-
 class RewindsPastDdl(Connector):
-    """A collection that came to its name after the batch is read, without what was inserted since
-    under that name: what it brought along from another name is taken for content of that time."""
+    """What was written to a collection while it was away, under another name, is taken for content
+    of the batch's time: only the events of its own name are undone."""
 
-    def born_later(self, batch: Batch, name: Namespace, member: int) -> dict[int, int]:
+    def documents(self, batch: Batch, name: Namespace, member: int) -> Mapping[int, int]:
         at = number_of(batch.end.time)
         documents = dict(self.present(batch, member)[name].documents)
         for event in reversed(list(self.deployment.between(at, self.deployment.committed))):
@@ -188,6 +170,5 @@ MUTANTS = [
     TakesTheFrontierTwice,
     StampsBeforeTheEvents,
     BelievesAnUncommittedDrop,
-    ListsFromALaggard,
     RewindsPastDdl,
 ]
