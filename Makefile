@@ -23,7 +23,7 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/mypy
 
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
-	@$(BIN)/pytest -m soak --timeout 0 -s
+	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s
 
 lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/pip install --quiet uv

@@ -1,4 +1,4 @@
-"""A real MongoDB and a real Spark with Delta, each started once per run.
+"""A real MongoDB and a real Spark with Delta, each started once per process of the run.
 
 A missing mongod or Java raises, and so fails every test that asked for it: a suite that skips what
 it cannot run proves nothing.
@@ -21,9 +21,8 @@ from jobs.session import LOCAL, session
 
 _numbers = itertools.count(1)
 
-# A test is over before Java's optimising compiler has paid for the cores it takes. Without it Java
-# reserves too little room for the code of a whole run, and spends its time making room.
-FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+# Room for the compiled code of a whole run: with less, Java spends its time making room.
+CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 
 
 @pytest.fixture(scope="session")
@@ -62,9 +61,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         extra={
             "spark.driver.extraJavaOptions": (
-                f"{LOCAL['spark.driver.extraJavaOptions']} {FIRST_COMPILER_ONLY}"
+                f"{LOCAL['spark.driver.extraJavaOptions']} {CODE_CACHE}"
             ),
-            # Nor does generated code pay for a handful of rows; the demo and the killed jobs run
+            # Generated code does not pay for a handful of rows; the demo and the killed jobs run
             # with Spark's own settings.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
