@@ -109,7 +109,8 @@ OPTIONS = (
         "emit.watermark",
         bool,
         False,
-        "Adds one `op = 'watermark'` row to each micro-batch, for sinks that record its time.",
+        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, and"
+        " a `resync` where a collection's content is told anew.",
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(

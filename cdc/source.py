@@ -26,16 +26,17 @@ from pyspark.sql.types import StructType
 from cdc import options as declared
 from cdc.errors import BadOption, ForeignOffset, ImagesMissing, UnsuitableSource
 from cdc.model import timestamp
-from cdc.model.change import Change, event_row, read_row, watermark_row
+from cdc.model.change import Change, control_rows, event_row, read_row
 from cdc.model.document import encoder
 from cdc.model.offset import Offset, beginning, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import SnapshotSplit, Split, StreamSplit, WatermarkSplit
+from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.model.timestamp import Timestamp
 from cdc.mongo import snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.enumerator import Listing, estimated_documents, listing
-from cdc.mongo.planner import Planner, below_splits, snapshot_splits
+from cdc.mongo.planner import Planner
+from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import ReplicaSet, discover
 
 NAME = "mongodb-cdc"
@@ -92,16 +93,12 @@ class Captured:
 
 def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     """The collections of a run with these options, for jobs: the same checks as the source's own,
-    without Spark in between. With a checkpoint (`is_new` False) a collection may be gone for good
-    reason. Raises CdcError."""
+    without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
+    be there yet, for good reason. Raises CdcError."""
     options = declared.parse(given)
     selection = Selection.parse(options["collections"])
     source = _source(options)
-    found = (
-        _checked_listing(source, selection, options)
-        if is_new
-        else listing(source.client, selection)
-    )
+    found = _checked_listing(source, selection, options, is_new)
     return [
         Captured(c.namespace, estimated_documents(source.client, c.namespace))
         for c in found.collections
@@ -175,7 +172,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_done(self, offset: Offset) -> bool:
         until = self._until
-        return until is not None and offset.is_streaming and offset.time >= until.time
+        if until is None or not offset.is_streaming or offset.selection != until.selection:
+            return False
+        return bool(offset.time >= until.time)
 
     def prepareForTriggerAvailableNow(self) -> None:
         source = self._planner().source
@@ -188,27 +187,21 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return streaming(edge, source.name, self._selection.text).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        watermark = self._options["emit.watermark"]
-        splits = self._planner().splits(self._own(start), self._own(end), watermark)
+        control = self._options["emit.watermark"]
+        splits = self._planner().splits(self._own(start), self._own(end), control)
         return [Partition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=True)
 
     def _own(self, data: dict[str, Any]) -> Offset:
-        """An offset of the checkpoint, if it belongs to this source and selection."""
+        """An offset of the checkpoint, if it belongs to this source."""
         offset = Offset.from_json(data)
         name = self._planner().source.name
         if offset.source != name:
             raise ForeignOffset(
                 f"The checkpoint was written for replica set '{offset.source}', not '{name}'.",
                 "Correct 'uri', or start with a new checkpoint.",
-            )
-        if offset.selection != self._selection.text:
-            raise ForeignOffset(
-                f"The checkpoint was written for collections '{offset.selection}',"
-                f" not '{self._selection.text}'.",
-                "Set 'collections' back, or start with a new checkpoint and new tables.",
             )
         return offset
 
@@ -222,6 +215,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
                 options["retry.seconds"],
+                copies=options["mode"] == "initial",
             )
         return self._known_planner
 
@@ -238,17 +232,18 @@ def _member_opener(options: Mapping[str, Any]) -> Callable[[], Member]:
 
 
 def _checked_listing(
-    source: ReplicaSet, selection: Selection, options: Mapping[str, Any]
+    source: ReplicaSet, selection: Selection, options: Mapping[str, Any], is_new: bool = True
 ) -> Listing:
-    """The collections a run begins with. Raises UnsuitableSource, ImagesMissing."""
+    """The collections that a run finds. Raises ImagesMissing; UnsuitableSource if one is missing
+    that a new run begins with."""
     found = listing(source.client, selection)
     missing = [str(name) for name in selection.names if found.find(name) is None]
-    if missing:
+    if is_new and missing:
         raise UnsuitableSource(
             f"There is no collection {', '.join(missing)}.",
             "Check 'collections', and that the user may list it; create it if it comes later.",
         )
-    if not found.collections:
+    if is_new and not found.collections:
         raise UnsuitableSource(
             f"No collection matches '{selection.text}'.", "The expression has to match db.coll."
         )
@@ -291,14 +286,14 @@ def _read(
 def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
     encode = encoder(options["document.format"], options["document.json"])
     opener, patience = _member_opener(options), float(options["retry.seconds"])
-    if isinstance(split, WatermarkSplit):
-        yield watermark_row(split.at, split.description)
+    if isinstance(split, ControlSplit):
+        yield from control_rows(split)
     elif isinstance(split, SnapshotSplit):
         for documents in snapshot.read(opener, split, patience, may_be_void):
             for raw in documents.raw:
                 yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
     elif isinstance(split, StreamSplit):
-        selection = Selection.parse(options["collections"])
+        selection = Selection.parse(split.collections)
         images = stream.IMAGES[options["images"]]
         for events in stream.read(opener, split, images, patience):
             for event in events:

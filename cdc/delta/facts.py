@@ -18,13 +18,13 @@ from cdc.model.timestamp import Timestamp
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
 WATERMARK = "watermark"
-# The DDL after which what was in a collection is no longer there.
-_EMPTYING = ("drop", "rename", "dropDatabase")
+# After these, what was in a collection is no longer there, or is told anew.
+_EMPTYING = ("drop", "rename", "dropDatabase", "resync")
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A DDL row that left a namespace empty; `coll` None is every collection of `db`."""
+    """A row that left a namespace empty; `coll` None is every collection of `db`."""
 
     db: str
     coll: str | None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
@@ -17,10 +17,10 @@ from cdc.model import timestamp, token
 from cdc.model.document import Column, relaxed_json
 from cdc.model.key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import key_of
+from cdc.model.split import ControlSplit, key_of
 
 Encode = Callable[[bytes], Column]
-WATERMARK = "watermark"
+WATERMARK, RESYNC = "watermark", "resync"
 _DESCRIBING = ("to", "operationDescription", "stateBeforeChange", "collectionUUID")
 
 
@@ -104,11 +104,19 @@ def event_row(
     )
 
 
-def watermark_row(at: Timestamp, description: str) -> Change:
-    """The control row that tells a sink which time it is exact at after this batch."""
+def control_rows(split: ControlSplit) -> Iterator[Change]:
+    """The rows by which a sink learns what the batch makes of its tables."""
+    yield _control(WATERMARK, split.at, token.high_water_mark(split.at), split.description)
+    for namespace in split.resync:
+        # Behind every event of the batch, and not behind the first document read after it.
+        row = _control(RESYNC, split.at, token.behind(split.at), None)
+        yield row._replace(db=namespace.db, coll=namespace.coll)
+
+
+def _control(op: str, at: Timestamp, position: str, description: str | None) -> Change:
     return Change(
-        op=WATERMARK,
-        position=token.high_water_mark(at),
+        op=op,
+        position=position,
         cluster_time=at.time * 1_000_000,
         cluster_inc=at.inc,
         description=description,

@@ -9,8 +9,9 @@ full names, so the offset does not grow with the number of documents or collecti
 * namespaces up to and including `swept` are done: their events pass unfiltered;
 * `copying` is the one collection between: done below its key, not yet from there on;
 * namespaces behind `swept` have not been touched, and none of their events are emitted;
-* `again` lists collections whose content was replaced without row events after they had been
-  passed. Until their turn comes (before the sweep goes on) none of their events are emitted.
+* `again` lists collections to be copied though the sweep has passed their names: their content was
+  replaced without row events, or they were not selected before. Until their turn comes (before the
+  sweep goes on) none of their events are emitted.
 
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
@@ -21,6 +22,7 @@ A collection that appears behind the sweep's back, at a name already passed, is 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +30,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError, ForeignOffset
 from cdc.model import timestamp
-from cdc.model.selection import Namespace
+from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY
 
 VERSION = 1
@@ -180,6 +182,34 @@ def advance(
     if swept_all:
         offset = replace(offset, swept=None)
     return start if offset == replace(start, scans=()) else offset
+
+
+def reselect(
+    start: Offset, time: Timestamp, selection: Selection, added: Iterable[Namespace]
+) -> Offset:
+    """The offset after a batch from `start` to `time` that is the last of `start.selection`.
+
+    `added`: the collections at `time` that only the new selection names. They are copied while the
+    others go on; one that is no longer selected stops here, copied or not.
+    """
+    again = {name for name in start.again if selection.matches(name)}
+    again |= {name for name in added if _reached(start, name)}
+    copying = start.copying
+    if copying and not selection.matches(copying.namespace):
+        copying = None
+    return replace(
+        start,
+        time=time,
+        selection=selection.text,
+        copying=copying,
+        again=tuple(sorted(again, key=str)),
+        scans=(),
+    )
+
+
+def begun_again(start: Offset, end: Offset) -> list[Namespace]:
+    """The collections whose content is told anew after the batch between two offsets."""
+    return [name for name in end.again if name not in start.again]
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,6 +83,19 @@ class Selection:
     def matches(self, namespace: Namespace) -> bool:
         return namespace in self.names or any(
             re.fullmatch(_whole(pattern), str(namespace), re.ASCII) for pattern in self.patterns
+        )
+
+    @classmethod
+    def of(cls, names: Iterable[Namespace]) -> Selection:
+        """Exactly these names."""
+        found = tuple(names)
+        return cls(json.dumps([str(name) for name in found]), found, ())
+
+    def union(self, other: Selection) -> Selection:
+        """What either selects."""
+        items = [*map(str, (*self.names, *other.names)), *self.patterns, *other.patterns]
+        return Selection(
+            json.dumps(items), self.names + other.names, self.patterns + other.patterns
         )
 
     @property

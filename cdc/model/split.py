@@ -60,7 +60,7 @@ class StreamSplit:
     `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
     `database` is the scope of the stream, None for the whole deployment. With `only`, events of
     other namespaces are dropped by the reader: under a collation the server's own comparison of
-    names is not exact.
+    names is not exact. `collections` is the selection that the rows are for.
     """
 
     after: Timestamp
@@ -69,17 +69,23 @@ class StreamSplit:
     pipeline: bytes
     collation: bytes | None = None
     only: Namespace | None = None
+    collections: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkSplit:
-    """No read at all: one control row that tells the sink the time it becomes exact at."""
+class ControlSplit:
+    """No read at all: the rows by which a sink learns what the batch makes of its tables.
+
+    One `watermark` row: after the batch they are exact as of `at`. One `resync` row for each of
+    `resync`: what they hold of it is void, and its content follows.
+    """
 
     at: Timestamp
     description: str
+    resync: tuple[Namespace, ...] = ()
 
 
-Split = SnapshotSplit | StreamSplit | WatermarkSplit
+Split = SnapshotSplit | StreamSplit | ControlSplit
 
 
 def key_of(document: bytes) -> bytes:

@@ -6,6 +6,7 @@ the oplog itself. `$expr` (regular expressions, key bounds) is evaluated on the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import bson
@@ -72,6 +73,21 @@ def strangers(
         "$and": [
             {"operationType": {"$in": ROW_EVENTS}},
             _passed(selection, end),
+            {"$nor": others},
+        ]
+    }
+
+
+def newcomers(before: Selection, after: Selection, known: Iterable[Namespace]) -> Condition:
+    """Row events of collections that only `after` selects and that are not among the known ones."""
+    others = [before.condition("ns")]
+    listed = Selection.of(known)
+    if listed.names:
+        others.append(listed.condition("ns"))
+    return {
+        "$and": [
+            {"operationType": {"$in": ROW_EVENTS}},
+            after.condition("ns"),
             {"$nor": others},
         ]
     }

@@ -13,7 +13,6 @@ a batch replayed days later reads the same rows. The order of the questions matt
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,17 +21,18 @@ from typing import NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.model.offset import Copying, Offset, Replaced, Scan, advance
+from cdc.model import timestamp
+from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, reselect
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MIN_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, WatermarkSplit
+from cdc.model.split import KeyRange, Split, StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.enumerator import Collection, Listing, listing, ranges
+from cdc.mongo.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.topology import ReplicaSet
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
-_ALL = 2**31 - 1
 
 
 class _Sweep(NamedTuple):
@@ -50,15 +50,19 @@ _NO_SWEEP = _Sweep()
 
 
 class _Found(NamedTuple):
-    """What the survey of a batch's time found first: a DDL event, or a stranger's row event."""
+    """What the survey of a batch's time found first: a DDL event, or (None) a row event."""
 
     time: Timestamp
-    replaced: Replaced | None
+    ddl: RawBSONDocument | None
 
 
 @dataclass(slots=True)
 class Planner:
-    """Plans the batches of one query. What it remembers only saves asking twice."""
+    """Plans the batches of one query. What it remembers only saves asking twice.
+
+    `selection` is what is to be captured; an offset says what was up to it. With `copies` False, a
+    collection that only the newer selection names is captured from its next change on.
+    """
 
     source: ReplicaSet
     open_member: Callable[[], Member]
@@ -66,21 +70,46 @@ class Planner:
     split_bytes: int
     splits_per_batch: int
     retry_seconds: float
+    copies: bool = True
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
 
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
+        if start.selection != self.selection.text:
+            return self._reselected(start)
         sweep, edge = self._sweep_and_edge(start)
-        if edge <= start.time:
-            # Nothing happened since; ranges can still be copied, at the same time.
-            return _end(sweep, start, start.time)
-        found = self._survey(start, edge, sweep)
-        if found is not None and found.replaced is None:
+        found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
+        if found is not None and found.ddl is None:
             sweep = _NO_SWEEP
-            found = self._survey(start, edge, sweep)
-        if found is not None:
-            return advance(start, found.time, replaced=found.replaced)
+            found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
+        if found is not None and found.ddl is not None:
+            return advance(start, found.time, replaced=replaced_by(found.ddl, self.selection))
         return _end(sweep, start, edge)
+
+    def _reselected(self, start: Offset) -> Offset:
+        """The last batch of the selection in `start`; or one before that, if it has to end at a DDL
+        event, or if a collection was born behind the listing that only the new selection names."""
+        before = Selection.parse(start.selection)
+        both = before.union(self.selection)
+        listed = listing(self.source.client, self.selection)
+        edge = self.source.confirmed(listed.time, listed.term, _PATIENCE_SECONDS)
+        is_last = edge is not None and listed.since >= start.time
+        if edge is None or not is_last:
+            edge = self.source.live_edge(start.time)
+        names = [collection.namespace for collection in listed.collections]
+        cutting = pipeline.cutting(before)
+        newcomers = pipeline.newcomers(before, self.selection, names)
+        found = self._survey(both, start, edge, [cutting, *([newcomers] if is_last else [])])
+        if found is not None and found.ddl is None:
+            is_last = False
+            found = self._survey(both, start, edge, [cutting])
+        if found is not None and found.ddl is not None:
+            return advance(start, found.time, replaced=replaced_by(found.ddl, before))
+        if not is_last:
+            return advance(start, edge)
+        _log.warning("behind %s, captured are %s", timestamp.text(edge), self.selection.text)
+        added = [name for name in names if not before.matches(name)] if self.copies else []
+        return reselect(start, edge, self.selection, added)
 
     def _sweep_and_edge(self, start: Offset) -> tuple[_Sweep, Timestamp]:
         if start.is_streaming:
@@ -139,78 +168,48 @@ class Planner:
 
     # --- what happened meanwhile ---
 
-    def _survey(self, start: Offset, edge: Timestamp, sweep: _Sweep) -> _Found | None:
-        """The first event in (start, edge] that forbids the batch as planned."""
+    def _forbidding(
+        self, start: Offset, edge: Timestamp, sweep: _Sweep
+    ) -> list[pipeline.Condition]:
+        """The events in (start, edge] with which the batch cannot be as planned."""
         conditions = [pipeline.cutting(self.selection)]
         if sweep.scans or sweep.absent or sweep.swept_all:
             scanned = [scan.copying.namespace for scan in sweep.scans]
             end = sweep.end(start, edge)
             conditions.append(pipeline.strangers(self.selection, start, end, scanned))
+        return conditions
+
+    def _survey(
+        self,
+        selection: Selection,
+        start: Offset,
+        edge: Timestamp,
+        conditions: list[pipeline.Condition],
+    ) -> _Found | None:
+        """The first event in (start, edge] that meets one of the conditions."""
+        if edge <= start.time:
+            return None
         slim = {"ns": 1, "to": 1, "operationType": 1, "clusterTime": 1}
         stages = pipeline.pipeline(conditions, slim)
-        split = StreamSplit(start.time, edge, self.selection.database, stages)
+        split = StreamSplit(start.time, edge, selection.database, stages)
         read = stream.read(self.open_member, split, stream.IMAGES["off"], self.retry_seconds)
         for events in read:
             first = events[0].raw
-            if first["operationType"] in pipeline.CUTTING_EVENTS:
-                return _Found(first["clusterTime"], replaced_by(first, self.selection))
-            return _Found(first["clusterTime"], None)
+            is_ddl = first["operationType"] in pipeline.CUTTING_EVENTS
+            return _Found(first["clusterTime"], first if is_ddl else None)
         return None
 
-    # --- from two offsets to splits ---
-
-    def splits(self, start: Offset, end: Offset, watermark: bool) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*self._stream_splits(start, end)]
-        found += [split for scan in end.scans for split in self._split(scan, end.time)]
-        if watermark:
-            found.append(WatermarkSplit(end.time, json.dumps(end.described())))
+        found: list[Split] = [*stream_splits(start, end)]
+        for scan in end.scans:
+            known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
+            found += scan_splits(scan, end.time, known)
+        if control:
+            found.append(control_split(start, end))
         return found
-
-    def _stream_splits(self, start: Offset, end: Offset) -> list[StreamSplit]:
-        if end.time <= start.time:
-            return []
-        conditions = [pipeline.not_rows(self.selection), pipeline.rows(self.selection, start)]
-        below = pipeline.rows_below(start.copying) if start.copying else None
-        collation = start.copying.collation if start.copying else None
-        if below is not None and collation is None:
-            conditions.append(below)
-        database = self.selection.database
-        first = StreamSplit(start.time, end.time, database, pipeline.pipeline(conditions))
-        if below is None or start.copying is None or collation is None:
-            return [first]
-        stages, only = pipeline.pipeline([below]), start.copying.namespace
-        return [first, StreamSplit(start.time, end.time, database, stages, collation, only)]
-
-    def _split(self, scan: Scan, at: Timestamp) -> list[SnapshotSplit]:
-        c = scan.copying
-        known = self._cut.get((c.namespace, c.below, scan.upper))
-        return [
-            SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation)
-            for key_range in known or [KeyRange(c.below, scan.upper)]
-        ]
-
-
-def snapshot_splits(
-    source: ReplicaSet, found: Listing, split_bytes: int, at: Timestamp
-) -> list[SnapshotSplit]:
-    """Splits of all of the listed collections at one time, for a batch read."""
-    return [
-        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation)
-        for c in found.collections
-        for key_range in ranges(source.client, c.namespace, MIN_KEY, _ALL, split_bytes)
-    ]
-
-
-def below_splits(found: Listing, below: bytes, at: Timestamp) -> list[SnapshotSplit]:
-    """What lies below a frontier key, in one split: for checking a copy that is under way."""
-    return [
-        SnapshotSplit(c.namespace, c.uuid, KeyRange(MIN_KEY, below), at, c.collation)
-        for c in found.collections
-        if below != MIN_KEY
-    ]
 
 
 def replaced_by(event: RawBSONDocument, selection: Selection) -> Replaced:

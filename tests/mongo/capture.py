@@ -44,7 +44,7 @@ Contents = dict[str, bytes]  # merge key -> document
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
-EMPTYING = ("drop", "rename", "dropDatabase")
+EMPTYING = ("drop", "rename", "dropDatabase", "resync")
 TIMEOUT_MS = 5000
 SETTLE_SECONDS = 20.0
 NEVER = Timestamp(0, 0)
@@ -127,6 +127,7 @@ class Capture:
             2**20,
             splits_per_batch,
             self.options["retry.seconds"],
+            copies=mode == "initial",
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else planner.ranges
@@ -135,6 +136,13 @@ class Capture:
         self._random = random.Random(seed)
         begin = beginning if mode == "initial" else streaming
         self.offset = begin(self.now(), self.source.name, self.selection.text)
+
+    def restarted(self, collections: str, **settings: Any) -> Capture:
+        """Another process that goes on where this one is, with these collections."""
+        again = Capture(self.options["uri"], collections, **settings)
+        again.offset = Offset.from_json(json.loads(json.dumps(self.offset.to_json())))
+        again.batches = self.batches
+        return again
 
     def now(self) -> Timestamp:
         """A majority time at or after every write that the test has made."""
@@ -156,10 +164,10 @@ class Capture:
 
         `meanwhile` is called when the splits are made and none is read yet.
         """
-        splits = self.planner.splits(self.offset, end, watermark=False)
+        splits = self.planner.splits(self.offset, end, control=True)
         meanwhile()
         shuffled = self._random.sample(splits, len(splits))
-        rows = [row for split in shuffled for row in self.rows_of(split)]
+        rows = [row for split in shuffled for row in self.rows_of(split) if row.op != "watermark"]
         batch = Batch(self.offset, end, splits, rows)
         self.batches.append(batch)
         self.offset = end
@@ -179,7 +187,8 @@ class Capture:
         """Batches until everything is copied and nothing is left to read; those batches."""
         target, before = self.now(), len(self.batches)
         for _ in range(most):
-            if self.offset.is_streaming and self.offset.time >= target:
+            reached = self.offset.is_streaming and self.offset.time >= target
+            if reached and self.offset.selection == self.selection.text:
                 return self.batches[before:]
             self.batch()
         raise AssertionError(f"not settled after {most} batches, at {self.offset}")

@@ -41,7 +41,7 @@ def test_where_no_time_has_passed_there_is_no_batch(
     """Guards: T1 ≤ T0 is an empty batch, not a slice that waits."""
     filled(database, "a", [1])
     pipeline = capture("a", mode="latest")
-    assert pipeline.planner.splits(pipeline.offset, pipeline.offset, watermark=True) == []
+    assert pipeline.planner.splits(pipeline.offset, pipeline.offset, control=True) == []
     ahead = replace(pipeline.offset, time=Timestamp(2**31, 1))
     assert pipeline.planner.next_offset(ahead) == ahead
 
@@ -70,7 +70,7 @@ def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: Repli
             assert stuck.time < client.admin.command("ping")["operationTime"]
             assert not [
                 split
-                for split in pipeline.planner.splits(start, stuck, watermark=False)
+                for split in pipeline.planner.splits(start, stuck, control=False)
                 if hasattr(split, "range")
             ]
         finally:

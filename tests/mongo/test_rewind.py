@@ -50,7 +50,7 @@ def planned(source: Database[Document], replica_set: ReplicaSet, **settings: Any
 
 
 def snapshots(pipeline: Capture) -> list[Split]:
-    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), watermark=False)
+    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=False)
     return [split for split in splits if isinstance(split, SnapshotSplit)]
 
 

@@ -204,7 +204,7 @@ def test_all_splits_of_a_batch_see_one_moment(capture: Begin, database: Database
     """Guards: atClusterTime: what is written between two splits is in neither."""
     coll = filled(database, "a", range(40))
     pipeline = capture("a", splits_per_batch=4)
-    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), watermark=False)
+    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=False)
     rows = []
     for number, split in enumerate(splits):
         coll.update_many({}, {"$set": {"n": number + 1}})
@@ -257,7 +257,7 @@ def test_a_batch_read_of_a_dropped_collection_is_refused(
     event must not take a part for the whole."""
     filled(database, "a", range(20))
     pipeline = capture("a")
-    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), watermark=False)
+    splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=False)
     database.drop_collection("a")
     assert [pipeline.rows_of(split) for split in splits] == [[], []]
     with pytest.raises(UnsuitableSource, match="dropped, renamed or replaced"):

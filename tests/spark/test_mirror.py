@@ -128,10 +128,18 @@ def test_two_collections_keep_to_themselves(pipeline: Pipeline) -> None:
         ("drop", ("shop", "orders"), None, False),
         ("rename", ("shop", "orders"), {"to": {"db": "shop", "coll": "old"}}, False),
         ("rename", ("shop", "fresh"), {"to": {"db": "shop", "coll": "orders"}}, True),
+        ("resync", ("shop", "orders"), None, True),
         ("dropDatabase", ("shop", None), None, False),
         ("dropDatabase", ("shop", None), None, True),
     ],
-    ids=["drop", "rename away", "rename onto", "dropDatabase", "dropDatabase after a restart"],
+    ids=[
+        "drop",
+        "rename away",
+        "rename onto",
+        "resync",
+        "dropDatabase",
+        "dropDatabase after a restart",
+    ],
 )
 def test_ddl_empties_the_mirror_of_what_lies_before_it_only(
     pipeline: Pipeline, op: str, ns: tuple[str, str | None], description: Any, restarted: bool
