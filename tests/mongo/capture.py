@@ -52,12 +52,14 @@ NEVER = Timestamp(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: its offsets, its splits, and its rows in the order they were read."""
+    """One micro-batch: its offsets, its splits, and its rows in the order they were read; those
+    that only a sink asks for apart."""
 
     start: Offset
     end: Offset
     splits: list[Split]
     rows: list[Change]
+    resyncs: list[Change]
 
     @property
     def snapshot_splits(self) -> list[SnapshotSplit]:
@@ -167,8 +169,10 @@ class Capture:
         splits = self.planner.splits(self.offset, end, control=True)
         meanwhile()
         shuffled = self._random.sample(splits, len(splits))
-        rows = [row for split in shuffled for row in self.rows_of(split) if row.op != "watermark"]
-        batch = Batch(self.offset, end, splits, rows)
+        rows = [row for split in shuffled for row in self.rows_of(split)]
+        data = [row for row in rows if row.op not in ("watermark", "resync")]
+        resyncs = [row for row in rows if row.op == "resync"]
+        batch = Batch(self.offset, end, splits, data, resyncs)
         self.batches.append(batch)
         self.offset = end
         return batch
@@ -198,11 +202,15 @@ class Capture:
         return [row for batch in self.batches for row in batch.rows]
 
     @property
+    def resyncs(self) -> list[Change]:
+        return [row for batch in self.batches for row in batch.resyncs]
+
+    @property
     def namespaces_copied(self) -> list[str]:
         return [str(split.namespace) for batch in self.batches for split in batch.snapshot_splits]
 
     def replayed(self, coll: Collection[Document] | Collection[RawBSONDocument]) -> Contents:
-        return replayed(self.rows, coll.database.name, coll.name)
+        return replayed([*self.resyncs, *self.rows], coll.database.name, coll.name)
 
 
 def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:

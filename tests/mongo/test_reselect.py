@@ -129,7 +129,7 @@ def test_a_collection_that_comes_back_is_told_anew(
     pipeline = restarted(pipeline, database, "b", "a")
     pipeline.run()
     same(pipeline, database, "a", "b")
-    assert [row.coll for row in pipeline.rows if row.op == "resync"] == ["b"]
+    assert [row.coll for row in pipeline.resyncs] == ["b"]
 
 
 def test_collections_are_added_and_removed_in_the_middle_of_a_copy(
