@@ -22,7 +22,7 @@ from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
 from tests.end_to_end.oracle import Checkpoint, Frontier, violations
 
-_DEADLINE_SECONDS = 240
+_STALL_SECONDS = 120
 # Each is the state of the checkpoint at which the job is killed: what has been planned, not yet
 # what has been written.
 _PHASES: dict[str, Callable[[list[Frontier]], bool]] = {
@@ -44,7 +44,8 @@ class Job:
         options = [f"{name}={value}" for name, value in config.source.items()]
         options += [f"sink.path={config.checkpoint.removesuffix('/_checkpoint')}"]
         arguments = [item for option in options for item in ("-o", option)]
-        self._log = (folder / "job.log").open("ab")
+        self._path = folder / "job.log"
+        self._log = self._path.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jobs.replicate", *arguments],
             stdout=self._log,
@@ -61,11 +62,17 @@ class Job:
         self._log.close()
 
     def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not reached(checkpoint.planned()):
-            assert self.process.poll() is None, "the job ended by itself; see job.log"
-            assert time.monotonic() < deadline, "the job did not get there in time"
+        """Waits as long as the job plans one batch after the other."""
+        batches, deadline = -1, 0.0
+        while not reached(seen := checkpoint.planned()):
+            if len(seen) > batches:
+                batches, deadline = len(seen), time.monotonic() + _STALL_SECONDS
+            assert self.process.poll() is None, f"the job ended by itself:\n{self._tail()}"
+            assert time.monotonic() < deadline, f"no batch after {batches}:\n{self._tail()}"
             time.sleep(0.02)
+
+    def _tail(self) -> str:
+        return self._path.read_text(errors="replace")[-3000:]
 
 
 def _campaign(
