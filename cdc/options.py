@@ -84,6 +84,13 @@ OPTIONS = (
         "With `document.format = json`: `relaxed` or `canonical` Extended JSON v2.",
         choices=("relaxed", "canonical"),
     ),
+    Option(
+        "shards.direct",
+        bool,
+        False,
+        "Experimental: `uri` leads to a sharded cluster (a mongos or its config servers), and each"
+        " shard is read by itself.",
+    ),
     Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
     Option(
         "snapshot.splits.per.batch",

@@ -32,12 +32,12 @@ from cdc.model.offset import Offset, beginning, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.model.timestamp import Timestamp
-from cdc.mongo import snapshot, stream
+from cdc.mongo import cluster, snapshot, stream
 from cdc.mongo.client import Member, member
-from cdc.mongo.enumerator import Listing, estimated_documents, listing
-from cdc.mongo.planner import Planner
+from cdc.mongo.enumerator import Listing, estimated_documents
+from cdc.mongo.planner import Planner, Source
 from cdc.mongo.splits import below_splits, snapshot_splits
-from cdc.mongo.topology import ReplicaSet, discover
+from cdc.mongo.topology import discover
 
 NAME = "mongodb-cdc"
 _DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
@@ -210,7 +210,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._known_planner = Planner(
                 _source(options),
-                _member_opener(options),
+                _opener(options),
                 self._selection,
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
@@ -223,20 +223,26 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # --- what both need ------------------------------------------------------------------------------
 
 
-def _source(options: Mapping[str, Any]) -> ReplicaSet:
-    return discover(options["uri"], options["server.timeout.ms"])
+def _source(options: Mapping[str, Any]) -> Source:
+    find = cluster.discover if options["shards.direct"] else discover
+    return find(options["uri"], options["server.timeout.ms"])
 
 
-def _member_opener(options: Mapping[str, Any]) -> Callable[[], Member]:
-    return partial(member, options["uri"], options["server.timeout.ms"])
+def _opener(options: Mapping[str, Any]) -> Callable[[str], Member]:
+    """Opens a member of the replica set, or of the shard that a split names."""
+    uri, timeout_ms = options["uri"], options["server.timeout.ms"]
+    if not options["shards.direct"]:
+        return lambda _: member(uri, timeout_ms)
+    parts = cluster.discover(uri, timeout_ms).parts
+    return lambda shard: member(uri, timeout_ms, parts[shard].shard)
 
 
 def _checked_listing(
-    source: ReplicaSet, selection: Selection, options: Mapping[str, Any], is_new: bool = True
+    source: Source, selection: Selection, options: Mapping[str, Any], is_new: bool = True
 ) -> Listing:
     """The collections that a run finds. Raises ImagesMissing; UnsuitableSource if one is missing
     that a new run begins with."""
-    found = listing(source.client, selection)
+    found = source.listing(selection)
     missing = [str(name) for name in selection.names if found.find(name) is None]
     if is_new and missing:
         raise UnsuitableSource(
@@ -257,8 +263,8 @@ def _checked_listing(
     return found
 
 
-def _confirmed_edge(source: ReplicaSet, found: Listing) -> Timestamp:
-    edge = source.confirmed(found.time, found.term, patience=10)
+def _confirmed_edge(source: Source, found: Listing) -> Timestamp:
+    edge = source.confirmed(found, patience=10)
     if edge is None:
         raise UnsuitableSource(
             "The majority of the replica set does not keep up with its primary.",
@@ -285,19 +291,33 @@ def _read(
 
 def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
     encode = encoder(options["document.format"], options["document.json"])
-    opener, patience = _member_opener(options), float(options["retry.seconds"])
+    patience = float(options["retry.seconds"])
     if isinstance(split, ControlSplit):
         yield from control_rows(split)
     elif isinstance(split, SnapshotSplit):
-        for documents in snapshot.read(opener, split, patience, may_be_void):
+        for documents in _documents(split, options, patience, may_be_void):
             for raw in documents.raw:
                 yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
     elif isinstance(split, StreamSplit):
         selection = Selection.parse(split.collections)
         images = stream.IMAGES[options["images"]]
+        opener = partial(_opener(options), split.shard)
         for events in stream.read(opener, split, images, patience):
             for event in events:
                 yield event_row(*event, selection, encode)
+
+
+def _documents(
+    split: SnapshotSplit, options: Mapping[str, Any], patience: float, may_be_void: bool
+) -> Iterator[snapshot.Documents]:
+    opener = _opener(options)
+    if not options["shards.direct"]:
+        yield from snapshot.read(partial(opener, ""), split, patience, may_be_void)
+        return
+    shards = cluster.discover(options["uri"], options["server.timeout.ms"])
+    for shard in shards.holders(split):
+        version = partial(shards.version, split, shard)
+        yield from snapshot.read(partial(opener, shard), split, patience, may_be_void, version)
 
 
 def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:

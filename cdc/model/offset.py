@@ -13,6 +13,7 @@ full names, so the offset does not grow with the number of documents or collecti
   replaced without row events, or they were not selected before. Until their turn comes (before the
   sweep goes on) none of their events are emitted.
 
+`silent` lists the shards that do not tell of the DDL that ended the batch, because another does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
 
@@ -40,14 +41,16 @@ VERSION = 1
 class Copying:
     """A collection that is done below `below` (BSON of `{"_id": K}`), and not yet from there on.
 
-    `uuid` names the incarnation; `collation` is BSON of its default collation, or None. Both are
-    kept because a replayed batch must read what was planned, after the collection is gone too.
+    `uuid` names the incarnation; `collation` is BSON of its default collation, or None; `shard` is
+    the one shard that holds it, if it is not spread over a cluster. All are kept because a replayed
+    batch must read what was planned, after the collection is gone too.
     """
 
     namespace: Namespace
     uuid: bytes
     collation: bytes | None
     below: bytes = MIN_KEY
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Offset:
     copying: Copying | None = None
     again: tuple[Namespace, ...] = ()
     scans: tuple[Scan, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def is_streaming(self) -> bool:
@@ -91,6 +95,7 @@ class Offset:
             "copying": _copying_to_json(self.copying) if self.copying else None,
             "again": [str(namespace) for namespace in self.again],
             "scans": [_scan_to_json(scan) for scan in self.scans],
+            "silent": list(self.silent),
         }
 
     def described(self) -> dict[str, Any]:
@@ -120,6 +125,7 @@ class Offset:
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
                 again=tuple(Namespace.parse(name) for name in data["again"]),
                 scans=tuple(_scan_from_json(scan) for scan in data["scans"]),
+                silent=tuple(_text(shard) for shard in data["silent"]),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -174,14 +180,14 @@ def advance(
     if replaced is not None:
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(replace(start, time=time, scans=()), replaced)
+        return _replace(replace(start, time=time, scans=(), silent=()), replaced)
     again = tuple(name for name in start.again if name not in absent)
-    offset = replace(start, time=time, again=again, scans=scans)
+    offset = replace(start, time=time, again=again, scans=scans, silent=())
     for scan in scans:
         offset = _scanned(offset, scan)
     if swept_all:
         offset = replace(offset, swept=None)
-    return start if offset == replace(start, scans=()) else offset
+    return start if offset == replace(start, scans=(), silent=()) else offset
 
 
 def reselect(
@@ -204,6 +210,7 @@ def reselect(
         copying=copying,
         again=tuple(sorted(again, key=str)),
         scans=(),
+        silent=(),
     )
 
 
@@ -262,6 +269,7 @@ def _copying_to_json(copying: Copying) -> dict[str, Any]:
         "uuid": copying.uuid.hex(),
         "collation": base64.b64encode(copying.collation).decode() if copying.collation else None,
         "below": encode_key(copying.below),
+        "shard": copying.shard,
     }
 
 
@@ -272,6 +280,7 @@ def _copying_from_json(data: dict[str, Any]) -> Copying:
         uuid=bytes.fromhex(data["uuid"]),
         collation=base64.b64decode(collation) if collation else None,
         below=decode_key(data["below"]),
+        shard=_text(data["shard"]),
     )
 
 

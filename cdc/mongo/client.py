@@ -56,12 +56,35 @@ def resolve(uri: str) -> str:
     return uri
 
 
-def connect(uri: str, timeout_ms: int) -> Client:
-    """A client of the deployment, shared by all callers of this process. Does no I/O yet."""
-    return _connect(resolve(uri), timeout_ms, os.getpid())
+def connect(uri: str, timeout_ms: int, shard: str = "") -> Client:
+    """A client of the deployment, shared by all callers of this process. Does no I/O yet.
+
+    With `shard` (`name/host:port,…`, as `config.shards` has it): of that shard's replica set, with
+    everything else that `uri` says.
+    """
+    return _connect(_of_shard(resolve(uri), shard), timeout_ms, os.getpid())
 
 
-@functools.lru_cache(maxsize=8)
+def _of_shard(uri: str, shard: str) -> str:
+    if not shard:
+        return uri
+    name, _, hosts = shard.partition("/")
+    scheme, _, rest = uri.partition("://")
+    address, slash, tail = rest.partition("/")
+    user, at, _ = address.rpartition("@")
+    database, _, query = tail.partition("?") if slash else ("", "", "")
+    options = [o for o in query.split("&") if o and o.partition("=")[0].lower() not in _OWN_OPTIONS]
+    options.append(f"replicaSet={name}")
+    if scheme == "mongodb+srv" and not any(o.lower().startswith(("tls=", "ssl=")) for o in options):
+        options.append("tls=true")  # what the other scheme implies
+    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join(options)}"
+
+
+# Of the address that the user gave, not of the shards behind it.
+_OWN_OPTIONS = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
+
+
+@functools.lru_cache(maxsize=64)
 def _connect(uri: str, timeout_ms: int, pid: int) -> Client:  # a client must not cross a fork
     try:
         if not uri.startswith(("mongodb://", "mongodb+srv://")):
@@ -109,9 +132,9 @@ class Member:
         self._session.end_session()
 
 
-def member(uri: str, timeout_ms: int) -> Member:
+def member(uri: str, timeout_ms: int, shard: str = "") -> Member:
     """The member that the read preference of `uri` picks now. Raises SourceUnreachable."""
-    client = connect(uri, timeout_ms)
+    client = connect(uri, timeout_ms, shard)
     preference: _ServerMode = client.read_preference
     me = client.admin.command("hello", read_preference=preference).get("me")
     if me is None:  # not a replica set: the client itself is the only way to it
@@ -144,7 +167,7 @@ def term_of(client: Client) -> int | None:
     return int(hello["lastWrite"]["opTime"]["t"]) if hello.get("isWritablePrimary") else None
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
     parsed = parse_uri(uri, validate=True, warn=False)
     options = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnsuitableSource
+from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, literal
 from cdc.mongo.client import RAW, Client, is_transient, term_of, translated
@@ -37,24 +38,34 @@ class Collection:
     uuid: bytes
     collation: bytes | None
     has_images: bool
+    shard: str = ""
+
+    @property
+    def begun(self) -> Copying:
+        """Its copy before the first document."""
+        return Copying(self.namespace, self.uuid, self.collation, shard=self.shard)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The selected collections, each as of some time from `since` to `time`, as the primary of
-    `term` knew them (the majority may be behind it); `term` is None if the primary changed."""
+    `term` knew them (the majority may be behind it); `term` is None if the primary changed. That of
+    a cluster has `parts`, by shard, and no term of its own."""
 
     collections: tuple[Collection, ...]
     since: Timestamp
     time: Timestamp
     term: int | None
+    parts: tuple[tuple[str, Listing], ...] = ()
 
     def find(self, namespace: Namespace) -> Collection | None:
         return next((c for c in self.collections if c.namespace == namespace), None)
 
 
-def listing(client: Client, selection: Selection) -> Listing:
-    """The selected collections in the order of their full names.
+def listing(
+    client: Client, selection: Selection, databases: Iterable[str] | None = None
+) -> Listing:
+    """The selected collections in the order of their full names; of these databases, or of all.
 
     A view, time series or system collection named exactly is refused (UnsuitableSource); one that
     only matches a regular expression is left out.
@@ -63,7 +74,7 @@ def listing(client: Client, selection: Selection) -> Listing:
     times: list[Timestamp] = []
     try:
         term = term_of(client)
-        for db in _databases(client, selection, times):
+        for db in databases or _databases(client, selection, times):
             reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
             times.append(reply["operationTime"])
             for info in _all_batches(client, db, reply):

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from bson.raw_bson import RawBSONDocument
@@ -27,10 +28,12 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import KeyRange, Split, StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
-from cdc.mongo.enumerator import Collection, Listing, listing, ranges
+from cdc.mongo.cluster import Cluster
+from cdc.mongo.enumerator import Listing
 from cdc.mongo.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.topology import ReplicaSet
 
+Source = ReplicaSet | Cluster
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
 
@@ -50,10 +53,10 @@ _NO_SWEEP = _Sweep()
 
 
 class _Found(NamedTuple):
-    """What the survey of a batch's time found first: a DDL event, or (None) a row event."""
+    """What the survey of a batch's time found first, by shard: DDL, or (none) a row event."""
 
     time: Timestamp
-    ddl: RawBSONDocument | None
+    ddl: dict[str, RawBSONDocument]
 
 
 @dataclass(slots=True)
@@ -64,8 +67,8 @@ class Planner:
     collection that only the newer selection names is captured from its next change on.
     """
 
-    source: ReplicaSet
-    open_member: Callable[[], Member]
+    source: Source
+    open_member: Callable[[str], Member]
     selection: Selection
     split_bytes: int
     splits_per_batch: int
@@ -79,11 +82,11 @@ class Planner:
             return self._reselected(start)
         sweep, edge = self._sweep_and_edge(start)
         found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
-        if found is not None and found.ddl is None:
+        if found is not None and not found.ddl:
             sweep = _NO_SWEEP
             found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
-        if found is not None and found.ddl is not None:
-            return advance(start, found.time, replaced=replaced_by(found.ddl, self.selection))
+        if found is not None and found.ddl:
+            return self._cut_at(found, start, self.selection)
         return _end(sweep, start, edge)
 
     def _reselected(self, start: Offset) -> Offset:
@@ -91,8 +94,8 @@ class Planner:
         event, or if a collection was born behind the listing that only the new selection names."""
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
-        listed = listing(self.source.client, self.selection)
-        edge = self.source.confirmed(listed.time, listed.term, _PATIENCE_SECONDS)
+        listed = self.source.listing(self.selection)
+        edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
         is_last = edge is not None and listed.since >= start.time
         if edge is None or not is_last:
             edge = self.source.live_edge(start.time)
@@ -100,11 +103,11 @@ class Planner:
         cutting = pipeline.cutting(before)
         newcomers = pipeline.newcomers(before, self.selection, names)
         found = self._survey(both, start, edge, [cutting, *([newcomers] if is_last else [])])
-        if found is not None and found.ddl is None:
+        if found is not None and not found.ddl:
             is_last = False
             found = self._survey(both, start, edge, [cutting])
-        if found is not None and found.ddl is not None:
-            return advance(start, found.time, replaced=replaced_by(found.ddl, before))
+        if found is not None and found.ddl:
+            return self._cut_at(found, start, before)
         if not is_last:
             return advance(start, edge)
         _log.warning("behind %s, captured are %s", timestamp.text(edge), self.selection.text)
@@ -114,9 +117,9 @@ class Planner:
     def _sweep_and_edge(self, start: Offset) -> tuple[_Sweep, Timestamp]:
         if start.is_streaming:
             return _NO_SWEEP, self.source.live_edge(start.time)
-        listed = listing(self.source.client, self.selection)
+        listed = self.source.listing(self.selection)
         sweep = self._sweep(start, listed)
-        edge = self.source.confirmed(listed.time, listed.term, _PATIENCE_SECONDS)
+        edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
         if edge is None or listed.since < start.time:
             # What was listed may still be rolled back, or is older than what has been emitted.
             return _NO_SWEEP, self.source.live_edge(start.time)
@@ -146,24 +149,23 @@ class Planner:
         if offset.copying is not None:
             found = listed.find(offset.copying.namespace)
             if found is not None and found.uuid != offset.copying.uuid:
-                return _begun(found)  # recognised by `_is_replaced`
+                return found.begun  # recognised by `_is_replaced`
             return offset.copying
         for namespace in offset.again:
             found = listed.find(namespace)
             if found is not None:
-                return _begun(found)
+                return found.begun
         if offset.swept is None:
             return None
         behind = (c for c in listed.collections if str(c.namespace) > offset.swept)
-        return next((_begun(collection) for collection in behind), None)
+        return next((collection.begun for collection in behind), None)
 
     def _ranges(self, copying: Copying, most: int) -> list[KeyRange]:
         """Adjacent ranges from the frontier on, remembered for `splits`."""
-        namespace, below = copying.namespace, copying.below
-        cut = ranges(self.source.client, namespace, below, most, self.split_bytes)
+        cut = self.source.ranges(copying, most, self.split_bytes)
         if len(self._cut) > 4 * self.splits_per_batch:
             self._cut.clear()
-        self._cut[namespace, below, cut[-1].upper] = cut
+        self._cut[copying.namespace, copying.below, cut[-1].upper] = cut
         return cut
 
     # --- what happened meanwhile ---
@@ -192,18 +194,33 @@ class Planner:
         slim = {"ns": 1, "to": 1, "operationType": 1, "clusterTime": 1}
         stages = pipeline.pipeline(conditions, slim)
         split = StreamSplit(start.time, edge, selection.database, stages)
-        read = stream.read(self.open_member, split, stream.IMAGES["off"], self.retry_seconds)
-        for events in read:
-            first = events[0].raw
-            is_ddl = first["operationType"] in pipeline.CUTTING_EVENTS
-            return _Found(first["clusterTime"], first if is_ddl else None)
-        return None
+        firsts = {shard: self._first(replace(split, shard=shard)) for shard in self.source.shards}
+        events = {shard: event for shard, event in firsts.items() if event is not None}
+        if not events:
+            return None
+        time = min(event["clusterTime"] for event in events.values())
+        ddl = {
+            shard: event
+            for shard, event in events.items()
+            if event["clusterTime"] == time and event["operationType"] in pipeline.CUTTING_EVENTS
+        }
+        return _Found(time, ddl)
+
+    def _first(self, split: StreamSplit) -> RawBSONDocument | None:
+        opener = partial(self.open_member, split.shard)
+        read = stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds)
+        return next((events[0].raw for events in read), None)
+
+    def _cut_at(self, found: _Found, start: Offset, selection: Selection) -> Offset:
+        replaced = replaced_by(list(found.ddl.values()), selection)
+        silent = tuple(s for s, event in found.ddl.items() if not self.source.tells(s, event))
+        return replace(advance(start, found.time, replaced=replaced), silent=silent)
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*stream_splits(start, end)]
+        found: list[Split] = [*stream_splits(start, end, self.source.shards)]
         for scan in end.scans:
             known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
             found += scan_splits(scan, end.time, known)
@@ -212,11 +229,11 @@ class Planner:
         return found
 
 
-def replaced_by(event: RawBSONDocument, selection: Selection) -> Replaced:
-    """What a DDL event did to selected collections."""
-    emptied = _namespaces(event.get("ns"), selection)
-    refilled = _namespaces(event.get("to"), selection)
-    return Replaced(emptied - refilled, refilled)
+def replaced_by(events: list[RawBSONDocument], selection: Selection) -> Replaced:
+    """What DDL events at one time did to selected collections."""
+    emptied = {name for event in events for name in _namespaces(event.get("ns"), selection)}
+    refilled = {name for event in events for name in _namespaces(event.get("to"), selection)}
+    return Replaced(frozenset(emptied - refilled), frozenset(refilled))
 
 
 def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozenset[Namespace]:
@@ -224,10 +241,6 @@ def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozense
         return frozenset()
     namespace = Namespace(value["db"], value["coll"])
     return frozenset({namespace} if selection.matches(namespace) else ())
-
-
-def _begun(collection: Collection) -> Copying:
-    return Copying(collection.namespace, collection.uuid, collection.collation)
 
 
 def _end(sweep: _Sweep, start: Offset, time: Timestamp) -> Offset:

@@ -17,7 +17,8 @@ from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.errors import TransientError, UnsuitableSource
+from cdc.errors import HistoryLost, TransientError, UnsuitableSource
+from cdc.model import timestamp
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
@@ -45,14 +46,19 @@ def read(
     split: SnapshotSplit,
     retry_seconds: float,
     may_be_void: bool,
+    version: Callable[[], Any] = lambda: None,
 ) -> Iterator[Documents]:
     """The documents of the split, each once, in batches of at most 16 MiB (64 MiB when rewinding).
 
     If the collection has been dropped or renamed since, the split is void: nothing (more) is
     yielded when `may_be_void`, because the DDL event that follows tells the rest; a reader that
     will not see that event gets UnsuitableSource instead of a part taken for the whole.
+
+    `version` gives what a read of a shard carries for it to leave out what it did not own, else
+    None. Such a read is not rewound: a shard tells nothing of chunks that come and go. It raises
+    HistoryLost instead.
     """
-    rest = _Rest(split)
+    rest = _Rest(split, version)
     progress = Progress()
     attempted = f"Copying {split.namespace} at {split.at}"
     try:
@@ -76,8 +82,8 @@ def read(
 class _Rest:
     """What is still to be read of a split: from `lower`, without `lower` itself once `begun`."""
 
-    def __init__(self, split: SnapshotSplit) -> None:
-        self.split = split
+    def __init__(self, split: SnapshotSplit, version: Callable[[], Any]) -> None:
+        self.split, self.version = split, version
         self.lower = split.range.lower
         self.begun = False
 
@@ -110,6 +116,12 @@ def _read_rest(
             raise _Void from error
         if error.code not in TIME_UNREADABLE:
             raise
+        if rest.version() is not None:
+            raise HistoryLost(
+                f"Copying {rest.split.namespace}: its shards cannot be read as of"
+                f" {timestamp.text(rest.split.at)} any more.",
+                "Raise minSnapshotHistoryWindowInSeconds; start with a new checkpoint and tables.",
+            ) from error
     while not rest.is_empty:
         yield from _rewound(member, rest, open_member)
 
@@ -165,6 +177,8 @@ def _find(
         "batchSize": _BATCH,
         **command,
     }
+    if (version := rest.version()) is not None:
+        find["shardVersion"] = version
     reply = member.command(split.namespace.db, find)
     cursor = int(reply["cursor"]["id"])
     try:

@@ -13,22 +13,29 @@ from bson.timestamp import Timestamp
 
 from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Selection
-from cdc.model.split import MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
+from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.mongo import pipeline
-from cdc.mongo.enumerator import Listing, ranges
+from cdc.mongo.cluster import Cluster
+from cdc.mongo.enumerator import Listing
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
 
 
-def stream_splits(start: Offset, end: Offset) -> list[StreamSplit]:
+def stream_splits(start: Offset, end: Offset, shards: tuple[str, ...]) -> list[StreamSplit]:
     """The changes of the batch: whole collections, and the copied part of the one being copied."""
     if end.time <= start.time:
         return []
-    selection = Selection.parse(start.selection)
-    conditions = [pipeline.not_rows(selection), pipeline.rows(selection, start)]
-    below = pipeline.rows_below(start.copying) if start.copying else None
-    collation = start.copying.collation if start.copying else None
+    return [split for shard in shards for split in _of_shard(start, end, shard)]
+
+
+def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
+    selection, copying = Selection.parse(start.selection), start.copying
+    conditions = [pipeline.rows(selection, start)]
+    if shard not in end.silent:
+        conditions.append(pipeline.not_rows(selection))
+    below = pipeline.rows_below(copying) if copying else None
+    collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
     whole = StreamSplit(
@@ -37,23 +44,19 @@ def stream_splits(start: Offset, end: Offset) -> list[StreamSplit]:
         selection.database,
         pipeline.pipeline(conditions),
         collections=start.selection,
+        shard=shard,
     )
-    if below is None or start.copying is None or collation is None:
+    if below is None or copying is None or collation is None:
         return [whole]
-    copied = replace(
-        whole,
-        pipeline=pipeline.pipeline([below]),
-        collation=collation,
-        only=start.copying.namespace,
-    )
-    return [whole, copied]
+    stages = pipeline.pipeline([below])
+    return [whole, replace(whole, pipeline=stages, collation=collation, only=copying.namespace)]
 
 
 def scan_splits(scan: Scan, at: Timestamp, cut: list[KeyRange] | None) -> list[SnapshotSplit]:
     """The splits of a scan: as it was cut when it was planned, or one if nobody remembers."""
     c = scan.copying
     return [
-        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation)
+        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation, c.shard)
         for key_range in cut or [KeyRange(c.below, scan.upper)]
     ]
 
@@ -65,20 +68,23 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 
 
 def snapshot_splits(
-    source: ReplicaSet, found: Listing, split_bytes: int, at: Timestamp
+    source: ReplicaSet | Cluster, found: Listing, split_bytes: int, at: Timestamp
 ) -> list[SnapshotSplit]:
     """Splits of all of the listed collections at one time, for a batch read."""
     return [
-        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation)
+        split
         for c in found.collections
-        for key_range in ranges(source.client, c.namespace, MIN_KEY, _ALL, split_bytes)
+        for split in scan_splits(
+            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes)
+        )
     ]
 
 
 def below_splits(found: Listing, below: bytes, at: Timestamp) -> list[SnapshotSplit]:
     """What lies below a frontier key, in one split: for checking a copy that is under way."""
     return [
-        SnapshotSplit(c.namespace, c.uuid, KeyRange(MIN_KEY, below), at, c.collation)
+        split
         for c in found.collections
         if below != MIN_KEY
+        for split in scan_splits(Scan(c.begun, below), at, None)
     ]

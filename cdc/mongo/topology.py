@@ -8,24 +8,47 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pymongo.errors
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.read_preferences import Nearest
 
 from cdc.errors import UnsuitableSource
+from cdc.model.offset import Copying
+from cdc.model.selection import Selection
+from cdc.model.split import KeyRange
 from cdc.mongo.client import Client, connect, hello_of, translated
+from cdc.mongo.enumerator import Listing, listing, ranges
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
-    """A replica set as its driver's client sees it."""
+    """A replica set as its driver's client sees it; `shard` (`name/host:port,…`) if it is one of a
+    cluster that `uri` leads to."""
 
     uri: str
     timeout_ms: int
     name: str
+    shard: str = ""
 
     @property
     def client(self) -> Client:
-        return connect(self.uri, self.timeout_ms)
+        return connect(self.uri, self.timeout_ms, self.shard)
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The parts that have a change stream of their own, as splits name them."""
+        return ("",)
+
+    def listing(self, selection: Selection) -> Listing:
+        return listing(self.client, selection)
+
+    def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
+        """At most `most` adjacent ranges from the frontier on; see `enumerator.ranges`."""
+        return ranges(self.client, copying.namespace, copying.below, most, split_bytes)
+
+    def tells(self, shard: str, event: RawBSONDocument) -> bool:
+        """Whether a DDL event of that part is to be told, or another part tells it too."""
+        return True
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
         """The newest majority-committed time that any member knows, but never below `floor`.
@@ -34,22 +57,20 @@ class ReplicaSet:
         """
         return live_edge(self._hellos(), floor)
 
-    def confirmed(
-        self, time_seen: Timestamp, term: int | None, patience: float
-    ) -> Timestamp | None:
-        """A live edge at or after `time_seen`, as the primary of `term` knew it; None if the
-        majority does not have it within `patience` seconds, or went on under another primary.
+    def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
+        """A live edge at or after the listing's time; None if the majority does not have what the
+        primary listed within `patience` seconds, or went on under another primary.
 
-        Times alone would not do: what a deposed primary had at `time_seen` is rolled back, and the
-        new one's time passes it.
+        Times alone would not do: what a deposed primary had at a time is rolled back, and the new
+        one's time passes it.
         """
         deadline = time.monotonic() + patience
-        while term is not None:
+        while found.term is not None:
             hellos = list(self._hellos())
             edges = [edge for hello in hellos if (edge := majority(hello))]
-            if any(edge.term == term and edge.time >= time_seen for edge in edges):
-                return live_edge(hellos, time_seen)
-            if any(edge.term > term for edge in edges) or time.monotonic() > deadline:
+            if any(edge.term == found.term and edge.time >= found.time for edge in edges):
+                return live_edge(hellos, found.time)
+            if any(edge.term > found.term for edge in edges) or time.monotonic() > deadline:
                 return None
             time.sleep(0.005)
         return None
@@ -99,8 +120,8 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
         raise translated(error, "Connecting to MongoDB") from error
     if hello.get("msg") == "isdbgrid":
         raise UnsuitableSource(
-            "'uri' leads to a mongos; this release reads replica sets.",
-            "Run one pipeline per shard's replica set, or wait for sharded clusters.",
+            "'uri' leads to a mongos, and changes are read from replica sets.",
+            "Set 'shards.direct', after reading what the README says of it.",
         )
     if "setName" not in hello:
         raise UnsuitableSource(

@@ -61,6 +61,7 @@ COPYING = st.builds(
     st.binary(min_size=16, max_size=16),
     st.none() | st.builds(lambda locale: bson.encode({"locale": locale}), st.text(min_size=1)),
     KEYS,
+    st.sampled_from(["", "s1"]),
 )
 OFFSETS = st.builds(
     Offset,
@@ -71,6 +72,7 @@ OFFSETS = st.builds(
     st.none() | COPYING,
     st.lists(st.sampled_from(NAMESPACES), unique=True).map(tuple),
     st.lists(st.builds(Scan, COPYING, KEYS | st.just(MAX_KEY)), max_size=3).map(tuple),
+    st.lists(st.sampled_from(["s1", "s2"]), unique=True).map(tuple),
 )
 
 

@@ -33,10 +33,10 @@ from cdc.model.key import merge_key
 from cdc.model.offset import Offset, beginning, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
-from cdc.mongo import planner
+from cdc.mongo import topology
 from cdc.mongo.client import Member, member
+from cdc.mongo.cluster import Cluster
 from cdc.mongo.planner import Planner
-from cdc.mongo.topology import discover
 
 Document = dict[str, Any]
 Client = MongoClient[Document]
@@ -120,7 +120,7 @@ class Capture:
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
         self.options = declared.parse({"uri": uri, "collections": collections, **defaults, **given})
         self.selection = Selection.parse(collections)
-        self.source = discover(uri, TIMEOUT_MS)
+        self.source = source._source(self.options)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
             self.source,
@@ -132,7 +132,7 @@ class Capture:
             copies=mode == "initial",
         )
         self._cut = (
-            partial(cut_every, documents_per_split) if documents_per_split else planner.ranges
+            partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
@@ -148,7 +148,9 @@ class Capture:
 
     def now(self) -> Timestamp:
         """A majority time at or after every write that the test has made."""
-        time_seen = self.source.client.admin.command("ping")["operationTime"]
+        parts = list(self.source.parts.values()) if isinstance(self.source, Cluster) else []
+        clients = [part.client for part in parts or [self.source]]
+        time_seen = max(client.admin.command("ping")["operationTime"] for client in clients)
         until(lambda: self.source.live_edge(NEVER) >= time_seen)
         return self.source.live_edge(time_seen)
 
@@ -158,7 +160,7 @@ class Capture:
         return self.plan_now()
 
     def plan_now(self) -> Offset:
-        with patch.object(planner, "ranges", self._cut):
+        with patch.object(topology, "ranges", self._cut):
             return self.planner.next_offset(self.offset)
 
     def read(self, end: Offset, meanwhile: Callable[[], Any] = lambda: None) -> Batch:
@@ -177,8 +179,8 @@ class Capture:
         self.offset = end
         return batch
 
-    def _open(self) -> Member:
-        return self.open_member()
+    def _open(self, shard: str) -> Member:
+        return source._opener(self.options)(shard) if shard else self.open_member()
 
     def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
         return list(source._rows(split, self.options, may_be_void))

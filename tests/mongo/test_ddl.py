@@ -223,7 +223,7 @@ def test_a_collection_born_behind_the_listing_is_not_lost(
     pipeline = capture("[abc]", splits_per_batch=100)
     ask = Source.confirmed
 
-    def born(source: Source, time_seen: Any, term: Any, patience: float) -> Any:
+    def born(source: Source, found: Any, patience: float) -> Any:
         monkeypatch.setattr(Source, "confirmed", ask)
         filled(database, "b", OLD)
         return pipeline.now()

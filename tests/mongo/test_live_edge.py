@@ -13,6 +13,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
+from cdc.mongo.enumerator import Listing
 from cdc.mongo.topology import ReplicaSet as ReplicaSetSource
 from cdc.mongo.topology import live_edge
 from jobs.mongod import ReplicaSet
@@ -120,15 +121,15 @@ def test_what_a_deposed_primary_listed_is_not_copied(
         others = [m for m in three.members if m is not deposed]
         ask = ReplicaSetSource.confirmed
 
-        def fail_over(source: ReplicaSetSource, time_seen: Timestamp, *rest: Any) -> Any:
+        def fail_over(source: ReplicaSetSource, found: Listing, patience: float) -> Any:
             monkeypatch.setattr(ReplicaSetSource, "confirmed", ask)
             deposed.kill()
             for member in others:
                 fail_point(member, "stopReplProducer", "off")
             step_up(others[0])
             three.wait_writable()
-            until(lambda: database["z"].insert_one({}) and pipeline.now() > time_seen)
-            return ask(source, time_seen, *rest)
+            until(lambda: database["z"].insert_one({}) and pipeline.now() > found.time)
+            return ask(source, found, patience)
 
         for member in others:
             fail_point(member, "stopReplProducer", "alwaysOn")

