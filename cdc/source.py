@@ -36,7 +36,7 @@ from cdc.mongo import snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner
-from cdc.mongo.preflight import Wanted, check
+from cdc.mongo.preflight import Examination, Wanted, check, examine
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import ReplicaSet, discover
 
@@ -103,6 +103,13 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
         Captured(c.namespace, estimated_documents(source.client, c.namespace))
         for c in found.collections
     ]
+
+
+def plan(given: Mapping[str, str]) -> Examination:
+    """What a new run with these options would meet, and whether it could succeed; nothing is read
+    for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
+    options = declared.parse(given)
+    return examine(_source(options), _wanted(options), options["split.size.mb"] * 2**20)
 
 
 # --- batch ---------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import bson
@@ -17,7 +16,7 @@ from cdc.errors import TransientError
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange
 from cdc.mongo import cuts, enumerator
-from tests.mongo.capture import IMAGES, Capture, Client, Document, contents, failing
+from tests.mongo.capture import IMAGES, Capture, Client, Document, asked, contents, failing
 
 Begin = Callable[..., Capture]
 MIB = 2**20
@@ -64,18 +63,6 @@ def held(coll: Any, part: KeyRange) -> int:
         bounds["max"] = RawBSONDocument(part.upper)
     command = {"find": coll.name, "batchSize": 100_000, "projection": {"_id": 1}, **bounds}
     return len(coll.database.command(command)["cursor"]["firstBatch"])
-
-
-@contextmanager
-def asked(database: Database[Document]) -> Iterator[list[Document]]:
-    """The connector's own operations on a database meanwhile, as the server's profiler saw them."""
-    seen: list[Document] = []
-    database.command("profile", 2)
-    try:
-        yield seen
-    finally:
-        database.command("profile", 0)
-        seen += database["system.profile"].find({"appName": "mongodb-cdc"})
 
 
 def test_the_server_cuts_by_size(large: Any) -> None:

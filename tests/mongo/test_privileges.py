@@ -16,7 +16,8 @@ from cdc import source
 from cdc.errors import NotPermitted
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
-from cdc.mongo.privileges import Need, missing, optional, required
+from cdc.mongo.preflight import oplog_window
+from cdc.mongo.privileges import OPLOG, Need, missing, optional, required
 from cdc.mongo.topology import discover
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import IMAGES, Capture, Client, Document, contents
@@ -192,6 +193,23 @@ def is_allowed(client: Client, need: Need) -> bool:
             raise
         return False
     return True
+
+
+def test_the_oplog_window_is_told_by_whom_the_user_may_ask(
+    guarded: Guarded, shop: Database[Document]
+) -> None:
+    """Guards: without `local` by serverStatus; without both it is unknown, not an error."""
+    status = {"resource": {"cluster": True}, "actions": ["serverStatus"]}
+    guarded.client.admin.command("createRole", "status", privileges=[status], roles=[])
+    for uri, told_by in (
+        (guarded.user([Need("find", *OPLOG)]), "local.oplog.rs"),
+        (guarded.user(roles=["status"]), "serverStatus"),
+    ):
+        window = oplog_window(discover(uri, 3000).client)
+        assert window is not None
+        assert window.told_by == told_by
+        assert window.first < window.last
+    assert oplog_window(discover(guarded.user(needed(shop)), 3000).client) is None
 
 
 def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
