@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.errors import BadOption, ForeignOffset, ImagesMissing, UnsuitableSource
+from cdc.errors import BadOption, ForeignOffset, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.change import Change, control_rows, event_row, read_row
 from cdc.model.document import encoder
@@ -36,6 +36,7 @@ from cdc.mongo import cluster, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner, Source
+from cdc.mongo.preflight import Examination, Wanted, check, examine
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
 
@@ -96,13 +97,28 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
     be there yet, for good reason. Raises CdcError."""
     options = declared.parse(given)
-    selection = Selection.parse(options["collections"])
     source = _source(options)
-    found = _checked_listing(source, selection, options, is_new)
+    found = check(source, _wanted(options, is_new))
     return [
-        Captured(c.namespace, estimated_documents(source.client, c.namespace))
+        Captured(
+            c.namespace,
+            sum(estimated_documents(part.client, c.namespace) for part in source.replica_sets),
+        )
         for c in found.collections
     ]
+
+
+def plan(given: Mapping[str, str]) -> Examination:
+    """What a new run with these options would meet, and whether it could succeed; nothing is read
+    for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
+    options = declared.parse(given)
+    source = _source(options)
+    if isinstance(source, cluster.Cluster):
+        raise UnsuitableSource(
+            "A cluster whose shards are read directly cannot be planned ahead yet.",
+            "Plan one shard: its replica set as 'uri', without 'shards.direct'.",
+        )
+    return examine(source, _wanted(options), options["split.size.mb"] * 2**20)
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -115,8 +131,8 @@ class SnapshotReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        source, selection = _source(self._options), Selection.parse(self._options["collections"])
-        found = _checked_listing(source, selection, self._options)
+        source = _source(self._options)
+        found = check(source, _wanted(self._options, follows=False))
         given = self._options["snapshot.at"]
         at = timestamp.parse(given) if given else _confirmed_edge(source, found)
         size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
@@ -145,15 +161,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         source = self._planner().source
-        found = _checked_listing(source, self._selection, self._options)
-        edge = _confirmed_edge(source, found)
-        mode = self._options["mode"]
-        begin = beginning if mode == "initial" else streaming
-        if mode == "timestamp":
-            given = timestamp.parse(self._options["start"])
-            if given > edge:
-                raise BadOption("Option 'start' lies in the future of the server.", "Set it back.")
-            edge = timestamp.before(given)
+        wanted = _wanted(self._options)
+        edge = _confirmed_edge(source, check(source, wanted))
+        if wanted.start is not None:
+            edge = timestamp.before(wanted.start)
+        begin = beginning if wanted.copies else streaming
         return begin(edge, source.name, self._selection.text).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -237,30 +249,16 @@ def _opener(options: Mapping[str, Any]) -> Callable[[str], Member]:
     return lambda shard: member(uri, timeout_ms, parts[shard].shard)
 
 
-def _checked_listing(
-    source: Source, selection: Selection, options: Mapping[str, Any], is_new: bool = True
-) -> Listing:
-    """The collections that a run finds. Raises ImagesMissing; UnsuitableSource if one is missing
-    that a new run begins with."""
-    found = source.listing(selection)
-    missing = [str(name) for name in selection.names if found.find(name) is None]
-    if is_new and missing:
-        raise UnsuitableSource(
-            f"There is no collection {', '.join(missing)}.",
-            "Check 'collections', and that the user may list it; create it if it comes later.",
-        )
-    if is_new and not found.collections:
-        raise UnsuitableSource(
-            f"No collection matches '{selection.text}'.", "The expression has to match db.coll."
-        )
-    without = [c.namespace for c in found.collections if not c.has_images]
-    if options["images"] == "required" and without:
-        raise ImagesMissing(
-            f"{', '.join(map(str, without))} does not record pre- and post-images.",
-            f"Run db.getSiblingDB('{without[0].db}').runCommand({{collMod: '{without[0].coll}',"
-            " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
-        )
-    return found
+def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = True) -> Wanted:
+    start = options["start"]
+    return Wanted(
+        Selection.parse(options["collections"]),
+        options["images"] == "required",
+        is_new,
+        follows,
+        copies=options["mode"] == "initial",
+        start=timestamp.parse(start) if start and is_new else None,
+    )
 
 
 def _confirmed_edge(source: Source, found: Listing) -> Timestamp:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from jobs.mongod import ReplicaSet
 from jobs.session import LOCAL, session
+from tests.mongo.access import Guarded, guarded_server
 
 _numbers = itertools.count(1)
 
@@ -48,6 +49,13 @@ def database(mongo: MongoClient[dict[str, Any]]) -> Iterator[Database[dict[str, 
     fresh = mongo[f"test_{os.getpid()}_{next(_numbers)}"]
     yield fresh
     mongo.drop_database(fresh.name)
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A server with access control, shared by the run; users and databases are a test's own."""
+    with guarded_server(tmp_path_factory.mktemp("guarded")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,10 @@ class Cluster:
     def shards(self) -> tuple[str, ...]:
         return tuple(sorted(self.parts))
 
+    @property
+    def replica_sets(self) -> tuple[ReplicaSet, ...]:
+        return tuple(self.parts[shard] for shard in self.shards)
+
     # --- the live edge ---
 
     def live_edge(self, floor: Timestamp) -> Timestamp:

@@ -1,33 +1,27 @@
 """The split enumerator: which collections there are, and where to cut one.
 
-Cut points are only a matter of balance: any increasing keys cut a collection into ranges that hold
-each document once. So a strategy that the server refuses is replaced by the next one.
+Where the ranges meet is decided by `cdc.mongo.cuts`.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import bson
 import pymongo.errors
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MAX_KEY, KeyRange, literal
-from cdc.mongo.client import RAW, Client, is_transient, term_of, translated
+from cdc.model.split import MAX_KEY, KeyRange
+from cdc.mongo.client import Client, term_of, translated
+from cdc.mongo.cuts import cut_points
 
-_log = logging.getLogger(__name__)
 _INTERNAL = frozenset({"admin", "config", "local"})
-_SAMPLES_PER_SPLIT = 20
-_MOST_SAMPLES = 10_000
-_SIZE_REFUSED = 72  # InvalidOptions: splitVector takes 1 MiB to 1 GiB; elsewhere 72 is transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,73 +141,8 @@ def ranges(
     The last one ends at MaxKey if the rest of the collection fits, else where the next call should
     begin. Never empty. Transient errors of the server are raised as ours.
     """
-    cuts = _cuts(client, namespace, lower, most, split_bytes)
+    cuts = cut_points(client, namespace, lower, most, split_bytes)
     keys = [lower, *(cut for cut in cuts if cut not in (lower, MAX_KEY))]
     if len(cuts) < most or len(keys) == 1:
         keys.append(MAX_KEY)
     return [KeyRange(low, high) for low, high in itertools.pairwise(keys)]
-
-
-def _cuts(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
-) -> list[bytes]:
-    for strategy in (_split_vector, _sampled):
-        try:
-            cuts = strategy(client, namespace, lower, most, split_bytes)
-        except pymongo.errors.PyMongoError as error:
-            code = getattr(error, "code", None)
-            if is_transient(error) and code != _SIZE_REFUSED:
-                raise translated(error, f"Cutting {namespace} into splits") from error
-            _log.info("%s: %s is not possible (code %s)", namespace, strategy.__name__, code)
-        else:
-            _log.info("%s: %d cut points by %s", namespace, len(cuts), strategy.__name__)
-            return cuts
-    return []
-
-
-def _split_vector(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
-) -> list[bytes]:
-    """From the server's own index walk, which stops after `most` cut points."""
-    reply = client.get_database(namespace.db, codec_options=RAW).command(
-        {
-            "splitVector": str(namespace),
-            "keyPattern": {"_id": 1},
-            "min": RawBSONDocument(lower),
-            "max": RawBSONDocument(MAX_KEY),
-            "maxChunkSizeBytes": split_bytes,
-            "maxSplitPoints": most,
-            "maxChunkObjects": 2**31 - 1,
-        },
-        codec_options=RAW,
-    )
-    return [bytes(key.raw) for key in reply["splitKeys"]]
-
-
-def _sampled(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
-) -> list[bytes]:
-    """From the sorted keys of a random sample, sized by the collection's own statistics."""
-    database = client.get_database(namespace.db, codec_options=RAW)
-    stats = database.command({"collStats": namespace.coll}, codec_options=RAW)
-    splits = int(stats["size"]) // split_bytes
-    if splits == 0:
-        return []
-    size = min(splits * _SAMPLES_PER_SPLIT, _MOST_SAMPLES)
-    every = max(1, size // splits)
-    reply = database.command(
-        {
-            "aggregate": namespace.coll,
-            "pipeline": [
-                {"$sample": {"size": size}},
-                {"$project": {"_id": 1}},
-                {"$match": {"$expr": {"$gt": ["$_id", literal(lower)]}}},
-                {"$sort": {"_id": 1}},
-            ],
-            "cursor": {"batchSize": _MOST_SAMPLES},
-        },
-        codec_options=RAW,
-    )
-    keys = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
-    distinct = list(dict.fromkeys(keys))  # $sample may draw a document twice
-    return distinct[every - 1 :: every][:most]

@@ -39,6 +39,10 @@ class ReplicaSet:
         """The parts that have a change stream of their own, as splits name them."""
         return ("",)
 
+    @property
+    def replica_sets(self) -> tuple[ReplicaSet, ...]:
+        return (self,)
+
     def listing(self, selection: Selection) -> Listing:
         return listing(self.client, selection)
 

@@ -306,6 +306,18 @@ def failing(client: Client, mode: Any, **data: Any) -> Iterator[None]:
         client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
+@contextmanager
+def asked(database: Database[Document]) -> Iterator[list[Document]]:
+    """The connector's own operations on a database meanwhile, as the server's profiler saw them."""
+    seen: list[Document] = []
+    database.command("profile", 2)
+    try:
+        yield seen
+    finally:
+        database.command("profile", 0)
+        seen += database["system.profile"].find({"appName": "mongodb-cdc"})
+
+
 def until(true: Callable[[], Any], seconds: float = SETTLE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not true():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
@@ -24,9 +23,8 @@ from cdc.errors import (
     UnsuitableSource,
 )
 from jobs.mongod import Member, ReplicaSet, _free_ports, embedded_mongod
+from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Client, Document, failing, filled
-
-SECRET = "s3cr3t"
 
 
 def begin(uri: str, collections: str, **more: str) -> dict[str, Any]:
@@ -174,37 +172,19 @@ def test_a_refusal_of_any_first_command_names_the_privilege(
         assert "Privileges" in text
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """A server with access control: `root`, and `blind`, who may read nothing."""
-    key = tmp_path_factory.mktemp("key") / "key"
-    key.write_text("a2V5" * 16)
-    key.chmod(0o600)
-    with ReplicaSet(arguments=["--auth", "--keyFile", str(key)]) as replica_set:
-        with replica_set.client() as client:
-            client.admin.command("createUser", "root", pwd=SECRET, roles=["root"])
-        with MongoClient(uri_of(replica_set, "root")) as root:
-            root.admin.command("createUser", "blind", pwd=SECRET, roles=[])
-            filled(root["test"], "a", [1])
-        yield replica_set
-
-
-def uri_of(replica_set: ReplicaSet, user: str, password: str = SECRET) -> str:
-    return replica_set.uri.replace("mongodb://", f"mongodb://{user}:{password}@")
-
-
-def test_a_user_without_rights_is_told_so(guarded: ReplicaSet) -> None:
+def test_a_user_without_rights_is_told_so(guarded: Guarded) -> None:
     """Guards: wrong password, no user, no role; credentials reach direct connections too."""
+    filled(guarded.client["rights"], "a", [1])
     for uri in (
-        uri_of(guarded, "blind"),
-        uri_of(guarded, "root", SECRET + "x"),
-        uri_of(guarded, "nobody"),
-        guarded.uri,
+        guarded.user(),
+        guarded.uri("root", SECRET + "x"),
+        guarded.uri("nobody"),
+        guarded.replica_set.uri,
     ):
-        text = refused(NotPermitted, lambda uri=uri: begin(uri, "test.a"))
+        text = refused(NotPermitted, lambda uri=uri: begin(uri, "rights.a"))
         assert "authSource" in text
-    offset = begin(uri_of(guarded, "root"), "test.a")
-    given = {"uri": uri_of(guarded, "root"), "collections": "test.a"}
+    offset = begin(guarded.uri("root"), "rights.a")
+    given = {"uri": guarded.uri("root"), "collections": "rights.a"}
     reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
     end = reader.latestOffset(offset, None)  # type: ignore[arg-type]
     rows = [
@@ -215,9 +195,10 @@ def test_a_user_without_rights_is_told_so(guarded: ReplicaSet) -> None:
     assert [row.op for row in rows] == ["read"]
 
 
-def test_no_error_of_the_driver_reaches_the_user(guarded: ReplicaSet) -> None:
+def test_no_error_of_the_driver_reaches_the_user(guarded: Guarded) -> None:
     """Guards: the cause is chained, not pasted."""
+    filled(guarded.client["chained"], "a", [1])
     with pytest.raises(NotPermitted) as raised:
-        begin(uri_of(guarded, "blind"), "test.a")
+        begin(guarded.user(), "chained.a")
     assert isinstance(raised.value.__cause__, PyMongoError)
     assert str(raised.value.__cause__) not in str(raised.value)
