@@ -28,6 +28,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from cdc.errors import CdcError
+from cdc.mongo.client import hello
 
 Client = MongoClient[dict[str, Any]]
 T = TypeVar("T")
@@ -193,7 +194,7 @@ class Member:
         )
         try:
             with self.client(**limits) as client:
-                return client.admin.command("hello")
+                return hello(client)
         except PyMongoError:
             return {}
 

@@ -14,7 +14,7 @@ from cdc.errors import TransientError
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange
 from cdc.mongo import enumerator
-from tests.mongo.capture import IMAGES, Capture, Client, Document, contents, failing
+from tests.mongo.capture import Capture, Client, Document, contents, failing, filled
 
 Begin = Callable[..., Capture]
 MIB = 2**20
@@ -23,7 +23,7 @@ MIB = 2**20
 @pytest.fixture
 def large(database: Database[Document]) -> Any:
     """Three MiB in 60 documents; splitVector cuts at half of the size asked for."""
-    coll = database.create_collection("a-b.c", **IMAGES)
+    coll = filled(database, "a-b.c", [])
     coll.insert_many([{"_id": n, "pad": "x" * 52_000} for n in range(60)])
     return coll
 

@@ -1,0 +1,71 @@
+"""What the server of this run can do, found by asking it: `make test-matrix` runs several versions.
+
+A test of something that a server does not have states what is documented instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+Client = MongoClient[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0."""
+
+    before_images: bool
+    after_images: bool
+    reads_at_a_time: bool
+
+    def exact(self, op: str) -> bool:
+        """Whether a row of this kind is exact, given a collection that records what it can."""
+        if op == "update":
+            return self.after_images
+        return self.before_images or op not in ("replace", "delete")
+
+    @property
+    def recording(self) -> dict[str, Any]:
+        """The options of a collection that records what images the server can record."""
+        if self.after_images:
+            return {"changeStreamPreAndPostImages": {"enabled": True}}
+        return {"recordPreImages": True} if self.before_images else {}
+
+
+def abilities(client: Client) -> Abilities:
+    """Asks by reads only, once per server."""
+    address = client.address
+    assert address is not None
+    if address not in _known:
+        database = client["abilities"]
+        now = client.admin.command("ping")["operationTime"]
+        _known[address] = Abilities(
+            before_images=_takes(database, **_stream(fullDocumentBeforeChange="whenAvailable")),
+            after_images=_takes(database, **_stream(fullDocument="whenAvailable")),
+            reads_at_a_time=_takes(
+                database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
+            ),
+        )
+    return _known[address]
+
+
+_known: dict[tuple[str, int | None], Abilities] = {}
+
+
+def _stream(**options: Any) -> dict[str, Any]:
+    return {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
+
+
+def _takes(database: Any, **command: Any) -> bool:
+    try:
+        database.command(command)
+    except OperationFailure as error:
+        # Unknown field, unknown value (5.0, 4.2), snapshot outside of a transaction.
+        if error.code not in (40415, 2, 40575, 72):
+            raise
+        return False
+    return True
