@@ -7,6 +7,7 @@ however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -40,9 +41,9 @@ LOG_TAIL_BYTES = 3000
 PARAMETERS = {
     # Diagnostic files once a second would be for nobody.
     "diagnosticDataCollectionEnabled": False,
-    # A primary that is told to end waits 15 s for its clients to leave.
-    "shutdownTimeoutMillisForSignaledShutdown": 100,
 }
+# A primary that is told to end would wait 15 s for its clients to leave.
+QUICK_STOP = {"setParameter": 1, "shutdownTimeoutMillisForSignaledShutdown": 100}
 
 # Below Linux's range for outgoing connections (32768 and up): a connection of some other
 # process cannot take the port of a member while that member is down.
@@ -162,6 +163,9 @@ class ReplicaSet:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+_QUICK = dict.fromkeys(("serverSelectionTimeoutMS", "connectTimeoutMS", "socketTimeoutMS"), 1000)
+
+
 class Member:
     """One mongod: its port, its process, and the faults that can befall it.
 
@@ -189,11 +193,8 @@ class Member:
         """The member's `hello` reply; empty if it does not answer within a second."""
         if not self._running():
             return {}
-        limits = dict.fromkeys(
-            ("serverSelectionTimeoutMS", "connectTimeoutMS", "socketTimeoutMS"), 1000
-        )
         try:
-            with self.client(**limits) as client:
+            with self.client(**_QUICK) as client:
                 return hello(client)
         except PyMongoError:
             return {}
@@ -216,6 +217,9 @@ class Member:
         """An orderly shutdown (a primary steps down first); returns when the process has ended."""
         if self._running():
             self.thaw()
+            # Not at the start: a server that does not know it (4.2) would not start.
+            with contextlib.suppress(PyMongoError), self.client(**_QUICK) as client:
+                client.admin.command(QUICK_STOP)
             self.process.terminate()
             self.process.wait(START_SECONDS)
 

@@ -23,7 +23,7 @@ class Abilities:
     reads_at_a_time: bool
 
     def exact(self, op: str) -> bool:
-        """Whether a row of this kind is exact, given a collection that records what it can."""
+        """Whether an event's row of this kind is exact, in a collection that records images."""
         if op == "update":
             return self.after_images
         return self.before_images or op not in ("replace", "delete")
@@ -37,23 +37,22 @@ class Abilities:
 
 
 def abilities(client: Client) -> Abilities:
-    """Asks by reads only, once per server."""
-    address = client.address
-    assert address is not None
-    if address not in _known:
+    """Asks by reads only, and once: all servers of a run are of one version."""
+    if not _known:
         database = client["abilities"]
         now = client.admin.command("ping")["operationTime"]
-        _known[address] = Abilities(
+        can = Abilities(
             before_images=_takes(database, **_stream(fullDocumentBeforeChange="whenAvailable")),
             after_images=_takes(database, **_stream(fullDocument="whenAvailable")),
             reads_at_a_time=_takes(
                 database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
             ),
         )
-    return _known[address]
+        _known.append(can)
+    return _known[0]
 
 
-_known: dict[tuple[str, int | None], Abilities] = {}
+_known: list[Abilities] = []
 
 
 def _stream(**options: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from cdc.mongo import planner
 from cdc.mongo.client import Member, member
 from cdc.mongo.planner import Planner
 from cdc.mongo.topology import discover
-from tests.mongo.abilities import abilities
+from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
 Client = MongoClient[Document]
@@ -228,11 +228,15 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     return held
 
 
-def repeated(rows: Iterable[Change]) -> list[Change]:
-    """In order, what a replay has to tell again: of rows that are not exact, all but the document
-    that was found when they were read."""
-    same = (row if row.exact else row._replace(after=None, description=None) for row in rows)
-    return sorted(same, key=lambda row: (row.position, row.key or ""))
+def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:
+    """In order, what a replay has to tell again: everything but the documents that the server has
+    no image of, which are as they are found."""
+
+    def told(row: Change) -> Change:
+        is_image = can.before_images if row.op == "read" else can.exact(row.op)
+        return row if is_image else row._replace(after=None, description=None, exact=False)
+
+    return sorted(map(told, rows), key=lambda row: (row.position, row.key or ""))
 
 
 def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
