@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bson import Binary
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
@@ -16,11 +17,13 @@ Client = MongoClient[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Abilities:
-    """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0."""
+    """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0, and since
+    then a find names the incarnation that it means by `collectionUUID`."""
 
     before_images: bool
     after_images: bool
     reads_at_a_time: bool
+    names_the_incarnation: bool
 
     def exact(self, op: str) -> bool:
         """Whether an event's row of this kind is exact, in a collection that records images."""
@@ -47,6 +50,9 @@ def abilities(client: Client) -> Abilities:
             reads_at_a_time=_takes(
                 database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
             ),
+            names_the_incarnation=_takes(
+                database, find="none", collectionUUID=Binary(bytes(16), 4)
+            ),
         )
         _known.append(can)
     return _known[0]
@@ -63,8 +69,10 @@ def _takes(database: Any, **command: Any) -> bool:
     try:
         database.command(command)
     except OperationFailure as error:
-        # Unknown field, unknown value (5.0, 4.2), snapshot outside of a transaction.
-        if error.code not in (40415, 2, 40575, 72):
+        if error.code == 361:  # it is not that incarnation
+            return True
+        # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction.
+        if error.code not in (40415, 9, 2, 40575, 72):
             raise
         return False
     return True

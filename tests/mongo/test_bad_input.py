@@ -182,7 +182,8 @@ def test_a_refusal_of_any_first_command_names_the_privilege(
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """A server with access control: `root`, and `blind`, who may read nothing."""
+    """A server with access control: `root`; `blind`, who may read nothing; `reader`, who may read
+    `test`, and `follower`, who may also find by UUID."""
     key = tmp_path_factory.mktemp("key") / "key"
     key.write_text("a2V5" * 16)
     key.chmod(0o600)
@@ -190,7 +191,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
         with replica_set.client() as client:
             client.admin.command("createUser", "root", pwd=SECRET, roles=["root"])
         with MongoClient(uri_of(replica_set, "root")) as root:
-            root.admin.command("createUser", "blind", pwd=SECRET, roles=[])
+            by_uuid = {"resource": {"cluster": True}, "actions": ["useUUID"]}
+            root.admin.command("createRole", "byUUID", privileges=[by_uuid], roles=[])
+            reading: list[Any] = [{"role": "read", "db": "test"}]
+            for user, roles in {
+                "blind": [],
+                "reader": reading,
+                "follower": [*reading, "byUUID"],
+            }.items():
+                root.admin.command("createUser", user, pwd=SECRET, roles=roles)
             filled(root["test"], "a", [1])
         yield replica_set
 
@@ -209,16 +218,32 @@ def test_a_user_without_rights_is_told_so(guarded: ReplicaSet) -> None:
     ):
         text = refused(NotPermitted, lambda uri=uri: begin(uri, "test.a"))
         assert "authSource" in text
-    offset = begin(uri_of(guarded, "root"), "test.a")
-    given = {"uri": uri_of(guarded, "root"), "collections": "test.a"}
-    reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
+    assert copied(uri_of(guarded, "root")) == ["read"]
+
+
+def copied(uri: str) -> list[str]:
+    """The rows of the first batch."""
+    offset = begin(uri, "test.a")
+    reader = source.ChangeReader(declared.parse({"uri": uri, "collections": "test.a"}), None)  # type: ignore[arg-type]
     end = reader.latestOffset(offset, None)  # type: ignore[arg-type]
-    rows = [
-        row
+    return [
+        row.op
         for partition in reader.partitions(offset, end)
         for row in source._rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
     ]
-    assert [row.op for row in rows] == ["read"]
+
+
+def test_a_reader_needs_the_privilege_to_find_by_uuid_only_before_6_0(
+    guarded: ReplicaSet,
+) -> None:
+    """Guards: the README's table of privileges."""
+    with MongoClient(uri_of(guarded, "root")) as root:
+        can = abilities(root)
+    assert copied(uri_of(guarded, "follower")) == ["read"]
+    if can.names_the_incarnation:
+        assert copied(uri_of(guarded, "reader")) == ["read"]
+    else:
+        assert "Privileges" in refused(NotPermitted, lambda: copied(uri_of(guarded, "reader")))
 
 
 def test_no_error_of_the_driver_reaches_the_user(guarded: ReplicaSet) -> None:

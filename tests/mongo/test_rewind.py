@@ -24,6 +24,7 @@ from tests.mongo.capture import (
     Document,
     Watched,
     contents,
+    failing,
     filled,
 )
 
@@ -380,3 +381,26 @@ def test_a_collection_renamed_away_is_not_rewound_with_the_changes_of_its_new_na
     assert not batch.rows
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll) == {}
+
+
+def test_a_member_that_lags_is_asked_again_and_not_taken_for_one_that_has_no_snapshots(
+    capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: both refuse with 72; the second refuses its own time too, and only it is rewound."""
+    coll = filled(database, "a", range(20))
+    pipeline = capture("a", documents_per_split=1000)
+    splits = snapshots(pipeline)
+    coll.insert_one({"_id": "later"})
+    pipeline.now()
+    inner, streams = pipeline.open_member, 0
+
+    def watch(command: Mapping[str, Any]) -> None:
+        nonlocal streams
+        streams += "aggregate" in command
+
+    use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+    with failing(mongo, {"times": 1}, failCommands=["find"], errorCode=72):
+        exact, inexact = read(pipeline, splits)
+    assert len(exact) == 20
+    assert not inexact
+    assert bool(streams) != abilities(mongo).reads_at_a_time
