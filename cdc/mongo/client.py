@@ -136,11 +136,28 @@ def member(uri: str, timeout_ms: int, shard: str = "") -> Member:
     """The member that the read preference of `uri` picks now. Raises SourceUnreachable."""
     client = connect(uri, timeout_ms, shard)
     preference: _ServerMode = client.read_preference
-    me = client.admin.command("hello", read_preference=preference).get("me")
+    me = hello(client, read_preference=preference).get("me")
     if me is None:  # not a replica set: the client itself is the only way to it
         return Member(client, client.start_session(causal_consistency=False))
     direct = _direct(resolve(uri), timeout_ms, me, os.getpid())
     return Member(direct, direct.start_session(causal_consistency=False))
+
+
+def hello(client: Client, **how: Any) -> dict[str, Any]:
+    """A member's `hello`, also of a server (before 4.4.2) that has only the command's old name.
+
+    Raises the driver's errors.
+    """
+    try:
+        return client.admin.command("hello", **how)
+    except pymongo.errors.OperationFailure as error:
+        if error.code != _NO_SUCH_COMMAND:
+            raise
+    reply = client.admin.command("isMaster", **how)
+    return {**reply, "isWritablePrimary": reply["ismaster"]}
+
+
+_NO_SUCH_COMMAND = 59
 
 
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
@@ -149,7 +166,7 @@ def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     try:
         # A connection that stands to a machine that does not answer would wait for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
-            return direct.admin.command("hello")
+            return hello(direct)
     except pymongo.errors.PyMongoError:
         return None
 
@@ -163,8 +180,8 @@ def term_of(client: Client) -> int | None:
     Within one term there is one primary, and what it knows at a time is a prefix of what it knows
     later. Raises the driver's errors.
     """
-    hello = client.admin.command("hello")
-    return int(hello["lastWrite"]["opTime"]["t"]) if hello.get("isWritablePrimary") else None
+    reply = hello(client)
+    return int(reply["lastWrite"]["opTime"]["t"]) if reply.get("isWritablePrimary") else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -206,8 +223,12 @@ _TOPOLOGY_OPTIONS = {
 
 # No such incarnation of the collection any more: collectionUUID mismatch, namespace not found.
 INCARNATION_GONE = frozenset({361, 26})
+# The server does not know a field of the command: IDLUnknownField, FailedToParse (4.2).
+FIELD_UNKNOWN = frozenset({40415, 9})
 # This time cannot be read: too old, catalog changed since, plan killed by a catalog change.
 TIME_UNREADABLE = frozenset({239, 246, 175})
+# InvalidOptions: atClusterTime lies ahead of a lagging member, or is not known at all (before 5.0).
+SNAPSHOT_REFUSED = 72
 # Repeating the read, here or on another member, is safe and may help. Every read of this project
 # may be repeated; the list says for which codes there is hope.
 _TRANSIENT = frozenset(
@@ -216,7 +237,7 @@ _TRANSIENT = frozenset(
         7,  # HostNotFound
         43,  # CursorNotFound
         63,  # StaleShardVersion
-        72,  # InvalidOptions: atClusterTime lies ahead of a lagging member
+        SNAPSHOT_REFUSED,
         89,  # NetworkTimeout
         91,  # ShutdownInProgress
         133,  # FailedToSatisfyReadPreference

@@ -1,9 +1,10 @@
 """Read one SnapshotSplit: the documents of a key range exactly as of a cluster time.
 
 The ordinary way is a read at that time. Where the server cannot give one any more (it keeps 300
-seconds of history by default; capped collections keep none), the range is **rewound**: read at the
-newest majority state, then undone by the first before-image that the change stream holds for each
-key. That gives the same rows in any amount of time that the oplog spans.
+seconds of history by default; capped collections and servers before 5.0 keep none), the range is
+**rewound**: read at the newest majority state, then undone by the first before-image that the
+change stream holds for each key. That gives the same rows in any amount of time that the oplog
+spans.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from cdc.model import timestamp
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
-from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
+from cdc.mongo.client import (
+    FIELD_UNKNOWN,
+    INCARNATION_GONE,
+    SNAPSHOT_REFUSED,
+    TIME_UNREADABLE,
+    Member,
+)
 from cdc.mongo.retry import Progress, retrying
 
 _BATCH = 10_000
@@ -80,12 +87,16 @@ def read(
 
 
 class _Rest:
-    """What is still to be read of a split: from `lower`, without `lower` itself once `begun`."""
+    """What is still to be read of a split: from `lower`, without `lower` itself once `begun`.
+
+    `by_uuid`: the server was found not to know `collectionUUID`.
+    """
 
     def __init__(self, split: SnapshotSplit, version: Callable[[], Any]) -> None:
         self.split, self.version = split, version
         self.lower = split.range.lower
         self.begun = False
+        self.by_uuid = False
 
     def passed(self, documents: list[bytes]) -> None:
         self.lower, self.begun = key_of(documents[-1]), True
@@ -112,9 +123,9 @@ def _read_rest(
         return
     except pymongo.errors.OperationFailure as error:
         if error.code in INCARNATION_GONE:
-            _confirm(member, rest.split, error)
+            _confirm(member, rest.split, (error.details or {}).get("operationTime"))
             raise _Void from error
-        if error.code not in TIME_UNREADABLE:
+        if error.code not in TIME_UNREADABLE and not _never_at_a_time(member, rest.split, error):
             raise
         if rest.version() is not None:
             raise HistoryLost(
@@ -126,13 +137,33 @@ def _read_rest(
         yield from _rewound(member, rest, open_member)
 
 
-def _confirm(member: Member, split: SnapshotSplit, error: pymongo.errors.OperationFailure) -> None:
-    """Waits until the drop or rename behind a refused read is majority-committed.
+def _never_at_a_time(
+    member: Member, split: SnapshotSplit, error: pymongo.errors.OperationFailure
+) -> bool:
+    """Whether the server gives no reads at a cluster time at all (before 5.0).
+
+    A member that lags refuses a time with the same code. None lags behind its own operation time,
+    so a server that refuses that too refuses every time.
+    """
+    if error.code != SNAPSHOT_REFUSED:
+        return False
+    reached = member.command("admin", {"ping": 1})["operationTime"]
+    probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
+    concern = {"level": "snapshot", "atClusterTime": reached}
+    try:
+        member.command(split.namespace.db, {**probe, "readConcern": concern})
+    except pymongo.errors.OperationFailure as refused:
+        return refused.code == SNAPSHOT_REFUSED
+    return False
+
+
+def _confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> None:
+    """Waits until the drop or rename behind a refused read, `seen` at that time, is
+    majority-committed.
 
     One that is rolled back instead would never be told by an event, and the range would be lost:
     then this fails with an error after which the whole split is read again.
     """
-    seen = (error.details or {}).get("operationTime")
     concern = {"level": "majority", **({"afterClusterTime": seen} if seen else {})}
     probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
     try:
@@ -170,16 +201,7 @@ def _find(
     member: Member, rest: _Rest, command: dict[str, Any]
 ) -> Iterator[tuple[list[bytes], Timestamp]]:
     split = rest.split
-    find = {
-        "find": split.namespace.coll,
-        # Without it, a read of a collection dropped since answers with zero rows and ok.
-        "collectionUUID": bson.Binary(split.uuid, 4),
-        "batchSize": _BATCH,
-        **command,
-    }
-    if (version := rest.version()) is not None:
-        find["shardVersion"] = version
-    reply = member.command(split.namespace.db, find)
+    reply = _opened(member, rest, {"batchSize": _BATCH, **command})
     cursor = int(reply["cursor"]["id"])
     try:
         batch = reply["cursor"]["firstBatch"]
@@ -195,6 +217,31 @@ def _find(
     finally:
         if cursor:
             member.kill_cursor(str(split.namespace), cursor)
+
+
+def _opened(member: Member, rest: _Rest, command: dict[str, Any]) -> RawBSONDocument:
+    """The first reply of a find on the split's incarnation under the split's name, or _Void.
+
+    By name alone, a read of a collection dropped since would answer with zero rows and ok.
+    """
+    split, uuid = rest.split, bson.Binary(rest.split.uuid, 4)
+    db, coll = split.namespace
+    if not rest.by_uuid:
+        try:
+            version = rest.version()
+            versioned = {} if version is None else {"shardVersion": version}
+            find = {"find": coll, "collectionUUID": uuid, **command, **versioned}
+            return member.command(db, find)
+        except pymongo.errors.OperationFailure as error:
+            if error.code not in FIELD_UNKNOWN:
+                raise
+            rest.by_uuid = True
+    reply = member.command(db, {"find": uuid, **command})
+    # A find by UUID follows a rename; one that has begun is killed by it (175).
+    if reply["cursor"]["ns"] != str(split.namespace):
+        _confirm(member, split, reply["operationTime"])
+        raise _Void
+    return reply
 
 
 # --- rewind --------------------------------------------------------------------------------------
@@ -243,7 +290,7 @@ def _newest_state(member: Member, rest: _Rest) -> tuple[dict[str, bytes], bytes 
                 return scanned, key_of(documents[-1]), until
     except pymongo.errors.OperationFailure as error:
         if error.code in INCARNATION_GONE:
-            _confirm(member, rest.split, error)
+            _confirm(member, rest.split, (error.details or {}).get("operationTime"))
             raise _Void from error
         if error.code in TIME_UNREADABLE:  # the newest state is always there: a passing condition
             raise TransientError(f"Copying {rest.split.namespace}: the scan was killed.") from error

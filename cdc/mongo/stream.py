@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import bson
@@ -34,6 +34,8 @@ from cdc.mongo.client import RAW, Member
 from cdc.mongo.retry import Progress, retrying
 
 _TOO_LARGE = 10334  # an event with its images exceeds 16 MiB
+_NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
+_NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
 _STALL_SECONDS = 600.0
 _LONGEST_WAIT_MS = 500
 _BATCH = 1000
@@ -114,25 +116,33 @@ class _Passed:
 def _fitting(
     member: Member, split: StreamSplit, images: Images, passed: _Passed
 ) -> Iterator[list[Event]]:
-    """Events not handed out yet, with all images; if one event with them is too large for the
-    server, the slice is opened again with fewer for the rest of it."""
-    rungs = [images]
-    if images.expects_before:
-        rungs.append(Images("off", images.after, images.look_up))
-    if images.after != "default":
-        rungs.append(Images("off", "default", look_up=images.after != "default"))
-    for rung in rungs:
+    """Events not handed out yet, with all images that the server has; if one event with them is
+    too large for it, the slice is opened again with fewer for the rest of it."""
+    used: Images | None = images
+    while used is not None:
         try:
-            for batch, operation_time in slices(member, split, rung):
+            for batch, operation_time in slices(member, split, used):
                 yield [
-                    _event(member, raw, images, rung, operation_time)
+                    _event(member, raw, images, used, operation_time)
                     for raw in batch
                     if raw["_id"]["_data"] > passed.position
                 ]
             return
         except pymongo.errors.OperationFailure as error:
-            if error.code != _TOO_LARGE or rung is rungs[-1]:
+            used = _fewer(used, error.code)
+            if used is None:
                 raise
+
+
+def _fewer(images: Images, code: int | None) -> Images | None:
+    """What to ask for after this refusal; None if fewer images would not help."""
+    if images.expects_before and code in (_TOO_LARGE, _NO_BEFORE_IMAGES):
+        return replace(images, before="off")
+    if images.after == _WHEN_AVAILABLE and code in _NO_AFTER_IMAGES:
+        return replace(images, after="default")
+    if images.after != "default" and code == _TOO_LARGE:
+        return replace(images, after="default", look_up=True)
+    return None
 
 
 def _event(

@@ -16,7 +16,7 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo.client import Client, connect, hello_of, translated
+from cdc.mongo.client import Client, connect, hello, hello_of, translated
 from cdc.mongo.enumerator import Listing, listing, ranges
 
 
@@ -86,7 +86,7 @@ class ReplicaSet:
         found = [answer for answer in answers if answer is not None]
         if not found:  # none known at the moment: let the driver look for one
             try:
-                found = [self.client.admin.command("hello", read_preference=Nearest())]
+                found = [hello(self.client, read_preference=Nearest())]
             except pymongo.errors.PyMongoError as error:
                 raise translated(error, f"Asking replica set '{self.name}' for its time") from error
         return found
@@ -119,17 +119,17 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
     client = connect(uri, timeout_ms)
     try:
         client.admin.command("ping")  # authenticates: `hello` alone would not
-        hello = client.admin.command("hello")
+        reply = hello(client)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Connecting to MongoDB") from error
-    if hello.get("msg") == "isdbgrid":
+    if reply.get("msg") == "isdbgrid":
         raise UnsuitableSource(
             "'uri' leads to a mongos, and changes are read from replica sets.",
             "Set 'shards.direct', after reading what the README says of it.",
         )
-    if "setName" not in hello:
+    if "setName" not in reply:
         raise UnsuitableSource(
             "The server is not a member of a replica set, so it has no oplog to read changes from.",
             "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
         )
-    return ReplicaSet(uri, timeout_ms, hello["setName"])
+    return ReplicaSet(uri, timeout_ms, reply["setName"])

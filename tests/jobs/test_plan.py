@@ -26,7 +26,9 @@ from cdc.mongo.privileges import OPLOG, Need, optional, required
 from jobs import plan
 from jobs.mongod import ReplicaSet
 from tests.mongo.access import SECRET, Guarded
-from tests.mongo.capture import IMAGES, Client, Document, asked, failing, until
+from tests.mongo.capture import Client, Document, asked, failing, until
+
+IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 
 MIB = 2**20
 Run = Callable[..., Result]

@@ -37,13 +37,13 @@ from cdc.mongo import topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.planner import Planner
+from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
 Client = MongoClient[Document]
 Contents = dict[str, bytes]  # merge key -> document
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 EMPTYING = ("drop", "rename", "dropDatabase", "resync")
 TIMEOUT_MS = 5000
 SETTLE_SECONDS = 20.0
@@ -230,6 +230,17 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     return held
 
 
+def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:
+    """In order, what a replay has to tell again: everything but the documents that the server has
+    no image of, which are as they are found."""
+
+    def told(row: Change) -> Change:
+        is_image = can.before_images if row.op == "read" else can.exact(row.op)
+        return row if is_image else row._replace(after=None, description=None, exact=False)
+
+    return sorted(map(told, rows), key=lambda row: (row.position, row.key or ""))
+
+
 def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
     emptied = [(row.db, row.coll)]
     to = json.loads(row.description or "{}").get("to")
@@ -262,9 +273,16 @@ def document(image: Any) -> Document | None:
     return None if image is None else bson.decode(bytes(image))
 
 
-def filled(database: Database[Document], name: str, ids: Iterable[Any], **options: Any) -> Any:
-    """A collection with images and one document of about 500 bytes per `_id`."""
-    coll = database.create_collection(name, **{**IMAGES, **options})
+def filled(
+    database: Database[Document],
+    name: str,
+    ids: Iterable[Any],
+    images: bool = True,
+    **options: Any,
+) -> Any:
+    """A collection with what images the server has, and a document of about 500 bytes per `_id`."""
+    recording = abilities(database.client).recording if images else {}
+    coll = database.create_collection(name, **{**recording, **options})
     documents = [{"_id": each, "n": 0, "pad": "x" * 450} for each in ids]
     if documents:
         coll.insert_many(documents)

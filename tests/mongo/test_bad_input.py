@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from cdc import options as declared
 from cdc import source
@@ -23,6 +23,7 @@ from cdc.errors import (
     UnsuitableSource,
 )
 from jobs.mongod import Member, ReplicaSet, _free_ports, embedded_mongod
+from tests.mongo.abilities import abilities
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Client, Document, failing, filled
 
@@ -100,14 +101,19 @@ def test_what_is_no_ordinary_collection_is_refused_by_name(
     """Guards: missing, view, time series, system; by expression they are left out."""
     filled(database, "a", [1])
     database.create_collection("view", viewOn="a", pipeline=[])
-    database.create_collection("series", timeseries={"timeField": "t"})
-    for name, said in {
+    refusals = {
         "none": "no collection",
         "view": "is a view",
-        "series": "is a timeseries",
         "system.views": "is a system collection",
-        "system.buckets.series": "is a system collection",
-    }.items():
+    }
+    try:
+        database.create_collection("series", timeseries={"timeField": "t"})
+    except OperationFailure:  # before 5.0 there are none
+        assert not abilities(database.client).reads_at_a_time
+    else:
+        refusals["series"] = "is a timeseries"
+        refusals["system.buckets.series"] = "is a system collection"
+    for name, said in refusals.items():
         text = refused(
             UnsuitableSource, lambda name=name: begin(mongod.uri, f"{database.name}.{name}")
         )
@@ -183,16 +189,36 @@ def test_a_user_without_rights_is_told_so(guarded: Guarded) -> None:
     ):
         text = refused(NotPermitted, lambda uri=uri: begin(uri, "rights.a"))
         assert "authSource" in text
-    offset = begin(guarded.uri("root"), "rights.a")
-    given = {"uri": guarded.uri("root"), "collections": "rights.a"}
+    assert copied(guarded.uri("root")) == ["read"]
+
+
+def copied(uri: str) -> list[str]:
+    """The rows of the first batch."""
+    offset = begin(uri, "rights.a")
+    given = {"uri": uri, "collections": "rights.a"}
     reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
     end = reader.latestOffset(offset, None)  # type: ignore[arg-type]
-    rows = [
-        row
+    return [
+        row.op
         for partition in reader.partitions(offset, end)
         for row in source._rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
     ]
-    assert [row.op for row in rows] == ["read"]
+
+
+def test_a_reader_needs_the_privilege_to_find_by_uuid_only_before_6_0(guarded: Guarded) -> None:
+    """Guards: the README's table of privileges."""
+    rights = guarded.client["rights"]
+    rights.drop_collection("a")
+    filled(rights, "a", [1])
+    reading = [{"role": "read", "db": "rights"}]
+    by_uuid = {"resource": {"cluster": True}, "actions": ["useUUID"]}
+    guarded.client.admin.command("createRole", "byUUID", privileges=[by_uuid], roles=[])
+    assert copied(guarded.user(roles=[*reading, "byUUID"])) == ["read"]
+    reader = guarded.user(roles=reading)
+    if abilities(guarded.client).names_the_incarnation:
+        assert copied(reader) == ["read"]
+    else:
+        assert "Privileges" in refused(NotPermitted, lambda: copied(reader))
 
 
 def test_no_error_of_the_driver_reaches_the_user(guarded: Guarded) -> None:

@@ -16,7 +16,7 @@ from cdc.errors import TransientError
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange
 from cdc.mongo import cuts, enumerator
-from tests.mongo.capture import IMAGES, Capture, Client, Document, asked, contents, failing
+from tests.mongo.capture import Capture, Client, Document, asked, contents, failing, filled
 
 Begin = Callable[..., Capture]
 MIB = 2**20
@@ -25,7 +25,7 @@ MIB = 2**20
 @pytest.fixture
 def large(database: Database[Document]) -> Any:
     """Three MiB in 60 documents."""
-    coll = database.create_collection("a-b.c", **IMAGES)
+    coll = filled(database, "a-b.c", [])
     coll.insert_many([{"_id": n, "pad": "x" * 52_000} for n in range(60)])
     return coll
 
@@ -33,7 +33,7 @@ def large(database: Database[Document]) -> Any:
 @pytest.fixture
 def many(database: Database[Document]) -> Any:
     """Six MiB in so many documents that not all of their keys are read to cut them."""
-    coll = database.create_collection("many", **IMAGES)
+    coll = filled(database, "many", [])
     coll.insert_many([{"_id": n, "pad": "x" * 480} for n in range(12_000)])
     return coll
 

@@ -12,13 +12,17 @@ from pymongo.database import Database
 from cdc import source
 from cdc.errors import ImagesMissing
 from cdc.model.change import Change
+from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Document, contents, document, filled
 
 Begin = Callable[..., Capture]
 
 
 def enable(coll: Collection[Document], enabled: bool) -> None:
-    coll.database.command("collMod", coll.name, changeStreamPreAndPostImages={"enabled": enabled})
+    recording = abilities(coll.database.client).recording
+    off = {"changeStreamPreAndPostImages": {"enabled": False}, "recordPreImages": False}
+    options = recording if enabled else {name: off[name] for name in recording}
+    coll.database.command("collMod", coll.name, **options)
 
 
 def changed(pipeline: Capture) -> list[Change]:
@@ -28,7 +32,10 @@ def changed(pipeline: Capture) -> list[Change]:
 
 
 def test_recorded_images_are_exact(capture: Begin, database: Database[Document]) -> None:
-    """Guards: images are those of the event, whatever came later."""
+    """Guards: images are those of the event, whatever came later.
+
+    A server without after-images is asked for the document, which is gone here; one without
+    before-images has none of them."""
     coll = filled(database, "a", [])
     pipeline = capture("a", mode="latest")
     coll.insert_one({"_id": 1, "n": 0})
@@ -37,11 +44,15 @@ def test_recorded_images_are_exact(capture: Begin, database: Database[Document])
     coll.delete_one({"_id": 1})
     rows = changed(pipeline)
     images = [(row.op, document(row.before), document(row.after), row.exact) for row in rows]
+    can = abilities(database.client)
     assert images == [
-        ("insert", None, {"_id": 1, "n": 0}, True),
-        ("update", {"_id": 1, "n": 0}, {"_id": 1, "n": 1}, True),
-        ("replace", {"_id": 1, "n": 1}, {"_id": 1, "n": 9}, True),
-        ("delete", {"_id": 1, "n": 9}, None, True),
+        (op, before if can.before_images else None, after, can.exact(op))
+        for op, before, after in (
+            ("insert", None, {"_id": 1, "n": 0}),
+            ("update", {"_id": 1, "n": 0}, {"_id": 1, "n": 1} if can.after_images else None),
+            ("replace", {"_id": 1, "n": 1}, {"_id": 1, "n": 9}),
+            ("delete", {"_id": 1, "n": 9}, None),
+        )
     ]
 
 
@@ -79,19 +90,21 @@ def test_images_enabled_late_are_used_from_then_on(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: each event by itself."""
-    coll = filled(database, "a", [1], changeStreamPreAndPostImages={"enabled": False})
+    coll = filled(database, "a", [1], images=False)
     pipeline = capture("a", mode="latest")
     coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
     enable(coll, True)
     coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
-    assert [row.exact for row in changed(pipeline)] == [False, True]
+    rows, can = changed(pipeline), abilities(database.client)
+    assert [row.exact for row in rows] == [False, can.after_images]
+    assert [row.before is not None for row in rows] == [False, can.before_images]
 
 
 def test_a_collection_without_images_is_refused_where_they_are_required(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: images = required is checked when the run starts, and says what to do."""
-    filled(database, "a", [1], changeStreamPreAndPostImages={"enabled": False})
+    filled(database, "a", [1], images=False)
     with pytest.raises(ImagesMissing) as raised:
         source.ChangeReader(capture("a", images="required").options, None).initialOffset()  # type: ignore[arg-type]
     assert "collMod: 'a'" in str(raised.value)
@@ -127,8 +140,7 @@ def test_a_looked_up_document_is_the_one_of_the_event_key(
 ) -> None:
     """Guards: under a collation another document may answer to the same key."""
     collation = {"locale": "en", "strength": 2}
-    off = {"enabled": False}
-    coll = filled(database, "a", ["a"], collation=collation, changeStreamPreAndPostImages=off)
+    coll = filled(database, "a", ["a"], collation=collation, images=False)
     pipeline = capture("a", mode="latest")
     coll.update_one({"_id": "a"}, {"$inc": {"n": 1}})
     coll.delete_one({"_id": "a"})

@@ -20,7 +20,7 @@ from cdc.mongo.preflight import oplog_window
 from cdc.mongo.privileges import OPLOG, Need, missing, optional, required
 from cdc.mongo.topology import discover
 from tests.mongo.access import SECRET, Guarded
-from tests.mongo.capture import IMAGES, Capture, Client, Document, contents
+from tests.mongo.capture import Capture, Client, Document, contents, filled
 
 README = Path(__file__).parents[2] / "README.md"
 _numbers = itertools.count(1)
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 def shop(guarded: Guarded) -> Iterator[Database[Document]]:
     """A database of the guarded server with three MiB in `shop.orders-a.b`."""
     database = guarded.client[f"shop{next(_numbers)}"]
-    coll = database.create_collection("orders-a.b", **IMAGES)
+    coll = filled(database, "orders-a.b", [])
     coll.insert_many([{"_id": n, "pad": "x" * 52_000} for n in range(60)])
     yield database
     guarded.client.drop_database(database.name)
@@ -124,7 +124,7 @@ def test_several_databases_need_the_change_stream_of_all(
 ) -> None:
     """Guards: a stream is opened on one database or on the deployment."""
     other = guarded.client[f"{shop.name}_other"]
-    other.create_collection("a", **IMAGES)
+    filled(other, "a", [])
     both = f"{orders(shop)},{other.name}.a"
     roles = [{"role": "read", "db": database.name} for database in (shop, other)]
     with pytest.raises(NotPermitted, match=r'changeStream on \{db: "", collection: ""\}'):

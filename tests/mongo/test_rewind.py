@@ -16,6 +16,7 @@ from cdc.model.split import SnapshotSplit, Split
 from cdc.mongo import snapshot
 from cdc.mongo.client import Member
 from jobs.mongod import ReplicaSet
+from tests.mongo.abilities import Abilities, abilities
 from tests.mongo.capture import (
     Capture,
     Client,
@@ -23,6 +24,7 @@ from tests.mongo.capture import (
     Document,
     Watched,
     contents,
+    failing,
     filled,
 )
 
@@ -30,9 +32,13 @@ Begin = Callable[..., Capture]
 
 
 @pytest.fixture(scope="module")
-def forgetful() -> Iterator[ReplicaSet]:
-    """A server that keeps almost no history: a read at a time gone by answers 239 at once."""
-    parameters = {"enableTestCommands": True, "minSnapshotHistoryWindowInSeconds": 0}
+def forgetful(mongo: Client) -> Iterator[ReplicaSet]:
+    """A server that keeps almost no history: a read at a time gone by answers 239 at once.
+
+    One that gives no reads at a time never had any, and does not know the parameter."""
+    parameters: dict[str, object] = {"enableTestCommands": True}
+    if abilities(mongo).reads_at_a_time:
+        parameters["minSnapshotHistoryWindowInSeconds"] = 0
     with ReplicaSet(set_parameters=parameters) as replica_set:
         yield replica_set
 
@@ -64,6 +70,16 @@ def read(pipeline: Capture, splits: list[Split]) -> tuple[Contents, Contents]:
             found[0 if row.exact else 1][row.key] = bytes(row.after)  # type: ignore[arg-type]
             assert row.exact or '"exactFrom"' in (row.description or "")
     return found
+
+
+def check(found: tuple[Contents, Contents], there: Contents, can: Abilities) -> None:
+    """Found is what was there. On a server without before-images: nothing that was not, what is
+    called exact is, and the rest is marked; a document deleted since is missing."""
+    exact, inexact = found
+    if can.before_images:
+        assert found == (there, {})
+    assert exact.items() <= there.items()
+    assert inexact.keys() <= there.keys()
 
 
 def change(coll: Any, round_: int = 0) -> None:
@@ -99,7 +115,7 @@ def age(pipeline: Capture, splits: list[Split]) -> None:
             command = {"find": split.namespace.coll, "limit": 1, "readConcern": concern}
             client[split.namespace.db].command(command)
         except OperationFailure as error:
-            if error.code != 239:
+            if error.code != (239 if abilities(client).reads_at_a_time else 72):
                 raise
             return
         client["other"]["tick"].insert_one({})
@@ -117,7 +133,13 @@ def test_a_read_too_late_gives_the_rows_of_its_time(
         "plain": {},
         "clustered": {"clusteredIndex": {"key": {"_id": 1}, "unique": True}},
     }
-    coll = filled(source, "a", range(60), **options[kind])
+    try:
+        coll = filled(source, "a", range(60), **options[kind])
+    except OperationFailure:
+        # There are clustered collections since 5.3, after-images since 6.0.
+        assert kind == "clustered"
+        assert not abilities(source.client).after_images
+        return
     pipeline = planned(source, forgetful, documents_per_split=documents_per_split)
     splits = snapshots(pipeline)
     assert len(splits) == (1 if documents_per_split > 60 else 7)
@@ -125,7 +147,7 @@ def test_a_read_too_late_gives_the_rows_of_its_time(
     change(coll)
     change(coll, 1)
     age(pipeline, splits)
-    assert read(pipeline, splits) == (there, {})
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
 
 
 def test_a_rewind_under_a_collation_takes_the_events_of_its_own_keys(
@@ -141,7 +163,7 @@ def test_a_rewind_under_a_collation_takes_the_events_of_its_own_keys(
     coll.delete_many({"_id": {"$in": keys[::3]}})
     age(pipeline, splits)
     assert len(splits) == 7
-    assert read(pipeline, splits) == (there, {})
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
 
 
 @pytest.mark.parametrize("code", [239, 246])
@@ -173,7 +195,7 @@ def test_a_time_that_is_forgotten_in_mid_scan_is_rewound_from_there(
             )
 
     use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
-    assert read(pipeline, splits) == (there, {})
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
     assert more > 6
 
 
@@ -191,7 +213,7 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
 
     def watch(command: Mapping[str, Any]) -> None:
         nonlocal rounds
-        if command.get("collection") == "a" or command.get("find") == "a":
+        if command.get("collection") == "a" or "find" in command:
             change(coll, rounds := rounds + 1) if rounds < 12 else None
             if command.get("readConcern", {}).get("level") == "snapshot":
                 data = {"failCommands": ["find"], "errorCode": 239, "appName": "mongodb-cdc"}
@@ -200,7 +222,7 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
                 )
 
     use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
-    assert read(pipeline, splits) == (there, {})
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
     assert rounds == 12
 
 
@@ -225,7 +247,7 @@ def test_deletes_behind_the_last_document_found_are_undone(
     refuse_snapshots(mongo)
     try:
         use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
-        assert read(pipeline, splits) == (there, {})
+        check(read(pipeline, splits), there, abilities(mongo))
     finally:
         mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
@@ -240,7 +262,7 @@ def test_a_capped_collection_is_copied_by_rewind(
     assert len(there) == 60
     pipeline = capture("a", documents_per_split=documents_per_split)
     first = pipeline.plan()
-    coll.insert_many([{"_id": n, "pad": "y" * 450} for n in range(100, 160)])
+    coll.insert_many([{"_id": n, "n": 0, "pad": "y" * 450} for n in range(100, 160)])
     coll.update_one({"_id": 159}, {"$inc": {"n": 1}})
     pipeline.read(first)
     assert {key: there[key] for key in pipeline.replayed(coll)} == pipeline.replayed(coll)
@@ -252,7 +274,7 @@ def test_without_before_images_no_row_that_may_be_wrong_is_called_exact(
     source: Database[Document], forgetful: ReplicaSet
 ) -> None:
     """Guards: converging: a state between T and exactFrom, said so; inserts since T are known."""
-    coll = filled(source, "a", range(60), changeStreamPreAndPostImages={"enabled": False})
+    coll = filled(source, "a", range(60), images=False)
     pipeline = planned(source, forgetful, documents_per_split=9)
     end = pipeline.plan()
     splits = snapshots(pipeline)
@@ -289,7 +311,7 @@ def test_a_database_dropped_behind_the_scan_does_not_hold_up_the_rewind(
     try:
         use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
         began = time.monotonic()
-        assert read(pipeline, splits) == (there, {})
+        check(read(pipeline, splits), there, abilities(mongo))
         assert time.monotonic() - began < 5
     finally:
         mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
@@ -323,3 +345,62 @@ def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(
     ]
     assert elsewhere
     assert read(pipeline, elsewhere) == ({}, {})
+
+
+@pytest.mark.parametrize("renamed_at", [1, 4])
+def test_a_collection_renamed_away_is_not_rewound_with_the_changes_of_its_new_name(
+    capture: Begin,
+    database: Database[Document],
+    mongo: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    renamed_at: int,
+) -> None:
+    """Guards: the read before 6.0 finds the collection by UUID, wherever it is now; the events of
+    the old name do not tell what happened there."""
+    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    coll = filled(database, "a", range(60))
+    pipeline = capture("a", documents_per_split=1000)
+    end = pipeline.plan()
+    inner, reads = pipeline.open_member, 0
+
+    def watch(command: Mapping[str, Any]) -> None:
+        nonlocal reads
+        reads += command.get("collection") == "a" or "find" in command
+        if reads == renamed_at and "elsewhere" not in database.list_collection_names():
+            coll.rename("elsewhere")
+            database["elsewhere"].update_many({}, {"$inc": {"n": 1}})
+            pipeline.now()
+
+    refuse_snapshots(mongo)
+    try:
+        use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+        batch = pipeline.read(end)
+    finally:
+        mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+    assert reads >= renamed_at
+    assert not batch.rows
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll) == {}
+
+
+def test_a_member_that_lags_is_asked_again_and_not_taken_for_one_that_has_no_snapshots(
+    capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: both refuse with 72; the second refuses its own time too, and only it is rewound."""
+    coll = filled(database, "a", range(20))
+    pipeline = capture("a", documents_per_split=1000)
+    splits = snapshots(pipeline)
+    coll.insert_one({"_id": "later"})
+    pipeline.now()
+    inner, streams = pipeline.open_member, 0
+
+    def watch(command: Mapping[str, Any]) -> None:
+        nonlocal streams
+        streams += "aggregate" in command
+
+    use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
+    with failing(mongo, {"times": 1}, failCommands=["find"], errorCode=72):
+        exact, inexact = read(pipeline, splits)
+    assert len(exact) == 20
+    assert not inexact
+    assert bool(streams) != abilities(mongo).reads_at_a_time
