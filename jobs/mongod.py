@@ -72,6 +72,7 @@ class ReplicaSet:
         arguments: Sequence[str] = (),
         binary: Path | None = None,
         oplog_megabytes: int = 512,
+        cache_gigabytes: float = 0.25,
         election_timeout_ms: int = 2000,
         name: str = NAME,
         is_config: bool = False,
@@ -85,7 +86,8 @@ class ReplicaSet:
         parameters = {**PARAMETERS, **(set_parameters or {})}
         self._arguments = [
             *("--replSet", name, "--bind_ip", "127.0.0.1", "--nounixsocket"),
-            *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", str(oplog_megabytes)),
+            *("--wiredTigerCacheSizeGB", str(cache_gigabytes)),
+            *("--oplogSize", str(oplog_megabytes)),
             *(f"--setParameter={k}={_text(v)}" for k, v in parameters.items() if v is not None),
             *arguments,
         ]

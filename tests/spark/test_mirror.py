@@ -174,6 +174,14 @@ def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
     assert newest.watermark == Timestamp(3, 1)
 
 
+def test_a_drop_leaves_alone_what_came_after_it(pipeline: Pipeline) -> None:
+    pipeline.write(
+        change("insert", "a", {}, time=1), change("insert", "b", {}, time=4, event=2), until=5
+    )
+    pipeline.write(change("drop", None, time=3), until=6)
+    assert pipeline.mirror() == {"b": {}}
+
+
 def test_a_drop_of_a_collection_without_a_mirror_makes_none(pipeline: Pipeline) -> None:
     pipeline.write(change("drop", None, time=3), until=3)
     assert not (pipeline.base / MIRROR).exists()
