@@ -135,7 +135,7 @@ def openssl() -> None:
         folder = Path(made)
         for name in ("lists/partial", "cache/archives/partial"):
             (folder / name).mkdir(parents=True)
-        (folder / "sources.list").write_text(_BULLSEYE)
+        (folder / "sources.list").write_text(_BULLSEYE.format(debian()))
         apt = ["apt-get", "-qq", *(f"-o={key}={made}/{value}" for key, value in _APT.items())]
         run("apt-get update", [*apt, "-o=Dir::Etc::sourceparts=-", "update"], made)
         run("apt-get", [*apt, "-o=Dir::Etc::sourceparts=-", "download", "libssl1.1"], made)
@@ -144,10 +144,21 @@ def openssl() -> None:
         next(folder.glob("unpacked/usr/lib/*-linux-gnu")).rename(LIBRARIES)
 
 
-_BULLSEYE = (
-    "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    " http://deb.debian.org/debian bullseye main\n"
-)
+def debian() -> str:
+    """Where this machine gets its own Debian packages from."""
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = sorted(uri for uri in set(listed.stdout.split()) if uri.endswith("/debian/"))
+    if not found:
+        raise Unavailable("this machine's apt knows no Debian archive, where libssl1.1 comes from")
+    return found[0]
+
+
+_BULLSEYE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {} bullseye main\n"
 _APT = {
     "Dir::Etc::sourcelist": "sources.list",
     "Dir::State::lists": "lists",
