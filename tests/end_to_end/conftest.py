@@ -23,7 +23,7 @@ def pipeline(mongod: ReplicaSet, tmp_path: Path) -> Callable[..., Config]:
             "sink.path": str(tmp_path / "lakehouse"),
             "document.format": "bson",
             "split.size.mb": "1",
-            "snapshot.splits.per.batch": "2",
+            "snapshot.splits.per.batch": "1",
         }
         for override in overrides:
             name, _, value = override.partition("=")

@@ -23,6 +23,7 @@ from jobs.mongod import ReplicaSet
 from tests.end_to_end.oracle import Checkpoint, Frontier, violations
 
 _STALL_SECONDS = 120
+_MOST_BATCHES = 60
 # Each is the state of the checkpoint at which the job is killed: what has been planned, not yet
 # what has been written.
 _PHASES: dict[str, Callable[[list[Frontier]], bool]] = {
@@ -62,11 +63,12 @@ class Job:
         self._log.close()
 
     def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
-        """Waits as long as the job plans one batch after the other."""
-        batches, deadline = -1, 0.0
+        """Waits as long as the job plans one batch after the other, but not for ever."""
+        first, batches, deadline = len(checkpoint.planned()), -1, 0.0
         while not reached(seen := checkpoint.planned()):
             if len(seen) > batches:
                 batches, deadline = len(seen), time.monotonic() + _STALL_SECONDS
+            assert batches < first + _MOST_BATCHES, "the job went past what was waited for"
             assert self.process.poll() is None, f"the job ended by itself:\n{self._tail()}"
             assert time.monotonic() < deadline, f"no batch after {batches}:\n{self._tail()}"
             time.sleep(0.02)
@@ -144,7 +146,7 @@ def test_a_job_killed_again_and_again_goes_on_without_losing_or_doubling_a_chang
     ends, kills, rounds = time.monotonic() + seconds, 0, 0
     while kills < 20 or time.monotonic() < ends:
         orders = Namespace(database.name, f"orders{rounds}")
-        load_orders(mongod.uri, orders, 40_000, must_be_new=True)
+        load_orders(mongod.uri, orders, 20_000, must_be_new=True)
         folder = tmp_path / str(rounds)
         folder.mkdir()
         config = pipeline(str(orders), f"sink.path={folder / 'lakehouse'}")
