@@ -8,12 +8,14 @@ from collections.abc import Callable
 import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from cdc import source
 from cdc.errors import ImagesMissing
 from cdc.model.change import Change
+from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import abilities
-from tests.mongo.capture import Capture, Document, contents, document, filled
+from tests.mongo.capture import Capture, Client, Document, contents, document, filled, until
 
 Begin = Callable[..., Capture]
 
@@ -84,6 +86,37 @@ def test_what_is_not_recorded_is_marked(
     # A delete is fully told without its before-image where none was asked for.
     assert deleted.exact == (images in ("update_lookup", "off"))
     assert deleted.before is None
+
+
+@pytest.mark.parametrize("images", ["auto", "required"])
+def test_an_image_that_has_expired_is_marked_and_never_told_as_null(
+    mongo: Client, images: str
+) -> None:
+    """Guards: the server's own `required` would end the stream here (47).
+
+    Before 6.0 what is recorded stays as long as the oplog."""
+    expire = {"changeStreamOptions": {"preAndPostImages": {"expireAfterSeconds": 1}}}
+    if not abilities(mongo).after_images:
+        with pytest.raises(OperationFailure):
+            mongo.admin.command({"setClusterParameter": expire})
+        return
+    often = {"expiredChangeStreamPreImageRemovalJobSleepSecs": 1}
+    with ReplicaSet(set_parameters=often) as server, server.client() as client:
+        coll = filled(client["test"], "a", [1, 2, 3])
+        pipeline = Capture(server.uri, "test.a", images=images)
+        pipeline.run()
+        coll.update_one({"_id": 1}, {"$set": {"n": 1}})
+        coll.update_one({"_id": 2}, {"$set": {"n": 1}})
+        coll.delete_one({"_id": 2})
+        coll.delete_one({"_id": 3})
+        client.admin.command({"setClusterParameter": expire})
+        until(lambda: not client["config"]["system.preimages"].count_documents({}))
+        rows = changed(pipeline)
+        assert [row.op for row in rows] == ["update", "update", "delete", "delete"]
+        assert [row.exact for row in rows] == [False] * 4
+        assert [row.before for row in rows] == [None] * 4
+        assert [document(row.after) is None for row in rows] == [False, True, True, True]
+        assert pipeline.replayed(coll) == contents(coll)
 
 
 def test_images_enabled_late_are_used_from_then_on(
