@@ -34,8 +34,9 @@ from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.model.timestamp import Timestamp
 from cdc.mongo import cluster, snapshot, stream
 from cdc.mongo.client import Member, member
+from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
-from cdc.mongo.planner import Planner, Source
+from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Examination, Wanted, check, examine
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
@@ -219,10 +220,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> Planner:
         if self._known_planner is None:
-            options = self._options
+            options, source = self._options, _source(self._options)
             self._known_planner = Planner(
-                _source(options),
-                _opener(options),
+                source,
+                source.open,
                 self._selection,
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
@@ -245,8 +246,7 @@ def _opener(options: Mapping[str, Any]) -> Callable[[str], Member]:
     uri, timeout_ms = options["uri"], options["server.timeout.ms"]
     if not options["shards.direct"]:
         return lambda _: member(uri, timeout_ms)
-    parts = cluster.discover(uri, timeout_ms).parts
-    return lambda shard: member(uri, timeout_ms, parts[shard].shard)
+    return cluster.discover(uri, timeout_ms).open
 
 
 def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = True) -> Wanted:
@@ -308,14 +308,14 @@ def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterat
 def _documents(
     split: SnapshotSplit, options: Mapping[str, Any], patience: float, may_be_void: bool
 ) -> Iterator[snapshot.Documents]:
-    opener = _opener(options)
     if not options["shards.direct"]:
-        yield from snapshot.read(partial(opener, ""), split, patience, may_be_void)
+        opener = partial(_opener(options), "")
+        yield from snapshot.read(opener, split, patience, may_be_void)
         return
     shards = cluster.discover(options["uri"], options["server.timeout.ms"])
     for shard in shards.holders(split):
         version = partial(shards.version, split, shard)
-        yield from snapshot.read(partial(opener, shard), split, patience, may_be_void, version)
+        yield from snapshot.read(partial(shards.open, shard), split, patience, may_be_void, version)
 
 
 def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:

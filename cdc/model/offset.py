@@ -180,14 +180,14 @@ def advance(
     if replaced is not None:
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(replace(start, time=time, scans=(), silent=()), replaced)
+        return _replace(_at(start, time), replaced)
     again = tuple(name for name in start.again if name not in absent)
-    offset = replace(start, time=time, again=again, scans=scans, silent=())
+    offset = replace(_at(start, time), again=again, scans=scans)
     for scan in scans:
         offset = _scanned(offset, scan)
     if swept_all:
         offset = replace(offset, swept=None)
-    return start if offset == replace(start, scans=(), silent=()) else offset
+    return start if offset == _at(start, start.time) else offset
 
 
 def reselect(
@@ -204,19 +204,21 @@ def reselect(
     if copying and not selection.matches(copying.namespace):
         copying = None
     return replace(
-        start,
-        time=time,
+        _at(start, time),
         selection=selection.text,
         copying=copying,
         again=tuple(sorted(again, key=str)),
-        scans=(),
-        silent=(),
     )
 
 
 def begun_again(start: Offset, end: Offset) -> list[Namespace]:
     """The collections whose content is told anew after the batch between two offsets."""
     return [name for name in end.again if name not in start.again]
+
+
+def _at(start: Offset, time: Timestamp) -> Offset:
+    """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
+    return replace(start, time=time, scans=(), silent=())
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:

@@ -17,6 +17,7 @@ import bson
 import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
 from cdc.errors import HistoryLost, UnsuitableSource
@@ -24,12 +25,11 @@ from cdc.model.key import merge_key
 from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
-from cdc.mongo.client import RAW, Client, connect, translated
-from cdc.mongo.enumerator import Listing, listing
+from cdc.mongo.client import RAW, Client, Member, connect, translated
+from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
-_INTERNAL = frozenset({"admin", "config", "local"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,10 @@ class Cluster:
     @property
     def replica_sets(self) -> tuple[ReplicaSet, ...]:
         return tuple(self.parts[shard] for shard in self.shards)
+
+    def open(self, shard: str) -> Member:
+        """A member for reading a split of that shard."""
+        return self.parts[shard].open(shard)
 
     # --- the live edge ---
 
@@ -96,7 +100,7 @@ class Cluster:
         named = {name.db for name in selection.names}
         by_shard: dict[str, list[str]] = {}
         for entry in self._metadata("databases", {}):
-            if entry["_id"] in named or (selection.patterns and entry["_id"] not in _INTERNAL):
+            if entry["_id"] in named or (selection.patterns and entry["_id"] not in INTERNAL):
                 by_shard.setdefault(entry["primary"], []).append(entry["_id"])
         return by_shard
 
@@ -113,9 +117,8 @@ class Cluster:
         if copying.shard:
             return self.parts[copying.shard].ranges(copying, most, split_bytes)
         found = [part.ranges(copying, most, split_bytes) for part in self.parts.values()]
-        cuts = {
-            merge_key(cut): cut for ranges in found for cut in _uppers(ranges) if cut != MAX_KEY
-        }
+        uppers = (key_range.upper for ranges in found for key_range in ranges)
+        cuts = {merge_key(cut): cut for cut in uppers if cut != MAX_KEY}
         # A shard that was not cut to its end says nothing of what lies behind its last cut.
         ends = {merge_key(ranges[-1].upper) for ranges in found} & set(cuts)
         keys = self._in_order(copying.namespace, list(cuts.values()))
@@ -166,7 +169,7 @@ class Cluster:
             {"$group": {"_id": "$_id.shard"}},
         ]
         try:
-            chunks = self.client.get_database("config", read_concern=ReadConcern("majority")).chunks
+            chunks = _metadata_of(self.client)["chunks"]
             found = [entry["_id"] for entry in chunks.aggregate(stages)]
         except pymongo.errors.PyMongoError as error:
             raise translated(error, f"Asking who held {split.namespace}") from error
@@ -193,15 +196,18 @@ class Cluster:
     def _metadata(
         self, coll: str, query: dict[str, Any], order: Any = None, limit: int = 0
     ) -> list[dict[str, Any]]:
-        database = self.client.get_database("config", read_concern=ReadConcern("majority"))
         try:
-            return list(database[coll].find(query, sort=order, limit=limit))
+            return list(_metadata_of(self.client)[coll].find(query, sort=order, limit=limit))
         except pymongo.errors.PyMongoError as error:
             raise translated(error, f"Reading config.{coll}") from error
 
 
-def _uppers(ranges: list[KeyRange]) -> list[bytes]:
-    return [key_range.upper for key_range in ranges]
+Source = ReplicaSet | Cluster
+
+
+def _metadata_of(client: Client) -> Database[dict[str, Any]]:
+    """Only what no failover can take back."""
+    return client.get_database("config", read_concern=ReadConcern("majority"))
 
 
 def discover(uri: str, timeout_ms: int) -> Cluster:
@@ -209,7 +215,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
-    config = connect(uri, timeout_ms).get_database("config", read_concern=ReadConcern("majority"))
+    config = _metadata_of(connect(uri, timeout_ms))
     try:
         version, shards = config["version"].find_one(), list(config["shards"].find())
     except pymongo.errors.PyMongoError as error:

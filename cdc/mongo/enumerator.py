@@ -21,7 +21,7 @@ from cdc.model.split import MAX_KEY, KeyRange
 from cdc.mongo.client import Client, term_of, translated
 from cdc.mongo.cuts import cut_points
 
-_INTERNAL = frozenset({"admin", "config", "local"})
+INTERNAL = frozenset({"admin", "config", "local"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> 
     if selection.patterns:
         reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
         times.append(reply["operationTime"])
-        named |= {entry["name"] for entry in reply["databases"]} - _INTERNAL
+        named |= {entry["name"] for entry in reply["databases"]} - INTERNAL
     return sorted(named)
 
 
@@ -109,7 +109,7 @@ def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dic
 def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) -> list[Collection]:
     if not selection.matches(namespace):
         return []
-    system = namespace.coll.startswith("system.") or namespace.db in _INTERNAL
+    system = namespace.coll.startswith("system.") or namespace.db in INTERNAL
     if info["type"] != "collection" or system:
         what = "system collection" if system else info["type"]
         if namespace in selection.names:

@@ -28,12 +28,10 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import KeyRange, Split, StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
-from cdc.mongo.cluster import Cluster
+from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 from cdc.mongo.splits import control_split, scan_splits, stream_splits
-from cdc.mongo.topology import ReplicaSet
 
-Source = ReplicaSet | Cluster
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
 

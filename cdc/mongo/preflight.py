@@ -27,9 +27,9 @@ from cdc.model import timestamp
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
 from cdc.mongo.client import Client, translated
-from cdc.mongo.cluster import Cluster
+from cdc.mongo.cluster import Source
 from cdc.mongo.cuts import SINGLE, Choice, chosen, size_of
-from cdc.mongo.enumerator import Collection, Listing, listing
+from cdc.mongo.enumerator import Collection, Listing
 from cdc.mongo.privileges import OPLOG, Need, named
 from cdc.mongo.topology import ReplicaSet
 
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
     start: Timestamp | None = None
 
 
-def check(source: ReplicaSet | Cluster, wanted: Wanted) -> Listing:
+def check(source: Source, wanted: Wanted) -> Listing:
     """The collections that a run finds. With a checkpoint (`is_new` False) a collection may be
     gone, or not be there yet, for good reason.
 
@@ -60,7 +60,7 @@ def check(source: ReplicaSet | Cluster, wanted: Wanted) -> Listing:
     return found
 
 
-def _problems(source: ReplicaSet | Cluster, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
+def _problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
     if wanted.is_new:
         yield from _absent(wanted.selection, found)
     without = [c.namespace for c in found.collections if not c.has_images]
@@ -87,9 +87,7 @@ def _absent(selection: Selection, found: Listing) -> Iterator[CdcError]:
         )
 
 
-def _unfollowable(
-    source: ReplicaSet | Cluster, wanted: Wanted, seen: Timestamp
-) -> Iterator[CdcError]:
+def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
     start = wanted.start
     if start is not None and start > source.live_edge(seen):
         yield BadOption("Option 'start' lies in the future of the server.", "Set it back.")
@@ -172,7 +170,7 @@ def examine(source: ReplicaSet, wanted: Wanted, split_bytes: int) -> Examination
     client, problems = source.client, list[CdcError]()
     collections: tuple[Collection, ...] = ()
     with _noted(problems, "Listing collections"), named(client, wanted.selection):
-        found = listing(client, wanted.selection)
+        found = source.listing(wanted.selection)
         collections = found.collections
         problems += _problems(source, wanted, found)
     required = privileges.required(wanted.selection)

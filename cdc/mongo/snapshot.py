@@ -227,13 +227,14 @@ def _opened(member: Member, rest: _Rest, command: dict[str, Any]) -> RawBSONDocu
     split, uuid = rest.split, bson.Binary(rest.split.uuid, 4)
     db, coll = split.namespace
     if not rest.by_uuid:
+        version = rest.version()
+        versioned = {} if version is None else {"shardVersion": version}
         try:
-            version = rest.version()
-            versioned = {} if version is None else {"shardVersion": version}
             find = {"find": coll, "collectionUUID": uuid, **command, **versioned}
             return member.command(db, find)
         except pymongo.errors.OperationFailure as error:
-            if error.code not in FIELD_UNKNOWN:
+            # By UUID, nothing is known to leave out what a shard does not own.
+            if error.code not in FIELD_UNKNOWN or versioned:
                 raise
             rest.by_uuid = True
     reply = member.command(db, {"find": uuid, **command})

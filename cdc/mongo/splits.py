@@ -15,9 +15,8 @@ from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Selection
 from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.mongo import pipeline
-from cdc.mongo.cluster import Cluster
+from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
-from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
 
@@ -68,7 +67,7 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 
 
 def snapshot_splits(
-    source: ReplicaSet | Cluster, found: Listing, split_bytes: int, at: Timestamp
+    source: Source, found: Listing, split_bytes: int, at: Timestamp
 ) -> list[SnapshotSplit]:
     """Splits of all of the listed collections at one time, for a batch read."""
     return [

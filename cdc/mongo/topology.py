@@ -16,7 +16,7 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo.client import Client, connect, hello, hello_of, translated
+from cdc.mongo.client import Client, Member, connect, hello, hello_of, member, translated
 from cdc.mongo.enumerator import Listing, listing, ranges
 
 
@@ -42,6 +42,10 @@ class ReplicaSet:
     @property
     def replica_sets(self) -> tuple[ReplicaSet, ...]:
         return (self,)
+
+    def open(self, shard: str) -> Member:
+        """A member for reading a split of that part."""
+        return member(self.uri, self.timeout_ms, self.shard)
 
     def listing(self, selection: Selection) -> Listing:
         return listing(self.client, selection)
