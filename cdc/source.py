@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -167,7 +167,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted.start is not None:
             edge = timestamp.before(wanted.start)
         begin = beginning if wanted.copies else streaming
-        return begin(edge, source.name, self._selection.text).to_json()
+        offset = begin(edge, source.name, self._selection.text, source.shards)
+        # What begins now does so behind the transactions that a read would see now.
+        late = source.late(edge) if wanted.start is None else ()
+        return replace(offset, late=late).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -218,12 +221,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return offset
 
+    def _open(self, shard: str) -> Member:
+        return self._planner().source.open(shard)
+
     def _planner(self) -> Planner:
         if self._known_planner is None:
             options, source = self._options, _source(self._options)
             self._known_planner = Planner(
                 source,
-                source.open,
+                self._open,
                 self._selection,
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],

@@ -13,6 +13,10 @@ full names, so the offset does not grow with the number of documents or collecti
   replaced without row events, or they were not selected before. Until their turn comes (before the
   sweep goes on) none of their events are emitted.
 
+`shards` are those whose changes have been read up to T; a replica set is one without a name. `late`
+holds, by shard, the times behind T of events that belong before it and have been emitted: a
+transaction across shards is seen from its commit timestamp on, but each shard tells of it at a time
+of its own, a little later. So a batch holds such a transaction whole, as a read at T does.
 `silent` lists the shards that do not tell of the DDL that ended the batch, because another does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
@@ -35,6 +39,8 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY
 
 VERSION = 1
+
+Times = tuple[tuple[str, tuple[Timestamp, ...]], ...]  # by shard, none for those without any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,11 @@ class Offset:
     again: tuple[Namespace, ...] = ()
     scans: tuple[Scan, ...] = ()
     silent: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ("",)
+    late: Times = ()
+
+    def late_of(self, shard: str) -> tuple[Timestamp, ...]:
+        return dict(self.late).get(shard, ())
 
     @property
     def is_streaming(self) -> bool:
@@ -96,6 +107,8 @@ class Offset:
             "again": [str(namespace) for namespace in self.again],
             "scans": [_scan_to_json(scan) for scan in self.scans],
             "silent": list(self.silent),
+            "shards": list(self.shards),
+            "late": {shard: [timestamp.text(at) for at in times] for shard, times in self.late},
         }
 
     def described(self) -> dict[str, Any]:
@@ -126,6 +139,11 @@ class Offset:
                 again=tuple(Namespace.parse(name) for name in data["again"]),
                 scans=tuple(_scan_from_json(scan) for scan in data["scans"]),
                 silent=tuple(_text(shard) for shard in data["silent"]),
+                shards=tuple(_text(shard) for shard in data["shards"]),
+                late=tuple(
+                    (shard, tuple(timestamp.parse(at) for at in times))
+                    for shard, times in data["late"].items()
+                ),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -137,14 +155,18 @@ class Offset:
         return offset
 
 
-def beginning(time: Timestamp, source: str, selection: str) -> Offset:
+def beginning(
+    time: Timestamp, source: str, selection: str, shards: tuple[str, ...] = ("",)
+) -> Offset:
     """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
-    return Offset(time, source, selection, swept="")
+    return Offset(time, source, selection, swept="", shards=shards)
 
 
-def streaming(time: Timestamp, source: str, selection: str) -> Offset:
+def streaming(
+    time: Timestamp, source: str, selection: str, shards: tuple[str, ...] = ("",)
+) -> Offset:
     """Where a run without a snapshot starts: every change after `time`."""
-    return Offset(time, source, selection)
+    return Offset(time, source, selection, shards=shards)
 
 
 # --- advancing -----------------------------------------------------------------------------------
@@ -198,17 +220,18 @@ def reselect(
     `added`: the collections at `time` that only the new selection names. They are copied while the
     others go on; one that is no longer selected stops here, copied or not.
     """
-    again = {name for name in start.again if selection.matches(name)}
-    again |= {name for name in added if _reached(start, name)}
+    again = tuple(name for name in start.again if selection.matches(name))
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    return replace(
-        _at(start, time),
-        selection=selection.text,
-        copying=copying,
-        again=tuple(sorted(again, key=str)),
-    )
+    offset = replace(_at(start, time), selection=selection.text, copying=copying, again=again)
+    return begin_again(offset, added)
+
+
+def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
+    """The offset with these collections to be copied; the sweep finds those behind it by itself."""
+    again = {*offset.again, *(name for name in names if _reached(offset, name))}
+    return replace(offset, again=tuple(sorted(again, key=str)))
 
 
 def begun_again(start: Offset, end: Offset) -> list[Namespace]:
@@ -218,7 +241,8 @@ def begun_again(start: Offset, end: Offset) -> list[Namespace]:
 
 def _at(start: Offset, time: Timestamp) -> Offset:
     """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
-    return replace(start, time=time, scans=(), silent=())
+    late = start.late if time == start.time else ()
+    return replace(start, time=time, scans=(), silent=(), late=late)
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:

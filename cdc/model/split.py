@@ -59,6 +59,9 @@ class SnapshotSplit:
 class StreamSplit:
     """The change events with after < clusterTime ≤ upto that pass `pipeline`.
 
+    But for those at a time in `told`, which an earlier batch has told, and with those at a time in
+    `late`, behind `upto`: see `late` of the offset.
+
     `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
     `database` is the scope of the stream, None for the whole deployment. With `only`, events of
     other namespaces are dropped by the reader: under a collation the server's own comparison of
@@ -74,6 +77,19 @@ class StreamSplit:
     only: Namespace | None = None
     collections: str = ""
     shard: str = ""
+    late: tuple[Timestamp, ...] = ()
+    told: tuple[Timestamp, ...] = ()
+
+    @property
+    def last(self) -> Timestamp:
+        """The time that the reader of the split has to pass."""
+        return max(self.upto, *self.late) if self.late else self.upto
+
+    def holds(self, time: Timestamp) -> bool:
+        """Whether events at that time belong to the split."""
+        if time <= self.after or time in self.told:
+            return False
+        return time <= self.upto or time in self.late
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,14 @@ class Member:
             dict(command), codec_options=RAW, session=self._session
         )
 
+    def hello(self) -> dict[str, Any]:
+        return hello(self._client)
+
+    def advance(self, cluster_time: Mapping[str, Any]) -> None:
+        """Passes on the `$clusterTime` that another server has told, as a router does: before that
+        a server refuses to be asked for later times than it knows of."""
+        self._session.advance_cluster_time(cluster_time)
+
     def kill_cursor(self, namespace: str, cursor: int) -> None:
         """Frees a cursor. A failure leaves it to the server's own timeout."""
         db, _, coll = namespace.partition(".")
@@ -132,11 +140,15 @@ class Member:
         self._session.end_session()
 
 
-def member(uri: str, timeout_ms: int, shard: str = "") -> Member:
-    """The member that the read preference of `uri` picks now. Raises SourceUnreachable."""
+def member(
+    uri: str, timeout_ms: int, shard: str = "", preference: _ServerMode | None = None
+) -> Member:
+    """The member that a read preference, that of `uri` if none is given, picks now.
+
+    Raises the driver's errors.
+    """
     client = connect(uri, timeout_ms, shard)
-    preference: _ServerMode = client.read_preference
-    me = hello(client, read_preference=preference).get("me")
+    me = hello(client, read_preference=preference or client.read_preference).get("me")
     if me is None:  # not a replica set: the client itself is the only way to it
         return Member(client, client.start_session(causal_consistency=False))
     direct = _direct(resolve(uri), timeout_ms, me, os.getpid())

@@ -9,7 +9,9 @@ on the move are seen, whatever the shard key is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +19,18 @@ import bson
 import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import Primary
 
 from cdc.errors import HistoryLost, UnsuitableSource
 from cdc.model.key import merge_key
-from cdc.model.offset import Copying
+from cdc.model.offset import Copying, Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
-from cdc.mongo.client import RAW, Client, Member, connect, translated
+from cdc.mongo import settled
+from cdc.mongo.client import RAW, TIME_UNREADABLE, Client, Member, connect, translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.topology import ReplicaSet
 
@@ -55,23 +60,83 @@ class Cluster:
         return tuple(self.parts[shard] for shard in self.shards)
 
     def open(self, shard: str) -> Member:
-        """A member for reading a split of that shard."""
-        return self.parts[shard].open(shard)
+        """A member for reading a split of that shard. Raises HistoryLost if it is one no more."""
+        return self._part(shard).open(shard)
+
+    def _part(self, shard: str) -> ReplicaSet:
+        if shard not in self.parts:
+            raise removed([shard])
+        return self.parts[shard]
 
     # --- the live edge ---
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
-        """The newest time that every shard has reached for good, but never below `floor`. A shard
-        without writes makes one of its own every 10 s."""
-        return max(floor, min(part.live_edge(Timestamp(0, 0)) for part in self.parts.values()))
+        """The newest time that every shard has reached for good, and up to which every transaction
+        across them is decided; but never below `floor`."""
+        return max(floor, settled.edge(self.parts))
+
+    def late(self, time: Timestamp) -> Times:
+        """By shard, the times behind `time` of events that belong before it; see `Offset`. `time`
+        must not lie behind a live edge."""
+        return settled.late(self.parts, time)
 
     def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
         """A live edge at or after the listing's time; None if it cannot be had yet."""
         for shard, part in found.parts:
             if self.parts[shard].confirmed(part, patience) is None:
                 return None
-        edge = self.live_edge(Timestamp(0, 0))
-        return edge if edge >= found.time else None
+        deadline = time.monotonic() + patience
+        while True:
+            edge = settled.edge(self.parts, found.time)
+            if edge >= found.time:
+                return edge
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.005)
+
+    # --- shards that come and go ---
+
+    def current(self, reached: Timestamp) -> Cluster:
+        """The cluster as it is at some moment after `reached`, a time that every shard has
+        reached; itself, if its shards are the same."""
+        with self._behind_the_shards() as session:
+            parts = _parts(self.uri, self.timeout_ms, self._metadata("shards", {}, session=session))
+        return self if parts == self.parts else replace(self, parts=parts)
+
+    def require_told(self, offset: Offset) -> None:
+        """Raises HistoryLost if a shard that was removed had more to tell than `offset` holds."""
+        gone = [shard for shard in offset.shards if shard not in self.parts]
+        if any(self._owned_something(shard, offset.time) for shard in gone):
+            raise removed(gone)
+
+    def _owned_something(self, shard: str, at: Timestamp) -> bool:
+        """Whether documents of the shard may have changed at a later time."""
+        concern = {"level": "snapshot", "atClusterTime": at}
+        for coll, query in (("chunks", {"shard": shard}), ("databases", {"primary": shard})):
+            find = {"find": coll, "filter": query, "limit": 1, "readConcern": concern}
+            try:
+                with self._behind_the_shards() as session:
+                    reply = self.client.get_database("config").command(find, session=session)
+            except pymongo.errors.PyMongoError as error:
+                if getattr(error, "code", None) not in TIME_UNREADABLE:
+                    raise translated(error, f"Asking what shard '{shard}' held") from error
+                return True  # nobody knows any more
+            if reply["cursor"]["firstBatch"]:
+                return True
+        return False
+
+    @contextmanager
+    def _behind_the_shards(self) -> Iterator[ClientSession]:
+        """A session with the metadata's server, whose answers are of a moment after all that has
+        been read: by it the server learns the time of the shards, and what it does next is later.
+        """
+        part = next(iter(self.parts.values()))
+        with self.client.start_session(causal_consistency=False) as session:
+            try:
+                session.advance_cluster_time(part.client.admin.command("ping")["$clusterTime"])
+            except pymongo.errors.PyMongoError as error:
+                raise translated(error, "Asking the shards for their time") from error
+            yield session
 
     # --- metadata ---
 
@@ -115,7 +180,7 @@ class Cluster:
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """At most `most` adjacent ranges, none of them larger than `split_bytes` on any shard."""
         if copying.shard:
-            return self.parts[copying.shard].ranges(copying, most, split_bytes)
+            return self._part(copying.shard).ranges(copying, most, split_bytes)
         found = [part.ranges(copying, most, split_bytes) for part in self.parts.values()]
         uppers = (key_range.upper for ranges in found for key_range in ranges)
         cuts = {merge_key(cut): cut for cut in uppers if cut != MAX_KEY}
@@ -189,15 +254,15 @@ class Cluster:
         if not found:
             return None  # dropped since: the incarnation is void, with or without a version
         collection = found[0]
-        newest = self._metadata("chunks", {"uuid": uuid, "shard": shard}, [("lastmod", -1)], 1)
+        newest = self._metadata(
+            "chunks", {"uuid": uuid, "shard": shard}, sort=[("lastmod", -1)], limit=1
+        )
         version = newest[0]["lastmod"] if newest else Timestamp(0, 0)
         return {"e": collection["lastmodEpoch"], "t": collection["timestamp"], "v": version}
 
-    def _metadata(
-        self, coll: str, query: dict[str, Any], order: Any = None, limit: int = 0
-    ) -> list[dict[str, Any]]:
+    def _metadata(self, coll: str, query: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
         try:
-            return list(_metadata_of(self.client)[coll].find(query, sort=order, limit=limit))
+            return list(_metadata_of(self.client)[coll].find(query, **how))
         except pymongo.errors.PyMongoError as error:
             raise translated(error, f"Reading config.{coll}") from error
 
@@ -206,8 +271,10 @@ Source = ReplicaSet | Cluster
 
 
 def _metadata_of(client: Client) -> Database[dict[str, Any]]:
-    """Only what no failover can take back."""
-    return client.get_database("config", read_concern=ReadConcern("majority"))
+    """The newest that no failover can take back."""
+    return client.get_database(
+        "config", read_preference=Primary(), read_concern=ReadConcern("majority")
+    )
 
 
 def discover(uri: str, timeout_ms: int) -> Cluster:
@@ -225,7 +292,18 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",
             "Name a mongos or the config servers in 'uri', or leave the option out.",
         )
-    parts = {
+    parts = _parts(uri, timeout_ms, shards)
+    return Cluster(uri, timeout_ms, f"cluster {version['clusterId']}", parts)
+
+
+def removed(shards: list[str]) -> HistoryLost:
+    return HistoryLost(
+        f"Shard {', '.join(shards)} was removed, and not all that it had to tell has been read.",
+        "Start with a new checkpoint and new tables.",
+    )
+
+
+def _parts(uri: str, timeout_ms: int, shards: list[dict[str, Any]]) -> dict[str, ReplicaSet]:
+    return {
         entry["_id"]: ReplicaSet(uri, timeout_ms, entry["_id"], entry["host"]) for entry in shards
     }
-    return Cluster(uri, timeout_ms, f"cluster {version['clusterId']}", parts)

@@ -23,14 +23,23 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model import timestamp
-from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, reselect
+from cdc.model.offset import (
+    Copying,
+    Offset,
+    Replaced,
+    Scan,
+    Times,
+    advance,
+    begin_again,
+    reselect,
+)
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import KeyRange, Split, StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
-from cdc.mongo.splits import control_split, scan_splits, stream_splits
+from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
@@ -73,11 +82,39 @@ class Planner:
     retry_seconds: float
     copies: bool = True
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
+    _late: dict[Timestamp, Times] = field(default_factory=dict)
 
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
-        if start.selection != self.selection.text:
-            return self._reselected(start)
+        while True:
+            end = self._end_of(start)
+            # Shards are looked up behind the end: one that joins later has nothing to tell of it.
+            current = self.source if end == start else self.source.current(end.time)
+            if current is self.source:
+                return end
+            self.source = current
+
+    def _end_of(self, start: Offset) -> Offset:
+        self.source.require_told(start)
+        is_same = start.selection == self.selection.text
+        end = self._selected(start) if is_same else self._reselected(start)
+        if end.time == start.time:  # no changes in it
+            return replace(end, late=start.late, shards=start.shards)
+        end = replace(end, late=self._late_at(end.time), shards=self.source.shards)
+        joined = set(self.source.shards) - set(start.shards)
+        return self._joined(start, end, joined) if joined else end
+
+    def _joined(self, start: Offset, end: Offset, joined: set[str]) -> Offset:
+        """A shard that joins may bring collections along that no event has told of."""
+        _log.warning("shards that joined: %s", ", ".join(sorted(joined)))
+        if not self.copies:
+            return end
+        found = self.source.listing(self.selection).collections
+        brought = {c.namespace for c in found if c.shard in joined}
+        scanned = {scan.copying.namespace for scan in end.scans}
+        return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
+
+    def _selected(self, start: Offset) -> Offset:
         sweep, edge = self._sweep_and_edge(start)
         found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
         if found is not None and not found.ddl:
@@ -191,8 +228,11 @@ class Planner:
             return None
         slim = {"ns": 1, "to": 1, "operationType": 1, "clusterTime": 1}
         stages = pipeline.pipeline(conditions, slim)
-        split = StreamSplit(start.time, edge, selection.database, stages)
-        firsts = {shard: self._first(replace(split, shard=shard)) for shard in self.source.shards}
+        reach = replace(start, time=edge, late=self._late_at(edge))
+        firsts = {
+            shard: self._first(span(start, reach, shard, selection, stages))
+            for shard in self.source.shards
+        }
         events = {shard: event for shard, event in firsts.items() if event is not None}
         if not events:
             return None
@@ -209,6 +249,11 @@ class Planner:
         read = stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds)
         return next((events[0].raw for events in read), None)
 
+    def _late_at(self, time: Timestamp) -> Times:
+        if time not in self._late:
+            self._late = {time: self.source.late(time)}
+        return self._late[time]
+
     def _cut_at(self, found: _Found, start: Offset, selection: Selection) -> Offset:
         replaced = replaced_by(list(found.ddl.values()), selection)
         silent = tuple(s for s, event in found.ddl.items() if not self.source.tells(s, event))
@@ -218,7 +263,7 @@ class Planner:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*stream_splits(start, end, self.source.shards)]
+        found: list[Split] = [*stream_splits(start, end)]
         for scan in end.scans:
             known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
             found += scan_splits(scan, end.time, known)

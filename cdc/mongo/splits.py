@@ -21,11 +21,28 @@ from cdc.mongo.enumerator import Listing
 _ALL = 2**31 - 1
 
 
-def stream_splits(start: Offset, end: Offset, shards: tuple[str, ...]) -> list[StreamSplit]:
+def stream_splits(start: Offset, end: Offset) -> list[StreamSplit]:
     """The changes of the batch: whole collections, and the copied part of the one being copied."""
     if end.time <= start.time:
         return []
-    return [split for shard in shards for split in _of_shard(start, end, shard)]
+    return [split for shard in end.shards for split in _of_shard(start, end, shard)]
+
+
+def span(
+    start: Offset, end: Offset, shard: str, selection: Selection, stages: bytes
+) -> StreamSplit:
+    """What passes `stages` of what a shard tells of the time between two offsets."""
+    told = start.late_of(shard)
+    return StreamSplit(
+        start.time,
+        end.time,
+        selection.database,
+        stages,
+        collections=selection.text,
+        shard=shard,
+        late=tuple(time for time in end.late_of(shard) if time not in told),
+        told=told,
+    )
 
 
 def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
@@ -37,14 +54,7 @@ def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
-    whole = StreamSplit(
-        start.time,
-        end.time,
-        selection.database,
-        pipeline.pipeline(conditions),
-        collections=start.selection,
-        shard=shard,
-    )
+    whole = span(start, end, shard, selection, pipeline.pipeline(conditions))
     if below is None or copying is None or collation is None:
         return [whole]
     stages = pipeline.pipeline([below])

@@ -208,7 +208,7 @@ class _Cursor:
 
     def __init__(self, member: Member, split: StreamSplit, images: Images) -> None:
         self._member, self._split, self._images = member, split, images
-        self.complete = split.upto <= split.after
+        self.complete = split.last <= split.after
         self.operation_time = split.after
         self._wait_ms, self._moved, self._reached = 1, time.monotonic(), split.after
         self._id, self._namespace = 0, ""
@@ -258,10 +258,9 @@ class _Cursor:
 
     def _takes(self, event: RawBSONDocument) -> bool:
         moment = event["clusterTime"]
-        if moment > self._split.upto:
+        if moment > self._split.last:
             self.complete = True
-            return False
-        if moment <= self._split.after or event["operationType"] == "invalidate":
+        if not self._split.holds(moment) or event["operationType"] == "invalidate":
             return False
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
@@ -271,8 +270,8 @@ class _Cursor:
             self._invalidated(events[-1])
             return
         reached = token.time_of(cursor["postBatchResumeToken"]["_data"])
-        upto = self._split.upto
-        self.complete = reached > upto or (not events and reached >= upto)
+        last = self._split.last
+        self.complete = reached > last or (not events and reached >= last)
         self._pace(bool(events), reached)
 
     def _invalidated(self, event: RawBSONDocument) -> None:
@@ -282,7 +281,7 @@ class _Cursor:
         the second case the token to start after lies at `after`, below `upto`: an empty reply at
         `upto` still means that this cursor has passed everything before it.
         """
-        if event["clusterTime"] >= self._split.upto:
+        if event["clusterTime"] >= self._split.last:
             self.complete = True
         else:
             self._open({"startAfter": event["_id"]})

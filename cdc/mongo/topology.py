@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo.read_preferences import Nearest
+from pymongo.read_preferences import Nearest, Primary
 
 from cdc.errors import UnsuitableSource
-from cdc.model.offset import Copying
+from cdc.model.offset import Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
 from cdc.mongo.client import Client, Member, connect, hello, hello_of, member, translated
@@ -47,6 +47,10 @@ class ReplicaSet:
         """A member for reading a split of that part."""
         return member(self.uri, self.timeout_ms, self.shard)
 
+    def primary(self) -> Member:
+        """The member that knows most; it answers also when it is the primary no more."""
+        return member(self.uri, self.timeout_ms, self.shard, Primary())
+
     def listing(self, selection: Selection) -> Listing:
         return listing(self.client, selection)
 
@@ -57,6 +61,17 @@ class ReplicaSet:
     def tells(self, shard: str, event: RawBSONDocument) -> bool:
         """Whether a DDL event of that part is to be told, or another part tells it too."""
         return True
+
+    def late(self, time: Timestamp) -> Times:
+        """By shard, the times behind `time` of events that belong before it; see `Offset`."""
+        return ()
+
+    def current(self, reached: Timestamp) -> ReplicaSet:
+        """The source as it is at some moment after `reached`: itself, if its parts are the same."""
+        return self
+
+    def require_told(self, offset: Offset) -> None:
+        """Raises HistoryLost if a part that is gone had more to tell than the offset says."""
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
         """The newest majority-committed time that any member knows, but never below `floor`.

@@ -118,6 +118,14 @@ VERSION_1 = {
         again=(name("log.a-b.c"), name("shop.carts")),
     ),
     "streaming": Offset(at(7), "rs0", r"shop\..*,log.a-b.c"),
+    "of_a_cluster": Offset(
+        at(7),
+        "cluster 65a1",
+        r"shop\..*,log.a-b.c",
+        silent=("s2",),
+        shards=("s1", "s2"),
+        late=(("s2", (Timestamp(1767225600, 8), Timestamp(1767225601, 1))),),
+    ),
 }
 
 
@@ -150,6 +158,9 @@ FOREIGN: dict[str, Any] = {
     "a copy that is a text": {"copying": "shop.a"},
     "a copy that is false": {"copying": False},
     "scans that are no list": {"scans": {}},
+    "shards that are no list": {"shards": "s1"},
+    "late times that are none": {"late": {"s1": ["yesterday"]}},
+    "late times without a shard": {"late": ["1767225600:8"]},
     "no list of scans": {"scans": None},
     "a scan that is a text": {"scans": ["shop.a"]},
     "a scan without its end": {"scans": [VERSION_1["again_while_copying"].to_json()["copying"]]},
@@ -274,7 +285,8 @@ def test_a_run_without_a_snapshot_begins_with_everything_passed() -> None:
 
 def test_a_batch_without_a_scan_moves_the_time_alone() -> None:
     for offset in (START, STREAMING, *VERSION_1.values()):
-        assert advance(offset, at(99)) == replace(offset, time=at(99), scans=())
+        expected = replace(offset, time=at(99), scans=(), silent=(), late=())
+        assert advance(offset, at(99)) == expected
 
 
 def test_a_collection_scanned_in_part_is_copied_up_to_its_frontier_and_not_passed() -> None:

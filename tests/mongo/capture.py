@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +33,7 @@ from cdc.model.key import merge_key
 from cdc.model.offset import Offset, beginning, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
-from cdc.mongo import topology
+from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.planner import Planner
@@ -137,7 +137,9 @@ class Capture:
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
         begin = beginning if mode == "initial" else streaming
-        self.offset = begin(self.now(), self.source.name, self.selection.text)
+        edge = self.now()
+        offset = begin(edge, self.source.name, self.selection.text, self.source.shards)
+        self.offset = replace(offset, late=self.source.late(edge))
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
@@ -151,8 +153,16 @@ class Capture:
         parts = list(self.source.parts.values()) if isinstance(self.source, Cluster) else []
         clients = [part.client for part in parts or [self.source]]
         time_seen = max(client.admin.command("ping")["operationTime"] for client in clients)
-        until(lambda: self.source.live_edge(NEVER) >= time_seen)
-        return self.source.live_edge(time_seen)
+        edges: list[Timestamp] = []
+
+        def reached() -> bool:
+            parts = self.source.parts if isinstance(self.source, Cluster) else None
+            edge = settled.edge(parts, time_seen) if parts else self.source.live_edge(NEVER)
+            edges.append(edge)
+            return edge >= time_seen
+
+        until(reached)
+        return edges[-1]
 
     def plan(self) -> Offset:
         """The end of the next batch, whatever it is: the server is given time to confirm first."""

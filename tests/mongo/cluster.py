@@ -6,6 +6,7 @@ the commands below to the config server and the shards.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -23,8 +24,6 @@ MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
 QUICK = {
     "enableTestCommands": True,
-    # A shard that nobody writes to lets time pass ten times as often as usual.
-    "periodicNoopIntervalSecs": 1,
     "orphanCleanupDelaySecs": 0,
 }
 
@@ -115,6 +114,10 @@ class Cluster:
             self._time = session.cluster_time
         return reply
 
+    def transaction(self, db: str, **commands: list[Document]) -> Transaction:
+        """Sends these commands to these shards, as one transaction of a router, and prepares it."""
+        return Transaction(self, db, commands)
+
     def _version(self, shard: str, namespace: str) -> Document:
         found = self.metadata["collections"].find_one({"_id": namespace})
         assert found is not None
@@ -163,3 +166,42 @@ class Cluster:
         if high is not None:
             command["max"] = high
         self.configure(command)
+
+
+class Transaction:
+    """A transaction across shards, prepared on each. A coordinator would commit it at the greatest
+    of the times at which it was prepared."""
+
+    def __init__(self, cluster: Cluster, db: str, commands: dict[str, list[Document]]) -> None:
+        lsid = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
+        self._cluster, self._sessions = cluster, {}
+        for shard, statements in commands.items():
+            # A session of the driver's with the identity that the router gives it on every shard.
+            session = cluster.clients[shard].start_session(causal_consistency=False)
+            session.session_id.update(lsid)
+            self._sessions[shard] = session
+            for number, statement in enumerate(statements):
+                coll = next(iter(statement.values()))
+                versioned = {"shardVersion": cluster._version(shard, f"{db}.{coll}")}
+                starting = {"startTransaction": True} if number == 0 else {}
+                self._run(shard, db, {**statement, **versioned, **starting})
+        prepared = [self._end(shard, "prepareTransaction") for shard in commands]
+        self.time: bson.Timestamp = max(reply["prepareTimestamp"] for reply in prepared)
+
+    def commit(self, *shards: str) -> None:
+        """On these shards, one after the other; on all if none is named."""
+        for shard in shards or self._sessions:
+            self._end(shard, "commitTransaction", commitTimestamp=self.time)
+
+    def abort(self) -> None:
+        for shard in self._sessions:
+            self._end(shard, "abortTransaction")
+
+    def _end(self, shard: str, how: str, **more: Any) -> Document:
+        return self._run(shard, "admin", {how: 1, **more, **MAJORITY})
+
+    def _run(self, shard: str, db: str, command: Document) -> Document:
+        numbered = {**command, "txnNumber": bson.Int64(1), "autocommit": False}
+        reply = self._cluster.clients[shard][db].command(numbered, session=self._sessions[shard])
+        assert not reply.get("writeErrors"), reply
+        return reply

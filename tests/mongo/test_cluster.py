@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import bson
 import pytest
@@ -13,11 +14,13 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model.key import merge_key
+from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
-from tests.mongo.capture import RAW, Capture, Contents, Document
+from cdc.mongo import settled
+from tests.mongo.capture import RAW, Batch, Capture, Contents, Document
 from tests.mongo.capture import replayed as replay
-from tests.mongo.cluster import HIGHEST, LOWEST, Cluster
+from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
 
 _numbers = itertools.count(1)
 
@@ -111,7 +114,7 @@ class Orders:
 def same(pipeline: Capture, orders: Orders) -> None:
     held = replayed(pipeline, orders)
     assert held == orders.contents()
-    told = [(row.position, row.key) for row in pipeline.rows]
+    told = [(row.position, row.coll, row.key) for row in pipeline.rows]
     assert len(set(told)) == len(told), "a row was told twice"
 
 
@@ -215,3 +218,151 @@ def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -
     pipeline.run()
     assert len(pipeline.rows) == 60
     assert len({bson.decode(bytes(row.after))["h"] for row in pipeline.rows}) == 60  # type: ignore[arg-type]
+
+
+# --- transactions across shards -----------------------------------------------------------------
+
+
+def insert(*documents: Document) -> Document:
+    return {"insert": "orders", "documents": list(documents)}
+
+
+def update(_id: int, **changed: Any) -> Document:
+    return {"update": "orders", "updates": [{"q": {"_id": _id}, "u": {"$set": changed}}]}
+
+
+def delete(_id: int) -> Document:
+    return {"delete": "orders", "deletes": [{"q": {"_id": _id}, "limit": 1}]}
+
+
+def touching_both(cluster: Cluster, db: str) -> Transaction:
+    """A transaction that changes, removes and inserts a document on each shard."""
+    new = [{"_id": 1000 + region, "region": region, "number": 1000} for region in (1, 6)]
+    return cluster.transaction(
+        db,
+        s1=[update(1, n=-1), delete(11), insert(new[0])],
+        s2=[update(6, n=-1), delete(16), insert(new[1])],
+    )
+
+
+@pytest.mark.parametrize("first", ["s1", "s2"])
+def test_a_transaction_across_shards_is_whole_in_one_batch_wherever_a_batch_ends(
+    cluster: Cluster, db: str, first: str
+) -> None:
+    """Guards: a read sees it from its commit timestamp on, the shards tell of it later, each at a
+    time of its own."""
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    transaction = touching_both(cluster, db)
+    orders.update(2)
+    orders.update(7)
+    undecided = settled_batch(pipeline)
+    assert undecided.end.time < transaction.time
+    assert not transactional(undecided)
+    second = {"s1": "s2", "s2": "s1"}[first]
+    transaction.commit(first)
+    assert not transactional(settled_batch(pipeline)), "half a transaction"
+    orders.update(3)
+    transaction.commit(second)
+    later = cluster.transaction(db, s1=[update(4, n=-2)], s2=[update(9, n=-2)])
+    later.commit()
+    inside = pipeline.read(ending(pipeline, lambda: transaction.time))
+    assert sorted(transactional(inside)) == sorted(["delete", "update", "insert"] * 2)
+    assert dict(inside.end.late).keys() == {"s1", "s2"}, "both shards tell of it behind the batch"
+    assert_as_of_its_time(pipeline, orders)
+    again = capture(cluster, orders.full)
+    again.offset = inside.start
+    assert sorted(again.read(inside.end).rows) == sorted(inside.rows), "a replay tells the same"
+    orders.update(1)
+    rest = [row for batch in pipeline.run() for row in batch.rows]
+    assert sorted(row.key for row in rest if row.txn) == ["4", "9"], "the later one, and no more"
+    same(pipeline, orders)
+
+
+def test_a_transaction_that_a_copy_has_read_is_not_told_by_the_stream(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: the copy ends at a time at which the transaction is in doubt; of what was below the
+    frontier the stream tells, of the rest it does not."""
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full, documents_per_split=8, splits_per_batch=1)
+    pipeline.batch()
+    assert pipeline.offset.copying
+    below = bson.decode(pipeline.offset.copying.below)["_id"]
+    assert 11 < below <= 16
+
+    def happen() -> Timestamp:
+        transaction = touching_both(cluster, db)
+        transaction.commit()
+        return transaction.time
+
+    inside = pipeline.read(ending(pipeline, happen))
+    assert inside.snapshot_splits
+    assert inside.end.late
+    assert sorted(transactional(inside)) == ["delete", "update", "update"], "11, 1 and 6"
+    assert 16 not in inside.ids("read"), "deleted by the transaction before it was read"
+    assert_as_of_its_time(pipeline, orders)
+    rest = [row for batch in pipeline.run() for row in batch.rows]
+    assert not [row for row in rest if row.txn]
+    same(pipeline, orders)
+
+
+def test_a_collection_born_in_doubt_is_not_taken_for_copied(cluster: Cluster, db: str) -> None:
+    """Guards: the survey of a batch asks for what is told late as well."""
+    orders = Orders(cluster, db, count=10)
+    cluster.shard_collection(db, "zebras", {"region": 1})
+    cluster.drop_collection(db, "zebras")
+    pipeline = capture(cluster, f"{db}\\..*")
+
+    def happen() -> Timestamp:
+        cluster.shard_collection(db, "zebras", {"region": 1})
+        cluster.move(db, "zebras", {"region": 5}, "s2", {"region": HIGHEST})
+        born = [{"insert": "zebras", "documents": [{"_id": r, "region": r}]} for r in (1, 6)]
+        transaction = cluster.transaction(db, s1=[born[0]], s2=[born[1]])
+        transaction.commit()
+        return transaction.time
+
+    first = pipeline.read(ending(pipeline, happen))
+    assert first.end.late
+    pipeline.run()
+    told = [(row.op, row.key) for row in pipeline.rows if row.coll == "zebras" and row.key]
+    assert sorted(told) in ([("insert", "1"), ("insert", "6")], [("read", "1"), ("read", "6")])
+    same(pipeline, orders)
+
+
+def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> None:
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    transaction = touching_both(cluster, db)
+    transaction.abort()
+    orders.update(1)
+    pipeline.run()
+    assert not [row for row in pipeline.rows if row.txn]
+    same(pipeline, orders)
+
+
+def ending(pipeline: Capture, happen: Callable[[], Timestamp]) -> Offset:
+    """The end of a batch at the time that `happen` gives when the live edge is asked for."""
+    with patch.object(settled, "edge", lambda parts, at_least=None: happen()):
+        return pipeline.plan_now()
+
+
+def settled_batch(pipeline: Capture) -> Batch:
+    """A batch up to the live edge, while a transaction is undecided."""
+    return pipeline.read(pipeline.plan_now())
+
+
+def transactional(batch: Batch) -> list[str]:
+    return [row.op for row in batch.rows if row.txn]
+
+
+def assert_as_of_its_time(pipeline: Capture, orders: Orders) -> None:
+    offset = pipeline.offset
+    below = 10**9
+    if offset.copying:
+        below = bson.decode(offset.copying.below)["_id"]
+    held = orders.contents(offset.time)
+    expected = {key: doc for key, doc in held.items() if bson.decode(doc)["_id"] < below}
+    assert replayed(pipeline, orders) == expected

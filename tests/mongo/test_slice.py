@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_an_event_at_the_lower_time_is_out_and_one_at_the_upper_time_is_in(
     capture("a").now()
     assert ids(slice_of(coll, times[1], times[3]), opener) == [2, 3]
     assert ids(slice_of(coll, times[1], times[1]), opener) == []
+
+
+def test_a_late_event_is_in_whatever_lies_between_and_one_told_before_is_out(
+    capture: Begin, database: Database[Document], opener: Any
+) -> None:
+    """Guards: the slice is complete behind the last of them, replies later, not behind T1."""
+    coll = filled(database, "a", [])
+    times = written(coll, [{"_id": i} for i in range(4)])
+    coll.insert_many([{"_id": n} for n in range(100, 1400)])
+    late = written(coll, [{"_id": "late"}, {"_id": "not ours"}])[0]
+    capture("a").now()
+    split = replace(slice_of(coll, times[0], times[2]), late=(late,), told=(times[1],))
+    assert ids(split, opener) == [2, "late"]
 
 
 def test_the_last_event_before_a_boundary_arrives_on_an_idle_server(
