@@ -38,6 +38,7 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Examination, Wanted, check, examine
+from cdc.mongo.scan import Documents
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
 
@@ -313,15 +314,11 @@ def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterat
 
 def _documents(
     split: SnapshotSplit, options: Mapping[str, Any], patience: float, may_be_void: bool
-) -> Iterator[snapshot.Documents]:
-    if not options["shards.direct"]:
-        opener = partial(_opener(options), "")
-        yield from snapshot.read(opener, split, patience, may_be_void)
-        return
-    shards = cluster.discover(options["uri"], options["server.timeout.ms"])
-    for shard in shards.holders(split):
-        version = partial(shards.version, split, shard)
-        yield from snapshot.read(partial(shards.open, shard), split, patience, may_be_void, version)
+) -> Iterator[Documents]:
+    if options["shards.direct"]:
+        shards = cluster.discover(options["uri"], options["server.timeout.ms"])
+        return snapshot.read_shards(shards, split, patience, may_be_void)
+    return snapshot.read(partial(_opener(options), ""), split, patience, may_be_void)
 
 
 def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:

@@ -38,12 +38,14 @@ class Facts:
     `shared` lists what is told to more tables than its own: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
+    `departures` are the namespaces with a delete in a transaction: it may be half of a move.
     """
 
     watermark: Timestamp
     copying: Mapping[Namespace, Any]
     counts: Mapping[Namespace, Mapping[str, int]]
     exact_from: Mapping[Namespace, Timestamp]
+    departures: frozenset[Namespace]
     emptied: tuple[Emptied, ...]
     shared: frozenset[tuple[str | None, str | None]]
 
@@ -89,6 +91,9 @@ def read_facts(batch: DataFrame) -> Facts | None:
         copying={Namespace.parse(name): at for name, at in said.get("copying", {}).items()},
         counts=_counts(own),
         exact_from=_exact_from(own),
+        departures=frozenset(
+            Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.transactional
+        ),
         emptied=tuple(ddl for row in own if row.op in _EMPTYING for ddl in _emptied(row)),
         shared=frozenset(_shared(own)),
     )
@@ -100,6 +105,7 @@ def _groups(batch: DataFrame) -> DataFrame:
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     return batch.groupBy("db", "coll", "op").agg(
         F.count(F.lit(1)).alias("rows"),
+        F.count("txn").alias("transactional"),
         F.collect_list(told).alias("told"),
         # As numbers: "9:10" is after "9:9", and text says otherwise.
         F.max(

@@ -89,8 +89,9 @@ def write(
 
     Of each key the last change by position counts, and only if it is later than what the mirror
     holds. A row of an insert, update or replace without `after` changes nothing. Deletes match by
-    `key`. The position guard cannot see a key that is gone: rows older than a delete that an
-    earlier batch applied would bring it back, and it is the source's promise not to send them.
+    `key`, but for those that only tell where a document has moved from. The position guard cannot
+    see a key that is gone: rows older than a delete that an earlier batch applied would bring it
+    back, and it is the source's promise not to send them.
     """
     spark = batch.sparkSession
     document = batch.schema["after"].dataType
@@ -126,7 +127,10 @@ def _commit(namespace: Namespace, facts: Facts, batch_id: int, tables: Tables) -
 def _merge(batch: DataFrame, namespace: Namespace, facts: Facts, path: str) -> DeltaMergeBuilder:
     emptied_at = facts.emptied_at(namespace)
     tasks = math.ceil(facts.rows(namespace) / _ROWS_PER_TASK)
-    changes = _last_changes(batch, namespace, emptied_at, max(1, tasks))
+    rows = _rows(batch, namespace, emptied_at)
+    if namespace in facts.departures:
+        rows = _without_moves(rows)
+    changes = _last_changes(rows, max(1, tasks))
     image = {
         "key": "change.key",
         "document": "change.document",
@@ -148,10 +152,8 @@ def _merge(batch: DataFrame, namespace: Namespace, facts: Facts, path: str) -> D
     return merge
 
 
-def _last_changes(
-    batch: DataFrame, namespace: Namespace, emptied_at: str | None, tasks: int
-) -> DataFrame:
-    """One row per key: the last that says what has become of it, after the last emptying DDL."""
+def _rows(batch: DataFrame, namespace: Namespace, emptied_at: str | None) -> DataFrame:
+    """Those that say what has become of a key, after the last DDL that emptied the namespace."""
     rows = batch.where(
         (F.col("db") == F.lit(namespace.db))
         & (F.col("coll") == F.lit(namespace.coll))
@@ -160,6 +162,31 @@ def _last_changes(
     )
     if emptied_at is not None:
         rows = rows.where(F.col("position") > F.lit(emptied_at))
+    return rows
+
+
+def _without_moves(rows: DataFrame) -> DataFrame:
+    """A change of a shard key's value may move a document to another shard, by a transaction that
+    deletes it here and inserts it there: with another document key. The two shards tell of it at
+    times of their own, so the delete may come last; but both are in one batch.
+    """
+    change = F.struct("position", "document_key")
+    of_transactions = rows.where(F.col("txn").isNotNull())
+    arrivals, departures = (
+        of_transactions.where(F.col("op") == op).select("key", "txn", change.alias(op))
+        for op in ("insert", "delete")
+    )
+    moved = F.col("insert.document_key") != F.col("delete.document_key")
+    undone = F.col("insert.position") < F.col(
+        "delete.position"
+    )  # and moved on, or deleted for good
+    void = F.when(moved, F.col("delete.position")).when(undone, F.col("insert.position"))
+    voids = arrivals.join(departures, ["key", "txn"]).select("key", void.alias("position"))
+    return rows.join(F.broadcast(voids), ["key", "position"], "left_anti")
+
+
+def _last_changes(rows: DataFrame, tasks: int) -> DataFrame:
+    """One row per key, the last."""
     change = F.struct(
         "op",
         F.col("after").alias("document"),

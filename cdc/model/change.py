@@ -145,7 +145,10 @@ def _transaction(event: RawBSONDocument) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
-    return {"lsid": bytes(lsid["id"]).hex(), "number": int(event["txnNumber"])}
+    # A router's own transactions share their user's id and number, and have one more of their own.
+    own = lsid.get("txnUUID")
+    identity = bytes(lsid["id"]).hex() + ("" if own is None else f".{bytes(own).hex()}")
+    return {"lsid": identity, "number": int(event["txnNumber"])}
 
 
 def _description(event: RawBSONDocument, document_key: RawBSONDocument | None) -> str | None:

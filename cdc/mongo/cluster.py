@@ -32,6 +32,7 @@ from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
 from cdc.mongo import settled
 from cdc.mongo.client import RAW, TIME_UNREADABLE, Client, Member, connect, translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
+from cdc.mongo.scan import TimeUnreadable
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
@@ -75,6 +76,10 @@ class Cluster:
         across them is decided; but never below `floor`."""
         return max(floor, settled.edge(self.parts))
 
+    def present(self) -> Timestamp:
+        """A live edge that every shard can still be read at, however little history it keeps."""
+        return settled.edge(self.parts, lag_seconds=0)
+
     def late(self, time: Timestamp) -> Times:
         """By shard, the times behind `time` of events that belong before it; see `Offset`. `time`
         must not lie behind a live edge."""
@@ -87,7 +92,7 @@ class Cluster:
                 return None
         deadline = time.monotonic() + patience
         while True:
-            edge = settled.edge(self.parts, found.time)
+            edge = settled.edge(self.parts, at_least=found.time)
             if edge >= found.time:
                 return edge
             if time.monotonic() > deadline:
@@ -193,6 +198,12 @@ class Cluster:
             keys.append(MAX_KEY)
         return [KeyRange(low, high) for low, high in itertools.pairwise([copying.below, *keys])]
 
+    def lesser(self, namespace: Namespace, one: bytes, other: bytes) -> bytes:
+        """The lesser of two keys, or any of them if the collection is empty."""
+        if MAX_KEY in (one, other) or one == other:
+            return one if other == MAX_KEY else other
+        return next(iter(self._in_order(namespace, [one, other])), other)
+
     def _in_order(self, namespace: Namespace, keys: list[bytes]) -> list[bytes]:
         """Keys in the order of an index: a server's, so that there is no second opinion on it."""
         if len(keys) < 2:
@@ -219,7 +230,10 @@ class Cluster:
     # --- what a task reads ---
 
     def holders(self, split: SnapshotSplit) -> list[str]:
-        """The shards that owned some part of the collection at the split's time."""
+        """The shards that owned some part of the collection at the split's time.
+
+        Raises TimeUnreadable if that is not known any more.
+        """
         if split.shard:
             return [split.shard]
         owner = {
@@ -239,10 +253,7 @@ class Cluster:
         except pymongo.errors.PyMongoError as error:
             raise translated(error, f"Asking who held {split.namespace}") from error
         if None in found:
-            raise HistoryLost(
-                f"Who held {split.namespace} at {split.at} is not known any more.",
-                "Start with a new checkpoint and new tables.",
-            )
+            raise TimeUnreadable
         return sorted(found)
 
     def version(self, split: SnapshotSplit, shard: str) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from cdc.errors import HistoryLost, TransientError
 from cdc.model import timestamp
 from cdc.model.offset import (
     Copying,
@@ -87,12 +88,19 @@ class Planner:
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
         while True:
-            end = self._end_of(start)
+            try:
+                end = self._end_of(start)
+            except (HistoryLost, TransientError):  # of a shard that is one no more?
+                if not self._is_refreshed(start.time):
+                    raise
+                continue
             # Shards are looked up behind the end: one that joins later has nothing to tell of it.
-            current = self.source if end == start else self.source.current(end.time)
-            if current is self.source:
+            if end == start or not self._is_refreshed(end.time):
                 return end
-            self.source = current
+
+    def _is_refreshed(self, reached: Timestamp) -> bool:
+        known, self.source = self.source, self.source.current(reached)
+        return self.source is not known
 
     def _end_of(self, start: Offset) -> Offset:
         self.source.require_told(start)

@@ -26,8 +26,6 @@ from cdc.mongo.topology import ReplicaSet, majority
 
 _log = logging.getLogger(__name__)
 NEVER = Timestamp(0, 0)
-# Seconds that an idle shard may be behind the others before it is asked to let time pass.
-_COLD_SECONDS = 1
 _ASKED_MS = 300
 _PATIENCE_SECONDS = 30.0
 _TELLING_SECONDS = 10.0
@@ -36,10 +34,11 @@ _told: dict[str, float] = {}
 Parts = Mapping[str, ReplicaSet]
 
 
-def edge(parts: Parts, at_least: Timestamp = NEVER) -> Timestamp:
+def edge(parts: Parts, at_least: Timestamp = NEVER, lag_seconds: int = 1) -> Timestamp:
     """The newest time that a majority of every shard has reached, before any undecided transaction.
 
-    Shards without writes are asked to come along: to `at_least`, or if they lag.
+    A shard without writes is asked to let time pass: up to `at_least`, and if it is behind another
+    by `lag_seconds` (always asked, idle shards would go on making each other late).
     """
     with _primaries(parts) as members:
         hellos = {shard: member.hello() for shard, member in members.items()}
@@ -49,7 +48,7 @@ def edge(parts: Parts, at_least: Timestamp = NEVER) -> Timestamp:
         newest = max(at_least, *edges.values())
         known = max((hello["$clusterTime"] for hello in hellos.values()), key=_time_of)
         for shard, reached in edges.items():
-            if reached < at_least or newest.time - reached.time >= _COLD_SECONDS:
+            if reached < at_least or newest.time - reached.time >= lag_seconds:
                 edges[shard] = _asked(members[shard], newest, known) or reached
             _tell(shard, newest.time - edges[shard].time, "has not reached the time of the others")
         return min(_decided(shard, members[shard], each) for shard, each in edges.items())

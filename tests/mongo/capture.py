@@ -35,7 +35,7 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
 from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
-from cdc.mongo.cluster import Cluster
+from cdc.mongo.cluster import Cluster, Source
 from cdc.mongo.planner import Planner
 from tests.mongo.abilities import Abilities, abilities
 
@@ -120,10 +120,10 @@ class Capture:
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
         self.options = declared.parse({"uri": uri, "collections": collections, **defaults, **given})
         self.selection = Selection.parse(collections)
-        self.source = source._source(self.options)
+        found = source._source(self.options)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
-            self.source,
+            found,
             self._open,
             self.selection,
             2**20,
@@ -148,21 +148,24 @@ class Capture:
         again.batches = self.batches
         return again
 
+    @property
+    def source(self) -> Source:
+        """As the planner knows it: shards come and go."""
+        return self.planner.source
+
     def now(self) -> Timestamp:
         """A majority time at or after every write that the test has made."""
         parts = list(self.source.parts.values()) if isinstance(self.source, Cluster) else []
         clients = [part.client for part in parts or [self.source]]
         time_seen = max(client.admin.command("ping")["operationTime"] for client in clients)
         edges: list[Timestamp] = []
-
-        def reached() -> bool:
-            parts = self.source.parts if isinstance(self.source, Cluster) else None
-            edge = settled.edge(parts, time_seen) if parts else self.source.live_edge(NEVER)
-            edges.append(edge)
-            return edge >= time_seen
-
-        until(reached)
+        until(lambda: edges.append(self._edge(time_seen)) or edges[-1] >= time_seen)
         return edges[-1]
+
+    def _edge(self, at_least: Timestamp) -> Timestamp:
+        if isinstance(self.source, Cluster):
+            return settled.edge(self.source.parts, at_least)
+        return self.source.live_edge(NEVER)
 
     def plan(self) -> Offset:
         """The end of the next batch, whatever it is: the server is given time to confirm first."""
@@ -228,16 +231,23 @@ class Capture:
 def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     """What a sink holds: the last row of each key after the last DDL row that emptied it."""
     held: Contents = {}
+    rows = list(rows)
+    arrived = {_move(row): row.document_key for row in rows if row.op == "insert" and row.txn}
     for row in sorted(rows, key=lambda row: row.position):
         if row.op in EMPTYING:
             if (db, coll) in _emptied(row) or (db, None) in _emptied(row):
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
             if row.op == "delete":
-                held.pop(row.key, None)
+                if arrived.get(_move(row), row.document_key) == row.document_key:
+                    held.pop(row.key, None)  # else it has moved to another shard
             elif row.after is not None:
                 held[row.key] = bytes(row.after)  # type: ignore[arg-type]
     return held
+
+
+def _move(row: Change) -> Any:
+    return row.db, row.coll, row.key, tuple((row.txn or {}).values())
 
 
 def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:

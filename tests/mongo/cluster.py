@@ -6,6 +6,7 @@ the commands below to the config server and the shards.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -45,15 +46,37 @@ class Cluster:
         self.clients: dict[str, MongoClient[Document]] = {}
         self._open = ExitStack()
         self._time: Any = None
+        self._outside: dict[str, ReplicaSet] = {}
 
     def __enter__(self) -> Self:
         for server in (self.config, *self.shards.values()):
             self._open.enter_context(server)
             self.clients[server.name] = self._open.enter_context(server.client())
-        for name, shard in self.shards.items():
-            hosts = ",".join(member.host for member in shard.members)
-            self.configure({"_configsvrAddShard": f"{name}/{hosts}", "name": name})
+        for name in self.shards:
+            self._join(name)
         return self
+
+    def start(self, name: str) -> MongoClient[Document]:
+        """A replica set that may become a shard of this name."""
+        server = ReplicaSet(name=name, arguments=["--shardsvr"], set_parameters=QUICK)
+        self._open.enter_context(server)
+        self.clients[name] = self._open.enter_context(server.client())
+        self._outside[name] = server
+        return self.clients[name]
+
+    def add(self, name: str) -> None:
+        self.shards[name] = self._outside.pop(name)
+        self._join(name)
+
+    def _join(self, name: str) -> None:
+        hosts = ",".join(member.host for member in self.shards[name].members)
+        self.configure({"_configsvrAddShard": f"{name}/{hosts}", "name": name})
+
+    def remove(self, name: str) -> None:
+        """A shard that owns nothing any more."""
+        while self.configure({"_configsvrRemoveShard": name})["state"] != "completed":
+            time.sleep(0.05)
+        self._outside[name] = self.shards.pop(name)
 
     def __exit__(
         self,

@@ -5,20 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import bson
+import bson.json_util
 import pytest
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
 
+from cdc.errors import HistoryLost
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import settled
-from tests.mongo.capture import RAW, Batch, Capture, Contents, Document
+from tests.mongo.capture import (
+    RAW,
+    Batch,
+    Capture,
+    Client,
+    Contents,
+    Document,
+    failing,
+    until,
+)
 from tests.mongo.capture import replayed as replay
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
 
@@ -172,12 +185,7 @@ def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_ti
         happen()
         offset = pipeline.read(pipeline.plan(), meanwhile=happen).end
         batches += offset.is_streaming
-        held = orders.contents(offset.time)
-        below = 10**9 if offset.passes_whole(Namespace(db, "orders")) else -1
-        if offset.copying:
-            below = bson.decode(offset.copying.below)["_id"]
-        expected = {key: doc for key, doc in held.items() if bson.decode(doc)["_id"] < below}
-        assert replayed(pipeline, orders) == expected
+        assert_as_of_its_time(pipeline, orders)
     pipeline.run()
     same(pipeline, orders)
 
@@ -331,6 +339,31 @@ def test_a_collection_born_in_doubt_is_not_taken_for_copied(cluster: Cluster, db
     same(pipeline, orders)
 
 
+@pytest.mark.parametrize("first", ["s1", "s2"])
+def test_a_document_that_moves_by_a_change_of_its_shard_key_is_told_in_one_batch(
+    cluster: Cluster, db: str, first: str
+) -> None:
+    """Guards: its delete on the one shard is never a batch's last word on it."""
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    moved = insert({"_id": 1, "region": 7, "number": 1, "n": 5})
+    transaction = cluster.transaction(db, s1=[delete(1)], s2=[moved])
+    transaction.commit(first)
+    if first == "s2":  # told in the order insert, update, delete
+        orders.run("s2", update(1, n=6))
+    pipeline.read(pipeline.plan_now())
+    transaction.commit({"s1": "s2", "s2": "s1"}[first])
+    for end in (lambda: ending(pipeline, lambda: transaction.time), pipeline.plan):
+        batch = pipeline.read(end())
+        assert sorted(transactional(batch)) in ([], ["delete", "insert"])
+        assert_as_of_its_time(pipeline, orders)
+    assert len(pipeline.rows) == 20 + (3 if first == "s2" else 2)
+    keys = [bson.json_util.loads(row.document_key or "") for row in pipeline.rows if row.txn]
+    assert sorted(key["region"] for key in keys) == [1, 7]
+    same(pipeline, orders)
+
+
 def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> None:
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full)
@@ -345,7 +378,7 @@ def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> 
 
 def ending(pipeline: Capture, happen: Callable[[], Timestamp]) -> Offset:
     """The end of a batch at the time that `happen` gives when the live edge is asked for."""
-    with patch.object(settled, "edge", lambda parts, at_least=None: happen()):
+    with patch.object(settled, "edge", lambda parts, **how: happen()):
         return pipeline.plan_now()
 
 
@@ -358,11 +391,175 @@ def transactional(batch: Batch) -> list[str]:
     return [row.op for row in batch.rows if row.txn]
 
 
-def assert_as_of_its_time(pipeline: Capture, orders: Orders) -> None:
-    offset = pipeline.offset
-    below = 10**9
+def assert_as_of_its_time(pipeline: Capture, orders: Orders, there: Contents | None = None) -> None:
+    """What a sink holds is what was there at the offset's time, below its frontier."""
+    offset, held = pipeline.offset, there or orders.contents(pipeline.offset.time)
+    below = 10**9 if offset.passes_whole(Namespace(orders.db, "orders")) else -1
     if offset.copying:
         below = bson.decode(offset.copying.below)["_id"]
-    held = orders.contents(offset.time)
     expected = {key: doc for key, doc in held.items() if bson.decode(doc)["_id"] < below}
     assert replayed(pipeline, orders) == expected
+
+
+# --- times that cannot be read any more ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("forgotten_by", ["s1", "s2", "all of them"])
+def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
+    cluster: Cluster, db: str, forgotten_by: str
+) -> None:
+    """Guards: documents have changed, and changed their shards, by moves of chunks and by changes
+    of the shard key; all shards' events are undone in order; an orphan is no document; and what
+    one shard has given before another refused is not told again."""
+    orders = Orders(cluster, db)
+    orphans = {"region": {"$gte": 5}}
+    until(lambda: not cluster.clients["s1"][db].orders.count_documents(orphans))
+    pipeline = capture(cluster, orders.full, documents_per_split=30)
+
+    def happen() -> Timestamp:
+        transaction = touching_both(cluster, db)
+        transaction.commit()
+        return transaction.time
+
+    with cluster.keeping_orphans():
+        end = ending(pipeline, happen)
+        there = orders.contents()
+        change_everything(cluster, orders)
+        with forgetting(cluster, forgotten_by, orders, end.time):
+            batch = pipeline.read(end)
+    assert len(batch.snapshot_splits) > 1
+    assert_as_of_its_time(pipeline, orders, there)
+    assert all(row.exact for row in batch.rows)
+    pipeline.run()
+    same(pipeline, orders)
+
+
+def change_everything(cluster: Cluster, orders: Orders) -> None:
+    orders.update(0)
+    orders.update(6)
+    orders.delete(0)
+    orders.delete(6)
+    orders.insert(10)
+    orders.move(3, "s2", up_to=4)
+    orders.update(3)
+    orders.delete(3)
+    away, back = {"_id": 2, "region": 8, "number": 2}, {"_id": 7, "region": 1, "number": 7}
+    transaction = cluster.transaction(
+        orders.db, s1=[delete(2), insert(back)], s2=[delete(7), insert(away)]
+    )
+    transaction.commit("s2")
+    orders.run("s2", update(2, n=9))
+    transaction.commit("s1")
+    orders.move(8, "s1", up_to=9)
+    orders.update(8)
+    orders.update(1)
+
+
+@contextmanager
+def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> Iterator[None]:
+    """One shard refuses to be read at a time, once; or all have really forgotten it."""
+    if shard in cluster.shards:
+        refusal = {"failCommands": ["find"], "errorCode": 239}
+        with failing(cluster.clients[shard], {"times": 1}, **refusal):
+            yield
+        return
+    window = "minSnapshotHistoryWindowInSeconds"
+    for shard in cluster.shards:
+        client = cluster.clients[shard]
+        client.admin.command({"setParameter": 1, window: 0})
+        find = {"find": "orders", "readConcern": {"level": "snapshot", "atClusterTime": at}}
+
+        def forgotten(client: Client = client, shard: str = shard, find: Document = find) -> bool:
+            client.other.tick.insert_one({})
+            try:
+                cluster.run(shard, orders.db, find)
+            except OperationFailure as error:
+                return error.code == 239
+            return False
+
+        until(forgotten)
+        client.admin.command({"setParameter": 1, window: 300})
+    yield
+
+
+# --- shards that come and go ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def growing() -> Iterator[Cluster]:
+    """Another cluster, whose shards are not the same in every test."""
+    with Cluster() as running:
+        yield running
+
+
+def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go(
+    growing: Cluster,
+) -> None:
+    growing.create_database("joined")
+    orders = Orders(growing, "joined")
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    growing.start("s3")
+    growing.add("s3")
+    pipeline.batch()
+    orders.move(8, "s3", up_to=10)
+    orders.update(8)
+    orders.delete(9)
+    pipeline.run()
+    assert pipeline.offset.shards == ("s1", "s2", "s3")
+    assert not pipeline.resyncs
+    same(pipeline, orders)
+    orders.update(9)
+    orders.move(8, "s1", up_to=10)
+    pipeline.run()
+    growing.remove("s3")
+    orders.update(8)
+    pipeline.run()
+    assert pipeline.offset.shards == ("s1", "s2")
+    same(pipeline, orders)
+
+
+def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Cluster) -> None:
+    """Guards: the shards of the offset are those that have been read, whatever is found at the
+    start."""
+    growing.create_database("later")
+    orders = Orders(growing, "later")
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    growing.start("s4")
+    growing.add("s4")
+    orders.move(8, "s4", up_to=10)
+    orders.update(9)
+    orders.delete(9)
+    again = pipeline.restarted(orders.full, shards_direct="true")
+    again.run()
+    same(again, orders)
+    orders.update(8)
+    again.run()
+    same(again, orders)
+    orders.update(8)
+    orders.move(8, "s2", up_to=10)
+    growing.remove("s4")
+    for job in (again, again.restarted(orders.full, shards_direct="true")):
+        with pytest.raises(HistoryLost, match="s4 was removed"):
+            job.plan()
+
+
+def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
+    """Guards: no event tells of what was there before it joined."""
+    growing.create_database("stays")
+    orders = Orders(growing, "stays", count=10)
+    client = growing.start("s5")
+    client.brought.boxes.insert_many([{"_id": n} for n in range(5)])
+    client.elsewhere.boxes.insert_one({})
+    pipeline = capture(growing, "stays.orders,brought.*")
+    pipeline.run()
+    growing.add("s5")
+    orders.update(1)
+    pipeline.run()
+    client.brought.boxes.update_one({"_id": 2}, {"$set": {"n": 1}})
+    pipeline.run()
+    told = sorted((row.op, row.key) for row in pipeline.rows if row.db == "brought")
+    assert told == [*(("read", str(n)) for n in range(5)), ("update", "2")]
+    assert [(row.db, row.coll) for row in pipeline.resyncs] == [("brought", "boxes")]
+    same(pipeline, orders)

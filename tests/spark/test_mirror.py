@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,32 @@ def test_a_missing_after_does_not_undo_the_delete_before_it(pipeline: Pipeline) 
     pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
     pipeline.write(change("delete", "a", time=3), change("update", "a", None, time=4), until=5)
     assert pipeline.mirror() == {}
+
+
+MOVES: dict[str, tuple[list[tuple[str, str]], dict[str, Any] | None]] = {
+    "moved": ([("delete", "A"), ("insert", "B")], {"at": "B"}),
+    "told in reverse": ([("insert", "B"), ("delete", "A")], {"at": "B"}),
+    "and updated": ([("insert", "B"), ("update", "B"), ("delete", "A")], {"at": "B", "n": 1}),
+    "back": ([("delete", "A"), ("insert", "A"), ("insert", "B"), ("delete", "B")], {"at": "A"}),
+    "on": ([("insert", "B"), ("delete", "B"), ("insert", "C"), ("delete", "A")], {"at": "C"}),
+    "deleted": ([("insert", "B"), ("delete", "B"), ("delete", "A")], None),
+    "only deleted": ([("delete", "A")], None),
+}
+
+
+def test_a_document_that_moved_to_another_shard_is_there(pipeline: Pipeline) -> None:
+    """Guards: a move is a delete and an insert of one transaction, in whatever order."""
+    pipeline.write(*(change("insert", key, {"at": "A"}, time=1) for key in MOVES), until=2)
+    rows = []
+    for key, (happened, _) in MOVES.items():
+        for time, (op, shard) in enumerate(happened, 3):
+            after = {"at": shard, **({"n": 1} if op == "update" else {})}
+            row = change(op, key, None if op == "delete" else after, time=time)
+            row["document_key"] = json.dumps({"shard": shard, "_id": key})
+            row["txn"] = None if op == "update" else {"lsid": "ab", "number": 7}
+            rows.append(row)
+    pipeline.write(*rows, until=9)
+    assert pipeline.mirror() == {key: left for key, (_, left) in MOVES.items() if left}
 
 
 def test_two_collections_keep_to_themselves(pipeline: Pipeline) -> None:

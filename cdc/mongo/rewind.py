@@ -1,0 +1,230 @@
+"""Rewind: the documents of a range as of a time that no server can read any more.
+
+The range is read in a newer state, then undone by the first before-image that the change streams
+hold for each key. That gives the rows of its time after any time that the oplog spans.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pymongo.errors
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError
+from cdc.model.key import merge_key
+from cdc.model.offset import Copying
+from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
+from cdc.mongo import pipeline, stream
+from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
+from cdc.mongo.cluster import Cluster
+from cdc.mongo.scan import Documents, Rest, Void, confirm, scan
+
+_BYTES = 64 * 2**20
+_RETRY_SECONDS = 60
+
+
+class _Undoing:
+    """Documents by merge key, on their way back to a time. Later events of a key tell nothing."""
+
+    def __init__(self, scanned: dict[str, bytes]) -> None:
+        self._documents, self._inexact = scanned, dict[str, bytes]()
+        self._seen: set[str] = set()
+        self._arrived: dict[str, tuple[Any, bytes, bytes | None]] = {}
+
+    def undo(self, event: stream.Event) -> None:
+        identity = bytes(event.raw["documentKey"].raw)
+        key = merge_key(key_of(identity))
+        if key not in self._seen:
+            self._seen.add(key)
+            if event.raw["operationType"] == "insert":
+                self._arrived[key] = (_txn(event), identity, self._documents.pop(key, None))
+            else:
+                self._put_back(key, event, self._documents.pop(key, None))
+        elif event.raw["operationType"] == "delete" and key in self._arrived:
+            # It was not inserted, it moved here from another shard, which tells of it later.
+            txn, arrived, document = self._arrived[key]
+            if txn == _txn(event) is not None and identity != arrived:
+                del self._arrived[key]
+                self._put_back(key, event, document)
+
+    def _put_back(self, key: str, event: stream.Event, newer: bytes | None) -> None:
+        before = event.raw.get("fullDocumentBeforeChange")
+        if before is not None:
+            self._documents[key] = bytes(before.raw)
+        elif newer is not None:
+            self._inexact[key] = newer
+
+    def undone(self, until: Timestamp) -> Iterator[Documents]:
+        if self._documents:
+            yield Documents(list(self._documents.values()))
+        if self._inexact:
+            yield Documents(list(self._inexact.values()), exact_from=until)
+
+
+def _txn(event: stream.Event) -> Any:
+    lsid = event.raw.get("lsid")
+    return None if lsid is None else (bytes(lsid.raw), event.raw.get("txnNumber"))
+
+
+# --- a replica set -------------------------------------------------------------------------------
+
+
+def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> Iterator[Documents]:
+    """The next part of the range as of the split's time, at most 64 MiB of it at once.
+
+    Raises Void if the collection is another one, or its content became another one.
+    """
+    scanned, upper, until = _newest_state(member, rest)
+    undoing = _Undoing(scanned)
+    part = _part_events(rest, upper, until)
+    when_available = stream.IMAGES["when_available"]
+    for events in stream.read(open_member, part, when_available, _RETRY_SECONDS):
+        for event in events:
+            undoing.undo(event)
+    if _is_refilled(rest.split, until, open_member):
+        raise Void
+    rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
+    yield from undoing.undone(until)
+
+
+def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
+    """By merge key: the documents of the next part, each at some time between the split's and the
+    returned one; the last key of the part, or None if it reaches to the end of the split."""
+    concern = {"level": "majority", "afterClusterTime": rest.split.at}
+    scanned: dict[str, bytes] = {}
+    size, until = 0, rest.split.at
+    with _newest(member, rest.split):
+        for documents, operation_time in scan(member, rest, concern):
+            size += _keep(documents, scanned)
+            until = max(until, operation_time)
+            if size > _BYTES:
+                return scanned, key_of(documents[-1]), until
+    # Deletes behind the last document found may have happened during the scan: nothing was read
+    # after the reply that ended it, so its time is the end of the window.
+    ping = member.command(rest.split.namespace.db, {"ping": 1})
+    return scanned, None, max(until, ping["operationTime"])
+
+
+def _part_events(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+    above = "$gt" if rest.begun else "$gte"
+    keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
+    if upper is not None:
+        keys.append({"$lte": ["$documentKey._id", literal(upper)]})
+    elif not rest.split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(rest.split.range.upper)]})
+    return _events(rest.split, keys, until)
+
+
+# --- a cluster -----------------------------------------------------------------------------------
+
+
+def parts(cluster: Cluster, split: SnapshotSplit) -> Iterator[SnapshotSplit]:
+    """The split in parts of at most about 64 MiB on each shard."""
+    c, left = split, split.range
+    while True:
+        begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
+        cut = cluster.ranges(begun, 1, _BYTES)[0].upper
+        upper = cluster.lesser(split.namespace, cut, left.upper)
+        yield replace(split, range=KeyRange(left.lower, upper))
+        if upper == left.upper:
+            return
+        left = KeyRange(upper, left.upper)
+
+
+def of_shards(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
+    """The documents of a part as of its time: the shards are read at one newer time, at which each
+    leaves out what it does not own, and all of their events since are undone in order.
+
+    A document may have changed its shard meanwhile. Raises Void like `next_part`.
+    """
+    now = max(split.at, cluster.present())
+    newer = replace(split, at=now)
+    scanned: dict[str, bytes] = {}
+    for shard in cluster.holders(newer):
+        _scan_shard(cluster, newer, shard, scanned)
+    undoing = _Undoing(scanned)
+    told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
+    keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
+    if not split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
+    whole = _events(split, keys, now)
+
+    def events(shard: str) -> Iterator[stream.Event]:
+        own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
+        opener = partial(cluster.open, shard)
+        for batch in stream.read(opener, own, stream.IMAGES["when_available"], _RETRY_SECONDS):
+            yield from batch
+
+    for event in heapq.merge(*map(events, cluster.shards), key=lambda event: event.position):
+        undoing.undo(event)
+    if any(_is_refilled(split, now, partial(cluster.open, shard)) for shard in cluster.shards):
+        raise Void
+    return list(undoing.undone(now))
+
+
+def _scan_shard(
+    cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
+) -> None:
+    member = cluster.open(shard)
+    rest = Rest(split, partial(cluster.version, split, shard))
+    concern = {"level": "snapshot", "atClusterTime": split.at}
+    try:
+        with _newest(member, split):
+            for documents, _ in scan(member, rest, concern):
+                _keep(documents, scanned)
+    finally:
+        member.end()
+
+
+# --- both ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _newest(member: Member, split: SnapshotSplit) -> Iterator[None]:
+    """The newest state is always there: that it cannot be read is a passing condition."""
+    try:
+        yield
+    except pymongo.errors.OperationFailure as error:
+        if error.code in INCARNATION_GONE:
+            confirm(member, split, (error.details or {}).get("operationTime"))
+            raise Void from error
+        if error.code in TIME_UNREADABLE:
+            raise TransientError(f"Copying {split.namespace}: the scan was killed.") from error
+        raise
+
+
+def _keep(documents: list[bytes], scanned: dict[str, bytes]) -> int:
+    scanned.update((merge_key(key_of(document)), document) for document in documents)
+    return sum(map(len, documents))
+
+
+def _events(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
+    match = {
+        "operationType": {"$in": pipeline.ROW_EVENTS},
+        "ns.db": split.namespace.db,
+        "ns.coll": split.namespace.coll,
+        "$expr": {"$and": keys},
+    }
+    return StreamSplit(
+        after=split.at,
+        upto=until,
+        database=split.namespace.db,
+        pipeline=pipeline.pipeline([match]),
+        collation=split.collation,
+        only=split.namespace,
+    )
+
+
+def _is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member]) -> bool:
+    """Whether another collection was renamed onto the name after the split's time: it brought
+    documents that no event of this name tells of, so they cannot be undone."""
+    db, coll = split.namespace
+    renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
+    events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]))
+    return any(stream.read(open_member, events, stream.IMAGES["off"], _RETRY_SECONDS))

@@ -1,0 +1,150 @@
+"""One pass of a server over a key range of one incarnation of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import bson
+import pymongo.errors
+from bson.max_key import MaxKey
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError
+from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
+from cdc.mongo.client import FIELD_UNKNOWN, Member
+
+_BATCH = 10_000
+
+
+class Documents(NamedTuple):
+    """Raw documents as of a split's time; or, with `exact_from`, each of them in a state between
+    that time and `exact_from` (only where before-images are missing)."""
+
+    raw: list[bytes]
+    exact_from: Timestamp | None = None
+
+
+class Void(Exception):
+    """The split's incarnation of the collection is no longer there under its name."""
+
+
+class TimeUnreadable(Exception):
+    """The state of the split's time is not to be had any more."""
+
+
+def no_version() -> None:
+    """A replica set owns what it holds."""
+
+
+class Rest:
+    """What is still to be read of a split: from `lower`, without `lower` itself once `begun`.
+
+    `version` gives what a read of a shard carries for it to leave out what it did not own, else
+    None. `by_uuid`: the server was found not to know `collectionUUID`.
+    """
+
+    def __init__(self, split: SnapshotSplit, version: Callable[[], Any] = no_version) -> None:
+        self.split, self.version = split, version
+        self.lower = split.range.lower
+        self.begun = False
+        self.by_uuid = False
+
+    def passed(self, documents: list[bytes]) -> None:
+        self.lower, self.begun = key_of(documents[-1]), True
+
+    @property
+    def is_empty(self) -> bool:
+        return self.begun and self.lower == MAX_KEY
+
+    def without_lower(self, documents: list[bytes]) -> list[bytes]:
+        """A resumed range begins with the last document already handed out, if it still exists."""
+        if self.begun and documents and key_of(documents[0]) == self.lower:
+            return documents[1:]
+        return documents
+
+
+def scan(
+    member: Member, rest: Rest, concern: dict[str, Any]
+) -> Iterator[tuple[list[bytes], Timestamp]]:
+    """Non-empty batches of raw documents in key order, each with its reply's operation time.
+
+    The range is given as index bounds: comparison operators are bracketed by BSON type and would
+    miss documents whose `_id` is of another type.
+    """
+    split = rest.split
+    bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
+    if not split.range.is_last:
+        bounds["max"] = RawBSONDocument(split.range.upper)
+    if rest.lower != MAX_KEY:  # there is no range above it (51175)
+        yield from _find(member, rest, {**bounds, "readConcern": concern})
+    if split.range.is_last:
+        # A range without `max` ends below a document whose _id is MaxKey itself.
+        yield from _find(member, rest, {"filter": {"_id": MaxKey()}, "readConcern": concern})
+
+
+def _find(
+    member: Member, rest: Rest, command: dict[str, Any]
+) -> Iterator[tuple[list[bytes], Timestamp]]:
+    split = rest.split
+    reply = _opened(member, rest, {"batchSize": _BATCH, **command})
+    cursor = int(reply["cursor"]["id"])
+    try:
+        batch = reply["cursor"]["firstBatch"]
+        while True:
+            documents = rest.without_lower([bytes(document.raw) for document in batch])
+            if documents:
+                yield documents, reply["operationTime"]
+            if not cursor:
+                return
+            more = {"getMore": cursor, "collection": split.namespace.coll, "batchSize": _BATCH}
+            reply = member.command(split.namespace.db, more)
+            cursor, batch = int(reply["cursor"]["id"]), reply["cursor"]["nextBatch"]
+    finally:
+        if cursor:
+            member.kill_cursor(str(split.namespace), cursor)
+
+
+def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
+    """The first reply of a find on the split's incarnation under the split's name, or Void.
+
+    By name alone, a read of a collection dropped since would answer with zero rows and ok.
+    """
+    split, uuid = rest.split, bson.Binary(rest.split.uuid, 4)
+    db, coll = split.namespace
+    if not rest.by_uuid:
+        version = rest.version()
+        versioned = {} if version is None else {"shardVersion": version}
+        try:
+            find = {"find": coll, "collectionUUID": uuid, **command, **versioned}
+            return member.command(db, find)
+        except pymongo.errors.OperationFailure as error:
+            # By UUID, nothing is known to leave out what a shard does not own.
+            if error.code not in FIELD_UNKNOWN or versioned:
+                raise
+            rest.by_uuid = True
+    reply = member.command(db, {"find": uuid, **command})
+    # A find by UUID follows a rename; one that has begun is killed by it (175).
+    if reply["cursor"]["ns"] != str(split.namespace):
+        confirm(member, split, reply["operationTime"])
+        raise Void
+    return reply
+
+
+def confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> None:
+    """Waits until the drop or rename behind a refused read, `seen` at that time, is
+    majority-committed.
+
+    One that is rolled back instead would never be told by an event, and the range would be lost:
+    then this fails with an error after which the whole split is read again.
+    """
+    concern = {"level": "majority", **({"afterClusterTime": seen} if seen else {})}
+    probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
+    try:
+        member.command(split.namespace.db, {**probe, "readConcern": concern})
+    except pymongo.errors.ExecutionTimeout as late:
+        raise TransientError(
+            f"Copying {split.namespace}: its drop is not confirmed by a majority yet.",
+            "Check that a majority of the replica set is up.",
+        ) from late
