@@ -52,7 +52,8 @@ class ReplicaSet:
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """At most `most` adjacent ranges from the frontier on; see `enumerator.ranges`."""
-        return ranges(self.client, copying.namespace, copying.below, most, split_bytes)
+        label = self.name if self.shard else ""
+        return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
     def tells(self, shard: str, event: RawBSONDocument) -> bool:
         """Whether a DDL event of that part is to be told, or another part tells it too."""
