@@ -6,17 +6,16 @@ the commands below to the config server and the shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from pymongo import MongoClient
 
-from jobs.mongod import ReplicaSet
+from jobs.mongod import Client, ReplicaSet
 
 Document = dict[str, Any]
 MAJORITY = {"writeConcern": {"w": "majority"}}
@@ -33,24 +32,30 @@ class Cluster:
     """A config server and the shards `s1` and `s2`, each a replica set of one member.
 
     Without a router, a test writes each document to the shard that owns it (`shard_of`).
+    `arguments` are further ones of each server; `log_in` gives a client on one that has started.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str] = (),
+        log_in: Callable[[ReplicaSet], AbstractContextManager[Client]] = ReplicaSet.client,
+    ) -> None:
         self.config = ReplicaSet(
-            name="cfg", is_config=True, arguments=["--configsvr"], set_parameters=QUICK
+            name="cfg", is_config=True, arguments=["--configsvr", *arguments], set_parameters=QUICK
         )
         self.shards = {
-            name: ReplicaSet(name=name, arguments=["--shardsvr"], set_parameters=QUICK)
+            name: ReplicaSet(name=name, arguments=["--shardsvr", *arguments], set_parameters=QUICK)
             for name in ("s1", "s2")
         }
-        self.clients: dict[str, MongoClient[Document]] = {}
+        self._log_in = log_in
+        self.clients: dict[str, Client] = {}
         self._open = ExitStack()
         self._time: Any = None
 
     def __enter__(self) -> Self:
         for server in (self.config, *self.shards.values()):
             self._open.enter_context(server)
-            self.clients[server.name] = self._open.enter_context(server.client())
+            self.clients[server.name] = self._open.enter_context(self._log_in(server))
         for name, shard in self.shards.items():
             hosts = ",".join(member.host for member in shard.members)
             self.configure({"_configsvrAddShard": f"{name}/{hosts}", "name": name})
@@ -84,6 +89,17 @@ class Cluster:
             }
         )
 
+    def fill(self, db: str, coll: str) -> None:
+        """Creates a collection sharded by `k`, with five MiB: `_id` and `k` below 50 lie on `s1`,
+        those from 50 to 99 on `s2`."""
+        self.shard_collection(db, coll, {"k": 1})
+        self.move(db, coll, {"k": LOWEST}, "s1", {"k": 50})
+        self.move(db, coll, {"k": 50}, "s2", {"k": HIGHEST})
+        for shard, first in (("s1", 0), ("s2", 50)):
+            documents = [{"_id": k, "k": k, "pad": "x" * 52_000} for k in range(first, first + 50)]
+            reply = self.run(shard, db, {"insert": coll, "documents": documents})
+            assert not reply.get("writeErrors"), reply
+
     def drop_collection(self, db: str, coll: str) -> None:
         found = self.metadata["databases"].find_one({"_id": db})
         assert found is not None
@@ -93,7 +109,10 @@ class Cluster:
 
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
         """The shard of a document in a collection sharded by the hash of one field."""
-        stages = [{"$documents": [{}]}, {"$project": {"h": {"$toHashedIndexKey": value}}}]
+        stages: list[Document] = [
+            {"$documents": [{}]},
+            {"$project": {"h": {"$toHashedIndexKey": value}}},
+        ]
         [hashed] = self.clients["cfg"].admin.aggregate(stages)
         for chunk in self.chunks(db, coll):
             (low,), (high,) = chunk["min"].values(), chunk["max"].values()
@@ -111,7 +130,7 @@ class Cluster:
             # A router passes the time on from shard to shard, and so brings order into events.
             if self._time is not None:
                 session.advance_cluster_time(self._time)
-            reply = self.clients[shard][db].command(versioned, session=session, **options)
+            reply: Document = self.clients[shard][db].command(versioned, session=session, **options)
             self._time = session.cluster_time
         return reply
 
