@@ -37,7 +37,7 @@ from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner
-from cdc.mongo.preflight import Examination, Wanted, check, examine
+from cdc.mongo.preflight import Examination, Wanted, check, examine, shards_of
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
 
@@ -103,7 +103,10 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     return [
         Captured(
             c.namespace,
-            sum(estimated_documents(part.client, c.namespace) for part in source.replica_sets),
+            sum(
+                estimated_documents(source.clients[shard], c.namespace)
+                for shard in shards_of(source, c)
+            ),
         )
         for c in found.collections
     ]

@@ -40,8 +40,9 @@ class ReplicaSet:
         return ("",)
 
     @property
-    def replica_sets(self) -> tuple[ReplicaSet, ...]:
-        return (self,)
+    def clients(self) -> Mapping[str, Client]:
+        """One for each of `shards`, and one without a name for what `uri` leads to."""
+        return {"": self.client}
 
     def open(self, shard: str) -> Member:
         """A member for reading a split of that part."""
