@@ -116,13 +116,7 @@ def plan(given: Mapping[str, str]) -> Examination:
     """What a new run with these options would meet, and whether it could succeed; nothing is read
     for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
     options = declared.parse(given)
-    source = _source(options)
-    if isinstance(source, cluster.Cluster):
-        raise UnsuitableSource(
-            "A cluster whose shards are read directly cannot be planned ahead yet.",
-            "Plan one shard: its replica set as 'uri', without 'shards.direct'.",
-        )
-    return examine(source, _wanted(options), options["split.size.mb"] * 2**20)
+    return examine(_source(options), _wanted(options), options["split.size.mb"] * 2**20)
 
 
 # --- batch ---------------------------------------------------------------------------------------
