@@ -37,7 +37,7 @@ from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner
-from cdc.mongo.preflight import Examination, Wanted, check, examine
+from cdc.mongo.preflight import Examination, Wanted, check, examine, shards_of
 from cdc.mongo.scan import Documents
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
@@ -104,7 +104,10 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     return [
         Captured(
             c.namespace,
-            sum(estimated_documents(part.client, c.namespace) for part in source.replica_sets),
+            sum(
+                estimated_documents(source.clients[shard], c.namespace)
+                for shard in shards_of(source, c)
+            ),
         )
         for c in found.collections
     ]
@@ -114,13 +117,7 @@ def plan(given: Mapping[str, str]) -> Examination:
     """What a new run with these options would meet, and whether it could succeed; nothing is read
     for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
     options = declared.parse(given)
-    source = _source(options)
-    if isinstance(source, cluster.Cluster):
-        raise UnsuitableSource(
-            "A cluster whose shards are read directly cannot be planned ahead yet.",
-            "Plan one shard: its replica set as 'uri', without 'shards.direct'.",
-        )
-    return examine(source, _wanted(options), options["split.size.mb"] * 2**20)
+    return examine(_source(options), _wanted(options), options["split.size.mb"] * 2**20)
 
 
 # --- batch ---------------------------------------------------------------------------------------

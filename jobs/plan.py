@@ -21,7 +21,7 @@ from cdc import options as declared
 from cdc.errors import CdcError
 from cdc.model import timestamp
 from cdc.mongo.preflight import Examination, Work
-from cdc.mongo.privileges import Need
+from cdc.mongo.privileges import Need, on
 from cdc.source import plan
 from jobs import config as configuration
 from jobs.failure import told
@@ -29,7 +29,7 @@ from jobs.failure import told
 # An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.
 RATE = 20.0
 _MIB = 2**20
-_SHOWN = 5
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,14 @@ def estimate(work: list[Work], options: dict[str, Any], rate: float) -> Estimate
     size = sum(each.bytes for each in work if each.splits)
     splits = sum(each.splits for each in work)
     seconds = size / _MIB / rate
+    # What ends at one shard's cut may hold nearly as much again of each other one.
+    most = per_batch + max((len(each.shards) for each in work), default=1) - 1
     return Estimate(
         size,
         splits,
         math.ceil(splits / per_batch),
         seconds,
-        min(seconds, per_batch * split / rate),
+        min(seconds, most * split / rate),
     )
 
 
@@ -65,9 +67,12 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     """The tables, then one line each for copy, oplog and what is missing."""
     scope = f"database {found.database}" if found.database else "the whole deployment"
     say = console.print
-    say(f"replica set {found.source}; changes are read from {scope}", highlight=False)
+    kind = "" if _names(found.shards) else "replica set "
+    say(f"{kind}{found.source}{on(found.shards)}; changes are read from {scope}", highlight=False)
     if found.work:
         say(_collections(found.work))
+    if any(len(each.shards) > 1 for each in found.work):
+        say("sizes over several shards are sums, in which orphans may be counted")
     say(_privileges(found), highlight=False)
     say(f"copy: {_copy(copy, rate)}", highlight=False, soft_wrap=True)
     say(f"oplog: {_oplog(found, copy)}", highlight=False, soft_wrap=True)
@@ -77,7 +82,7 @@ def _collections(work: list[Work]) -> Table:
     table = Table("collection", "documents", "size", "strategy", "splits", "images", "why")
     for each in work:
         images = "on" if each.images else "off"
-        size = _size(each.bytes)
+        size = _size(each.bytes) + on(each.shards)
         row = (str(each.namespace), f"{each.documents:,}", size, each.strategy, f"{each.splits:,}")
         table.add_row(*row, images, each.reason)
     return table
@@ -100,14 +105,19 @@ def _action(need: Need) -> str:
 
 def _parted(needs: Iterable[Need], lacking: list[Need]) -> tuple[str, str]:
     """The resources of those that are held, and of those that are not; `*` for all."""
-    parts: tuple[list[str], list[str]] = ([], [])
+    parts: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
     for need in needs:
-        parts[need in lacking].append(f"{need.db or '*'}.{need.coll or '*'}")
+        resource = f"{need.db or '*'}.{need.coll or '*'}"
+        parts[need in lacking].setdefault(resource, []).append(need.shard)
     held, missing = (
-        ", ".join(part[:_SHOWN]) + (f" and {len(part) - _SHOWN} more" if part[_SHOWN:] else "")
-        for part in parts
+        _some([f"{resource}{on(shards)}" for resource, shards in part.items()]) for part in parts
     )
     return held, missing
+
+
+def _some(names: list[str]) -> str:
+    rest = [f"and {len(names) - _SHOWN} more"] if names[_SHOWN:] else []
+    return "\n".join([*names[:_SHOWN], *rest])
 
 
 def _copy(copy: Estimate, rate: float) -> str:
@@ -123,7 +133,8 @@ def _oplog(found: Examination, copy: Estimate) -> str:
     if found.window is None:
         return "its window is unknown, see 'Privileges' in the README"
     reach = found.window.seconds
-    text = f"reaches back {_duration(reach)} ({found.window.told_by})"
+    where = on([found.window.shard])
+    text = f"reaches back {_duration(reach)} ({found.window.told_by}{where})"
     if copy.batch_seconds > reach:
         return f"{text}, LESS than a micro-batch of the copy: about {_duration(copy.batch_seconds)}"
     if copy.seconds > reach:
@@ -149,8 +160,12 @@ def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]
     window, lacking = found.window, found.lacking
     return {
         "source": found.source,
+        "shards": _names(found.shards),
         "database": found.database,
-        "collections": [{**asdict(each), "namespace": str(each.namespace)} for each in found.work],
+        "collections": [
+            {**asdict(each), "namespace": str(each.namespace), "shards": _names(each.shards)}
+            for each in found.work
+        ],
         "copy": {**asdict(copy), "rate_mb_per_second": rate},
         "oplog": window
         and {
@@ -158,6 +173,7 @@ def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]
             "first": timestamp.text(window.first),
             "last": timestamp.text(window.last),
             "told_by": window.told_by,
+            "shard": window.shard,
         },
         "privileges": [
             {
@@ -169,6 +185,11 @@ def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]
         ],
         "problems": [_problem(each) for each in found.problems],
     }
+
+
+def _names(shards: Iterable[str]) -> list[str]:
+    """A replica set has no shard with a name."""
+    return [shard for shard in shards if shard]
 
 
 def _problem(error: CdcError) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from jobs.mongod import ReplicaSet
 from jobs.session import LOCAL, session
-from tests.mongo.access import Guarded, guarded_server
+from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 
 _numbers = itertools.count(1)
 
@@ -58,6 +58,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A server with access control, shared by the run; users and databases are a test's own."""
     with guarded_server(tmp_path_factory.mktemp("guarded")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def guarded_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+    """A sharded cluster with access control, shared by the run; users and databases are a test's
+    own."""
+    with guarded_cluster(tmp_path_factory.mktemp("guarded")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
 from cdc.mongo import settled
 from cdc.mongo.client import RAW, TIME_UNREADABLE, Client, Member, connect, translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
+from cdc.mongo.privileges import named, of_metadata
 from cdc.mongo.scan import TimeUnreadable
 from cdc.mongo.topology import ReplicaSet
 
@@ -57,8 +58,9 @@ class Cluster:
         return tuple(sorted(self.parts))
 
     @property
-    def replica_sets(self) -> tuple[ReplicaSet, ...]:
-        return tuple(self.parts[shard] for shard in self.shards)
+    def clients(self) -> Mapping[str, Client]:
+        """One for each shard, and one without a name for the metadata."""
+        return {"": self.client, **{shard: part.client for shard, part in self.parts.items()}}
 
     def open(self, shard: str) -> Member:
         """A member for reading a split of that shard. Raises HistoryLost if it is one no more."""
@@ -293,11 +295,13 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
-    config = _metadata_of(connect(uri, timeout_ms))
-    try:
-        version, shards = config["version"].find_one(), list(config["shards"].find())
-    except pymongo.errors.PyMongoError as error:
-        raise translated(error, "Looking for the shards") from error
+    client = connect(uri, timeout_ms)
+    config = _metadata_of(client)
+    with named({"": client}, of_metadata()):
+        try:
+            version, shards = config["version"].find_one(), list(config["shards"].find())
+        except pymongo.errors.PyMongoError as error:
+            raise translated(error, "Looking for the shards") from error
     if not version or "clusterId" not in version or not shards:
         raise UnsuitableSource(
             "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",

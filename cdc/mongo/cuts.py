@@ -76,18 +76,25 @@ _samples: WeakKeyDictionary[Client, _Sample] = WeakKeyDictionary()
 
 
 def cut_points(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+    client: Client,
+    namespace: Namespace,
+    lower: bytes,
+    most: int,
+    split_bytes: int,
+    shard: str = "",
 ) -> list[bytes]:
     """At most `most` increasing keys above `lower`, about `split_bytes` apart.
 
     Fewer than `most` if no more than a split is left behind the last one. Which strategy gave them
-    and why is logged at INFO. Raises the transient errors of the server as ours.
+    and why is logged at INFO, with the name of the `shard`. Raises the transient errors of the
+    server as ours.
     """
     try:
         choice, cuts = _by_the_first_possible(client, namespace, lower, most, split_bytes)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, f"Cutting {namespace} into splits") from error
-    _log.info("%s: %d cut points by %s: %s", namespace, len(cuts), *choice)
+    what = f"{namespace} on {shard}" if shard else str(namespace)
+    _log.info("%s: %d cut points by %s: %s", what, len(cuts), *choice)
     return cuts
 
 

@@ -134,14 +134,20 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
 
 
 def ranges(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+    client: Client,
+    namespace: Namespace,
+    lower: bytes,
+    most: int,
+    split_bytes: int,
+    shard: str = "",
 ) -> list[KeyRange]:
-    """At most `most` adjacent ranges that begin at `lower`, each of about `split_bytes`.
+    """At most `most` adjacent ranges that begin at `lower`, each of about `split_bytes`; of what
+    `shard` holds, where there are several.
 
     The last one ends at MaxKey if the rest of the collection fits, else where the next call should
     begin. Never empty. Transient errors of the server are raised as ours.
     """
-    cuts = cut_points(client, namespace, lower, most, split_bytes)
+    cuts = cut_points(client, namespace, lower, most, split_bytes, shard)
     keys = [lower, *(cut for cut in cuts if cut not in (lower, MAX_KEY))]
     if len(cuts) < most or len(keys) == 1:
         keys.append(MAX_KEY)

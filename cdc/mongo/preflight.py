@@ -28,10 +28,9 @@ from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
 from cdc.mongo.client import Client, translated
 from cdc.mongo.cluster import Source
-from cdc.mongo.cuts import SINGLE, Choice, chosen, size_of
+from cdc.mongo.cuts import SINGLE, Choice, Size, chosen, size_of
 from cdc.mongo.enumerator import Collection, Listing
-from cdc.mongo.privileges import OPLOG, Need, named
-from cdc.mongo.topology import ReplicaSet
+from cdc.mongo.privileges import OPLOG, Need, named, on
 
 
 class Wanted(NamedTuple):
@@ -53,14 +52,34 @@ def check(source: Source, wanted: Wanted) -> Listing:
     Raises NotPermitted, which names what the user lacks; ImagesMissing; UnsuitableSource if a
     collection is missing that a new run begins with; BadOption or HistoryLost for `start`.
     """
-    with named(source.client, wanted.selection):
+    _log_in(source)
+    with named(source.clients, _required(source, wanted)):
         found = source.listing(wanted.selection)
     for problem in _problems(source, wanted, found):
         raise problem
     return found
 
 
+def shards_of(source: Source, collection: Collection) -> tuple[str, ...]:
+    """The shards that may hold some of it."""
+    return (collection.shard,) if collection.shard else source.shards
+
+
+def _log_in(source: Source) -> None:
+    """A user may be unknown to a shard, or its address to this machine: here it is said which."""
+    for shard, client in source.clients.items():
+        try:
+            client.admin.command("ping")
+        except pymongo.errors.PyMongoError as error:
+            raise translated(error, f"Connecting to {shard or 'MongoDB'}") from error
+
+
+def _required(source: Source, wanted: Wanted) -> list[Need]:
+    return privileges.required(wanted.selection, source.shards)
+
+
 def _problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
+    yield from _unreadable(source, wanted)
     if wanted.is_new:
         yield from _absent(wanted.selection, found)
     without = [c.namespace for c in found.collections if not c.has_images]
@@ -72,6 +91,28 @@ def _problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcErr
         )
     if wanted.follows:
         yield from _unfollowable(source, wanted, found.time)
+
+
+def _unreadable(source: Source, wanted: Wanted) -> Iterator[CdcError]:
+    """Asks for what a run may come to only later: the history of the chunks, or the list of a
+    shard that a database moves to."""
+    needs = _required(source, wanted)
+    try:
+        with named(source.clients, needs):
+            for need in needs:
+                _ask(source.clients[need.shard], need)
+    except CdcError as error:
+        yield error
+
+
+def _ask(client: Client, need: Need) -> None:
+    try:
+        if need.action == "listCollections":
+            client[need.db or "admin"].command("listCollections", filter={"name": ""})
+        elif need.action == "find" and need.coll:
+            client[need.db][need.coll].find_one({}, {"_id": 1})
+    except pymongo.errors.PyMongoError as error:
+        raise translated(error, f"Asking for {need}{on([need.shard])}") from error
 
 
 def _absent(selection: Selection, found: Listing) -> Iterator[CdcError]:
@@ -92,15 +133,15 @@ def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[C
     if start is not None and start > source.live_edge(seen):
         yield BadOption("Option 'start' lies in the future of the server.", "Set it back.")
         return
-    for part in source.replica_sets:
+    for shard in source.shards:
         try:
-            with named(part.client, wanted.selection):
-                _open_stream(part.client, wanted.selection, start)
+            with named(source.clients, _required(source, wanted)):
+                _open_stream(source.clients[shard], wanted.selection, start, shard)
         except CdcError as error:
             yield error
 
 
-def _open_stream(client: Client, selection: Selection, start: Timestamp | None) -> None:
+def _open_stream(client: Client, selection: Selection, start: Timestamp | None, shard: str) -> None:
     """Opens a stream as a run would. One in the past is asked for an event at once: the server
     looks only then whether its oplog reaches back so far."""
     scope = client if selection.database is None else client[selection.database]
@@ -109,6 +150,7 @@ def _open_stream(client: Client, selection: Selection, start: Timestamp | None) 
         scope.watch(start_at_operation_time=since, batch_size=1).close()
     except pymongo.errors.PyMongoError as error:
         where = f"database {selection.database}" if selection.database else "the deployment"
+        where += on([shard])
         raise translated(error, f"Reading changes of {where}") from error
 
 
@@ -117,7 +159,10 @@ def _open_stream(client: Client, selection: Selection, start: Timestamp | None) 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One collection, about how large it is, and how it would be copied. All of it estimates."""
+    """One collection, about how large it is, and how it would be copied. All of it estimates.
+
+    Over several `shards` the sizes are sums, in which orphans may be counted.
+    """
 
     namespace: Namespace
     documents: int
@@ -127,15 +172,17 @@ class Work:
     reason: str
     splits: int
     images: bool
+    shards: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far the oplog of the member that answered reaches back, and who told."""
+    """How far the oplog of the member that answered reaches back, who told, and of which shard."""
 
     first: Timestamp
     last: Timestamp
     told_by: str
+    shard: str = ""
 
     @property
     def seconds(self) -> int:
@@ -144,10 +191,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What `examine` found out. `lacking` is None where nobody is logged in; `window` is None where
-    the user may not know it. With a problem a run cannot succeed."""
+    """What `examine` found out. `lacking` is None where nobody is logged in; `window` is the
+    shortest of all shards, and None where the user may not know it. With a problem a run cannot
+    succeed."""
 
     source: str
+    shards: tuple[str, ...]
     database: str | None
     required: list[Need]
     optional: list[Need]
@@ -161,33 +210,44 @@ class Examination:
         return [*self.required, *self.optional]
 
 
-def examine(source: ReplicaSet, wanted: Wanted, split_bytes: int) -> Examination:
+def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     """Asks for everything that `check` asks for, and for sizes, strategies and the oplog's window.
 
     No document is read, but for the average of a hundred where collStats is refused. Raises
     SourceUnreachable and other passing errors.
     """
-    client, problems = source.client, list[CdcError]()
+    _log_in(source)
+    problems: list[CdcError] = []
     collections: tuple[Collection, ...] = ()
-    with _noted(problems, "Listing collections"), named(client, wanted.selection):
+    required = _required(source, wanted)
+    with _noted(problems, "Listing collections"), named(source.clients, required):
         found = source.listing(wanted.selection)
         collections = found.collections
-        problems += _problems(source, wanted, found)
-    required = privileges.required(wanted.selection)
-    optional = privileges.optional(each.namespace for each in collections)
+        told = {str(problem): problem for problem in _problems(source, wanted, found)}
+        problems += told.values()
+    optional = [
+        need
+        for shard in source.shards
+        for need in privileges.optional(_held_by(source, shard, collections), shard)
+    ]
     work: list[Work] = []
     with _noted(problems, "Asking for sizes"):
-        work += (_work(client, each, wanted.copies, split_bytes) for each in collections)
+        work += (_work(source, each, wanted.copies, split_bytes) for each in collections)
     return Examination(
         source.name,
+        source.shards,
         wanted.selection.database,
         required,
         optional,
-        privileges.missing(client, [*required, *optional]),
-        oplog_window(client),
+        privileges.missing(source.clients, [*required, *optional]),
+        _shortest_window(source),
         work,
         problems,
     )
+
+
+def _held_by(source: Source, shard: str, collections: tuple[Collection, ...]) -> list[Namespace]:
+    return [each.namespace for each in collections if shard in shards_of(source, each)]
 
 
 @contextmanager
@@ -203,21 +263,63 @@ def _noted(problems: list[CdcError], attempted: str) -> Iterator[None]:
             problems.append(problem)
 
 
-def _work(client: Client, collection: Collection, copies: bool, split_bytes: int) -> Work:
-    namespace = collection.namespace
+class _Part(NamedTuple):
+    """What one shard holds of a collection, and how that would be cut."""
+
+    shard: str
+    size: Size
+    choice: Choice
+    cuts: int = 0
+
+    @property
+    def reason(self) -> str:
+        return f"{self.shard}: {self.choice.reason}" if self.shard else self.choice.reason
+
+
+def _work(source: Source, collection: Collection, copies: bool, split_bytes: int) -> Work:
+    shards = shards_of(source, collection)
+    parts = [_part(source, shard, collection.namespace, copies, split_bytes) for shard in shards]
+    # The largest that is cut in some way speaks for all that are.
+    spoken: dict[str, _Part] = {}
+    for part in sorted(parts, key=lambda part: part.size.bytes, reverse=True):
+        spoken.setdefault(part.choice.strategy, part)
+    return Work(
+        collection.namespace,
+        sum(part.size.documents for part in parts),
+        sum(part.size.bytes for part in parts),
+        "; ".join(dict.fromkeys(part.size.origin for part in parts)),
+        ", ".join(spoken),
+        "; ".join(part.reason for part in spoken.values()),
+        1 + sum(part.cuts for part in parts) if copies else 0,
+        collection.has_images,
+        shards,
+    )
+
+
+def _part(
+    source: Source, shard: str, namespace: Namespace, copies: bool, split_bytes: int
+) -> _Part:
+    client = source.clients[shard]
     size = size_of(client, namespace)
-    choice, splits = Choice("none", "in this mode nothing is copied"), 0
-    if copies:
-        choice = chosen(client, namespace, size, split_bytes)
-        splits = 1 if choice.strategy == SINGLE else math.ceil(size.bytes / split_bytes)
-    return Work(namespace, *size, *choice, splits, collection.has_images)
+    if not copies:
+        return _Part(shard, size, Choice("none", "in this mode nothing is copied"))
+    choice = chosen(client, namespace, size, split_bytes)
+    cuts = 0 if choice.strategy == SINGLE else math.ceil(size.bytes / split_bytes) - 1
+    return _Part(shard, size, choice, cuts)
 
 
-def oplog_window(client: Client) -> Window | None:
+def _shortest_window(source: Source) -> Window | None:
+    """None if that of any shard is unknown."""
+    found = [oplog_window(source.clients[shard], shard) for shard in source.shards]
+    known = [window for window in found if window is not None]
+    return min(known, key=lambda window: window.seconds) if len(known) == len(found) else None
+
+
+def oplog_window(client: Client, shard: str = "") -> Window | None:
     """From the oplog itself, or from serverStatus; None if the user may read neither."""
     for ask in (_by_oplog, _by_status):
         try:
-            return ask(client)
+            return Window(*ask(client), shard)
         except pymongo.errors.PyMongoError as error:
             problem = translated(error, "Asking for the oplog's window")
             if isinstance(problem, TransientError):
@@ -225,15 +327,15 @@ def oplog_window(client: Client) -> Window | None:
     return None
 
 
-def _by_oplog(client: Client) -> Window:
+def _by_oplog(client: Client) -> tuple[Timestamp, Timestamp, str]:
     entries = client[OPLOG.db][OPLOG.coll]
     first, last = (
         next(entries.find({}, {"ts": 1}).sort("$natural", order).limit(1))["ts"]
         for order in (1, -1)
     )
-    return Window(first, last, str(OPLOG))
+    return first, last, str(OPLOG)
 
 
-def _by_status(client: Client) -> Window:
+def _by_status(client: Client) -> tuple[Timestamp, Timestamp, str]:
     told = client.admin.command({"serverStatus": 1, "oplog": 1})["oplog"]
-    return Window(told["earliestOptime"], told["latestOptime"], "serverStatus")
+    return told["earliestOptime"], told["latestOptime"], "serverStatus"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pymongo.errors
@@ -19,6 +19,13 @@ from cdc.mongo.client import Client, translated
 
 _NEVER_MEANT_BY_ALL = frozenset({"local", "config"})
 OPLOG = Namespace("local", "oplog.rs")
+# Where a cluster's metadata tells of its shards, and of who owns what.
+_METADATA = tuple(
+    Namespace("config", coll)
+    for coll in ("version", "shards", "databases", "collections", "chunks")
+)
+# Where a shard tells of transactions that it has a part in.
+_OF_TRANSACTIONS = (Namespace("config", "transactions"), OPLOG)
 
 
 class Rule(NamedTuple):
@@ -36,6 +43,18 @@ REQUIRED = (
         ("listCollections",),
         "each captured database; all with regular expressions",
         "what there is to capture, its incarnations and images",
+    ),
+)
+REQUIRED_OF_CLUSTERS = (
+    Rule(
+        ("find",),
+        f"{', '.join(f'`{each}`' for each in _METADATA)}: where `uri` leads to",
+        "`shards.direct`: which shards there are, and which of them owned what",
+    ),
+    Rule(
+        ("find",),
+        f"{', '.join(f'`{each}`' for each in _OF_TRANSACTIONS)}: on each shard",
+        "`shards.direct`: when a transaction across shards became visible",
     ),
 )
 OPTIONAL = (
@@ -59,11 +78,15 @@ OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One action on one resource. As in a role, an empty name stands for all."""
+    """One action on one resource. As in a role, an empty name stands for all.
+
+    `shard` is the one that has to grant it; empty for what `uri` leads to.
+    """
 
     action: str
     db: str
     coll: str = ""
+    shard: str = ""
 
     def __str__(self) -> str:
         return f'{self.action} on {{db: "{self.db}", collection: "{self.coll}"}}'
@@ -75,57 +98,94 @@ class Need:
         return {"resource": resource, "actions": [self.action]}
 
 
-def required(selection: Selection) -> list[Need]:
-    """Without each of these a run cannot do."""
+def required(selection: Selection, shards: tuple[str, ...] = ("",)) -> list[Need]:
+    """Without each of these a run cannot do. `shards` are those of the source; a replica set's only
+    one has no name."""
     scope = selection.database or ""
     listed = {""} if selection.patterns else {name.db for name in selection.names}
-    return [
+    needs = [
         *(Need(action, scope) for action in ("find", "changeStream")),
         *(Need("listCollections", db) for db in sorted(listed)),
     ]
+    if "" in shards:
+        return needs
+    needs += (Need("find", *namespace) for namespace in _OF_TRANSACTIONS)
+    return [*of_metadata(), *(replace(need, shard=shard) for shard in shards for need in needs)]
 
 
-def optional(captured: Iterable[Namespace]) -> list[Need]:
-    """Each of these makes something better."""
+def of_metadata() -> list[Need]:
+    """What finding the shards of a cluster, and the owners of documents, needs."""
+    return [Need("find", *namespace) for namespace in _METADATA]
+
+
+def optional(captured: Iterable[Namespace], shard: str = "") -> list[Need]:
+    """Each of these makes something better. `captured` are the collections that the shard holds."""
     actions = ("splitVector", "collStats")
-    on_captured = [Need(action, *namespace) for namespace in captured for action in actions]
-    return [*on_captured, Need("find", *OPLOG)]
+    needs = [Need(action, *namespace, shard) for namespace in captured for action in actions]
+    return needs if shard else [*needs, Need("find", *OPLOG)]
 
 
-def missing(client: Client, needs: Iterable[Need]) -> list[Need] | None:
-    """Those that no role of the user grants; None if nobody is logged in, be it that the server
-    has no access control. Needs no privilege itself."""
+def missing(clients: Mapping[str, Client], needs: Iterable[Need]) -> list[Need] | None:
+    """Those that no role of the user grants; None if nobody is logged in, be it that the servers
+    have no access control. Needs no privilege itself.
+
+    `clients` is one for each shard, and one without a name for what `uri` leads to.
+    """
+    granted = {shard: _granted(client, shard) for shard, client in clients.items()}
+    if all(found is None for found in granted.values()):
+        return None
+    return [need for need in needs if not _is_held(need, granted[need.shard])]
+
+
+def _is_held(need: Need, granted: list[dict[str, Any]] | None) -> bool:
+    return granted is None or any(_grants(each, need) for each in granted)
+
+
+def _granted(client: Client, shard: str) -> list[dict[str, Any]] | None:
     try:
         status = client.admin.command("connectionStatus", showPrivileges=True)
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, "Asking for the user's privileges") from error
+        raise translated(error, f"Asking for the user's privileges{on([shard])}") from error
     info = status["authInfo"]
-    if not info["authenticatedUsers"]:
-        return None
-    granted = info["authenticatedUserPrivileges"]
-    return [need for need in needs if not any(_grants(each, need) for each in granted)]
+    found: list[dict[str, Any]] = info["authenticatedUserPrivileges"]
+    return found if info["authenticatedUsers"] else None
 
 
 @contextmanager
-def named(client: Client, selection: Selection) -> Iterator[None]:
-    """A refusal raised inside leaves as one that names what the user lacks, where that is known."""
+def named(clients: Mapping[str, Client], needs: Iterable[Need]) -> Iterator[None]:
+    """A refusal raised inside leaves as one that names which of `needs` the user lacks, where that
+    is known."""
     try:
         yield
     except NotPermitted as refusal:
-        lacking = missing(client, required(selection))
+        lacking = missing(clients, needs)
         if not lacking:
             raise
         raise NotPermitted(
-            f"The server refused the user, who lacks {', '.join(map(str, lacking))}.",
+            f"The server refused the user, who lacks {_listed(lacking)}.",
             "Grant it by a role, as listed under 'Privileges'; check that 'uri' names the user and"
             " the authSource that are meant.",
         ) from refusal.__cause__
 
 
+def _listed(needs: Iterable[Need]) -> str:
+    """What several shards have to grant is told once."""
+    shards: dict[str, list[str]] = {}
+    for need in needs:
+        shards.setdefault(str(need), []).append(need.shard)
+    return ", ".join(f"{need}{on(names)}" for need, names in shards.items())
+
+
+def on(shards: Iterable[str]) -> str:
+    """The shards that something holds for, as a part of a sentence; empty if they have no name."""
+    names = ", ".join(filter(None, shards))
+    return f" on {names}" if names else ""
+
+
 def table() -> str:
     """The privileges as a Markdown table, for the README."""
     rows = ["| action | on | for |", "| --- | --- | --- |"]
-    for rule in (*REQUIRED, *OPTIONAL):
+    for rule in (*REQUIRED, *REQUIRED_OF_CLUSTERS, *OPTIONAL):
         actions = ", ".join(f"`{action}`" for action in rule.actions)
         rows.append(f"| {actions} | {rule.on} | {rule.says} |")
     return "\n".join(rows)

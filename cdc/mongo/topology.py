@@ -40,8 +40,9 @@ class ReplicaSet:
         return ("",)
 
     @property
-    def replica_sets(self) -> tuple[ReplicaSet, ...]:
-        return (self,)
+    def clients(self) -> Mapping[str, Client]:
+        """One for each of `shards`, and one without a name for what `uri` leads to."""
+        return {"": self.client}
 
     def open(self, shard: str) -> Member:
         """A member for reading a split of that part."""
@@ -56,7 +57,8 @@ class ReplicaSet:
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """At most `most` adjacent ranges from the frontier on; see `enumerator.ranges`."""
-        return ranges(self.client, copying.namespace, copying.below, most, split_bytes)
+        label = self.name if self.shard else ""
+        return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
     def tells(self, shard: str, event: RawBSONDocument) -> bool:
         """Whether a DDL event of that part is to be told, or another part tells it too."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,5 @@ def test_the_estimate_counts_what_is_copied_only() -> None:
     assert math.isclose(found.seconds, 642 / 20)
     assert math.isclose(found.batch_seconds, 512 / 20)
     assert plan.estimate([], options, 20.0).batches == 0
+    spread = replace(copied, shards=("s1", "s2", "s3"))
+    assert math.isclose(plan.estimate([spread], options, 20.0).batch_seconds, (8 + 2) * 64 / 20)

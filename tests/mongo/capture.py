@@ -80,7 +80,7 @@ class Batch:
 
 
 def cut_every(
-    count: int, client: Client, namespace: Namespace, lower: bytes, most: int, _: int
+    count: int, client: Client, namespace: Namespace, lower: bytes, most: int, *_: Any
 ) -> list[KeyRange]:
     """Stands in for `enumerator.ranges`: a split for every `count` documents, however small."""
     database = client.get_database(namespace.db, codec_options=RAW)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from pymongo import MongoClient
 
-from jobs.mongod import ReplicaSet
+from jobs.mongod import Client, ReplicaSet
 
 Document = dict[str, Any]
 MAJORITY = {"writeConcern": {"w": "majority"}}
@@ -33,17 +32,23 @@ class Cluster:
     """A config server and the shards `s1` and `s2`, each a replica set of one member.
 
     Without a router, a test writes each document to the shard that owns it (`shard_of`).
+    `arguments` are further ones of each server; `log_in` gives a client on one that has started.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str] = (),
+        log_in: Callable[[ReplicaSet], AbstractContextManager[Client]] = ReplicaSet.client,
+    ) -> None:
         self.config = ReplicaSet(
-            name="cfg", is_config=True, arguments=["--configsvr"], set_parameters=QUICK
+            name="cfg", is_config=True, arguments=["--configsvr", *arguments], set_parameters=QUICK
         )
         self.shards = {
-            name: ReplicaSet(name=name, arguments=["--shardsvr"], set_parameters=QUICK)
+            name: ReplicaSet(name=name, arguments=["--shardsvr", *arguments], set_parameters=QUICK)
             for name in ("s1", "s2")
         }
-        self.clients: dict[str, MongoClient[Document]] = {}
+        self._log_in = log_in
+        self.clients: dict[str, Client] = {}
         self._open = ExitStack()
         self._time: Any = None
         self._outside: dict[str, ReplicaSet] = {}
@@ -51,12 +56,12 @@ class Cluster:
     def __enter__(self) -> Self:
         for server in (self.config, *self.shards.values()):
             self._open.enter_context(server)
-            self.clients[server.name] = self._open.enter_context(server.client())
+            self.clients[server.name] = self._open.enter_context(self._log_in(server))
         for name in self.shards:
             self._join(name)
         return self
 
-    def start(self, name: str) -> MongoClient[Document]:
+    def start(self, name: str) -> Client:
         """A replica set that may become a shard of this name."""
         server = ReplicaSet(name=name, arguments=["--shardsvr"], set_parameters=QUICK)
         self._open.enter_context(server)
@@ -106,6 +111,17 @@ class Cluster:
             }
         )
 
+    def fill(self, db: str, coll: str) -> None:
+        """Creates a collection sharded by `k`, with five MiB: `_id` and `k` below 50 lie on `s1`,
+        those from 50 to 99 on `s2`."""
+        self.shard_collection(db, coll, {"k": 1})
+        self.move(db, coll, {"k": LOWEST}, "s1", {"k": 50})
+        self.move(db, coll, {"k": 50}, "s2", {"k": HIGHEST})
+        for shard, first in (("s1", 0), ("s2", 50)):
+            documents = [{"_id": k, "k": k, "pad": "x" * 52_000} for k in range(first, first + 50)]
+            reply = self.run(shard, db, {"insert": coll, "documents": documents})
+            assert not reply.get("writeErrors"), reply
+
     def drop_collection(self, db: str, coll: str) -> None:
         found = self.metadata["databases"].find_one({"_id": db})
         assert found is not None
@@ -115,7 +131,10 @@ class Cluster:
 
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
         """The shard of a document in a collection sharded by the hash of one field."""
-        stages = [{"$documents": [{}]}, {"$project": {"h": {"$toHashedIndexKey": value}}}]
+        stages: list[Document] = [
+            {"$documents": [{}]},
+            {"$project": {"h": {"$toHashedIndexKey": value}}},
+        ]
         [hashed] = self.clients["cfg"].admin.aggregate(stages)
         for chunk in self.chunks(db, coll):
             (low,), (high,) = chunk["min"].values(), chunk["max"].values()
@@ -133,7 +152,7 @@ class Cluster:
             # A router passes the time on from shard to shard, and so brings order into events.
             if self._time is not None:
                 session.advance_cluster_time(self._time)
-            reply = self.clients[shard][db].command(versioned, session=session, **options)
+            reply: Document = self.clients[shard][db].command(versioned, session=session, **options)
             self._time = session.cluster_time
         return reply
 
@@ -201,7 +220,7 @@ class Transaction:
         for shard, statements in commands.items():
             # A session of the driver's with the identity that the router gives it on every shard.
             session = cluster.clients[shard].start_session(causal_consistency=False)
-            session.session_id.update(lsid)
+            session.session_id.update(lsid)  # type: ignore[attr-defined]
             self._sessions[shard] = session
             for number, statement in enumerate(statements):
                 coll = next(iter(statement.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_the_builtin_role_read_is_enough_for_one_database(
     """Guards: what most users will grant."""
     uri = guarded.user(roles=[{"role": "read", "db": shop.name}])
     start(uri, str(orders(shop)))
-    assert missing(discover(uri, 3000).client, needed(shop)) == []
+    assert missing(discover(uri, 3000).clients, needed(shop)) == []
 
 
 @pytest.mark.parametrize("action", ["find", "changeStream", "listCollections"])
@@ -168,7 +169,7 @@ def test_what_a_role_grants_is_what_the_server_allows(
         granted = [{"resource": resource, "actions": actions}]
         guarded.client.admin.command("createRole", name, privileges=granted, roles=[])
         client = discover(guarded.user(roles=[name]), 3000).client
-        lacking = missing(client, needs)
+        lacking = missing({"": client}, needs)
         assert lacking is not None
         held = {str(need) for need in needs} - {str(need) for need in lacking}
         assert held == {str(need) for need in needs if is_allowed(client, need)}, resource
@@ -219,7 +220,14 @@ def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
 @pytest.mark.parametrize("collections", ["shop.orders", "shop.orders,crm.people", r"shop\..*"])
 def test_the_declared_privileges_are_those_that_are_asked_for(collections: str) -> None:
     """Guards: table, roles of these tests and messages tell the same."""
-    asked = {need.action for need in required(Selection.parse(collections))}
+    selection = Selection.parse(collections)
+    asked = {need.action for need in required(selection)}
     assert asked == {action for rule in privileges.REQUIRED for action in rule.actions}
+    of_one = {each for need in required(selection) for each in (need, replace(need, shard="s"))}
+    added = set(required(selection, ("s",))) - of_one
+    assert {need.action for need in added} == {"find"}
+    for rule, shard in zip(privileges.REQUIRED_OF_CLUSTERS, ("", "s"), strict=True):
+        for need in (need for need in added if need.shard == shard):
+            assert f"`{need.db}.{need.coll}`" in rule.on
     better = {need.action for need in optional([Namespace("shop", "orders")])}
     assert better == {action for rule in privileges.OPTIONAL for action in rule.actions}
