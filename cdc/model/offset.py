@@ -230,8 +230,11 @@ def reselect(
 
 def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
     """The offset with these collections to be copied; the sweep finds those behind it by itself."""
+    names = frozenset(names)
     again = {*offset.again, *(name for name in names if _reached(offset, name))}
-    return replace(offset, again=tuple(sorted(again, key=str)))
+    is_begun = offset.copying is not None and offset.copying.namespace in names
+    copying = None if is_begun else offset.copying
+    return replace(offset, again=tuple(sorted(again, key=str)), copying=copying)
 
 
 def begun_again(start: Offset, end: Offset) -> list[Namespace]:

@@ -90,7 +90,7 @@ class Cluster:
     def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
         """A live edge at or after the listing's time; None if it cannot be had yet."""
         for shard, part in found.parts:
-            if self.parts[shard].confirmed(part, patience) is None:
+            if self._part(shard).confirmed(part, patience) is None:
                 return None
         deadline = time.monotonic() + patience
         while True:
@@ -151,7 +151,7 @@ class Cluster:
         """Each collection as the primary shard of its database lists it."""
         parts = []
         for shard, databases in sorted(self._databases(selection).items()):
-            parts.append((shard, listing(self.parts[shard].client, selection, databases)))
+            parts.append((shard, listing(self._part(shard).client, selection, databases)))
         if not parts:
             raise UnsuitableSource(f"No database holds '{selection.text}'.", "Check 'collections'.")
         found = [

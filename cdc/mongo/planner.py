@@ -123,14 +123,25 @@ class Planner:
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
     def _selected(self, start: Offset) -> Offset:
-        sweep, edge = self._sweep_and_edge(start)
+        sweep, edge, void = _NO_SWEEP, None, frozenset[Namespace]()
+        if not start.is_streaming or start.scans:
+            listed = self.source.listing(self.selection)
+            sweep, edge = self._sweep(start, listed), self._confirmed(start, listed)
+            if edge is not None:
+                void = self._void(start, listed, edge)
+            if (start.scans and edge is None) or (void and edge == start.time):
+                return start
+        if edge is None or void:
+            sweep = _NO_SWEEP
+        if edge is None:
+            edge = self.source.live_edge(start.time)
         found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
         if found is not None and not found.ddl:
             sweep = _NO_SWEEP
             found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
         if found is not None and found.ddl:
-            return self._cut_at(found, start, self.selection)
-        return _end(sweep, start, edge)
+            return begin_again(self._cut_at(found, start, self.selection), void)
+        return begin_again(sweep.end(start, edge), void)
 
     def _reselected(self, start: Offset) -> Offset:
         """The last batch of the selection in `start`; or one before that, if it has to end at a DDL
@@ -138,9 +149,13 @@ class Planner:
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
         listed = self.source.listing(self.selection)
-        edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
-        is_last = edge is not None and listed.since >= start.time
-        if edge is None or not is_last:
+        edge = self._confirmed(start, listed)
+        is_last, void = edge is not None, frozenset[Namespace]()
+        if edge is not None:
+            void = self._void(start, listed, edge)
+        if (start.scans and edge is None) or (void and edge == start.time):
+            return start
+        if edge is None:
             edge = self.source.live_edge(start.time)
         names = [collection.namespace for collection in listed.collections]
         cutting = pipeline.cutting(before)
@@ -150,23 +165,34 @@ class Planner:
             is_last = False
             found = self._survey(both, start, edge, [cutting])
         if found is not None and found.ddl:
-            return self._cut_at(found, start, before)
+            return begin_again(self._cut_at(found, start, before), void)
         if not is_last:
-            return advance(start, edge)
+            return begin_again(advance(start, edge), void)
         _log.warning("behind %s, captured are %s", timestamp.text(edge), self.selection.text)
         added = [name for name in names if not before.matches(name)] if self.copies else []
-        return reselect(start, edge, self.selection, added)
+        return reselect(start, edge, self.selection, {*added, *void})
 
-    def _sweep_and_edge(self, start: Offset) -> tuple[_Sweep, Timestamp]:
-        if start.is_streaming:
-            return _NO_SWEEP, self.source.live_edge(start.time)
-        listed = self.source.listing(self.selection)
-        sweep = self._sweep(start, listed)
+    def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
+        """A live edge that can follow both; None if what was listed may still be rolled back, or is
+        older than what has been emitted."""
         edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
-        if edge is None or listed.since < start.time:
-            # What was listed may still be rolled back, or is older than what has been emitted.
-            return _NO_SWEEP, self.source.live_edge(start.time)
-        return sweep, edge
+        return edge if edge is not None and listed.since >= start.time else None
+
+    def _void(self, start: Offset, listed: Listing, edge: Timestamp) -> frozenset[Namespace]:
+        """Collections whose incarnation was copied, perhaps in vain, and is not there any more, and
+        no event up to `edge` tells of it: to reshard one, or to move it, does that."""
+        copied = [scan.copying for scan in start.scans]
+        copied += [start.copying] if start.copying else []
+        void = set()
+        for copying in copied:
+            found, only = listed.find(copying.namespace), Selection.of([copying.namespace])
+            if found is None or (found.uuid, found.shard) == (copying.uuid, copying.shard):
+                continue
+            if self._survey(only, start, edge, [pipeline.cutting(only)]) is None:
+                void.add(copying.namespace)
+        for namespace in void:
+            _log.warning("%s was replaced without an event: copying it again", namespace)
+        return frozenset(void)
 
     # --- what to scan next ---
 
@@ -190,9 +216,6 @@ class Planner:
     def _turn(self, offset: Offset, listed: Listing) -> Copying | None:
         """Whose turn it is: the one begun, then those to be copied again, then the sweep."""
         if offset.copying is not None:
-            found = listed.find(offset.copying.namespace)
-            if found is not None and found.uuid != offset.copying.uuid:
-                return found.begun  # recognised by `_is_replaced`
             return offset.copying
         for namespace in offset.again:
             found = listed.find(namespace)
@@ -265,6 +288,10 @@ class Planner:
     def _cut_at(self, found: _Found, start: Offset, selection: Selection) -> Offset:
         replaced = replaced_by(list(found.ddl.values()), selection)
         silent = tuple(s for s, event in found.ddl.items() if not self.source.tells(s, event))
+        if len(silent) == len(found.ddl):
+            # Another shard tells, or will; or none: what moved with its database is dropped where
+            # it was, and inserted elsewhere without an event.
+            replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
         return replace(advance(start, found.time, replaced=replaced), silent=silent)
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
@@ -292,17 +319,3 @@ def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozense
         return frozenset()
     namespace = Namespace(value["db"], value["coll"])
     return frozenset({namespace} if selection.matches(namespace) else ())
-
-
-def _end(sweep: _Sweep, start: Offset, time: Timestamp) -> Offset:
-    """The end of a batch in whose time no event forbids the sweep."""
-    copying = start.copying
-    if copying is not None and any(_is_replaced(copying, scan) for scan in sweep.scans):
-        _log.warning("%s was replaced without an event: copying it again", copying.namespace)
-        again = Replaced(refilled=frozenset({copying.namespace}))
-        return advance(start, time, replaced=again)
-    return sweep.end(start, time)
-
-
-def _is_replaced(copying: Copying, scan: Scan) -> bool:
-    return scan.copying.namespace == copying.namespace and scan.copying.uuid != copying.uuid

@@ -25,6 +25,7 @@ LOWEST, HIGHEST = MinKey(), MaxKey()
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
+    "reshardingMinimumOperationDurationMillis": 0,
 }
 
 
@@ -68,6 +69,38 @@ class Cluster:
         self.clients[name] = self._open.enter_context(server.client())
         self._outside[name] = server
         return self.clients[name]
+
+    def refine(self, db: str, coll: str, key: Document) -> None:
+        """Appends fields to a shard key."""
+        for shard in self.shards:
+            self.clients[shard][db][coll].create_index(list(key.items()))
+        found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
+        self.configure(
+            {
+                "_configsvrRefineCollectionShardKey": f"{db}.{coll}",
+                "key": key,
+                "epoch": found["lastmodEpoch"],
+            }
+        )
+
+    def reshard(self, db: str, coll: str, key: Document) -> None:
+        """Distributes a collection anew: the documents move to another incarnation of it."""
+        found = self.metadata["databases"].find_one({"_id": db})
+        self.clients[found["primary"]].admin.command(
+            {
+                "_shardsvrReshardCollection": f"{db}.{coll}",
+                "databaseVersion": found["version"],
+                "key": key,
+                "numInitialChunks": 2,
+                **MAJORITY,
+            }
+        )
+
+    def move_primary(self, db: str, to: str) -> None:
+        """Moves a database's unsharded collections."""
+        found = self.metadata["databases"].find_one({"_id": db})
+        moving = {"_shardsvrMovePrimary": db, "to": to, "databaseVersion": found["version"]}
+        self.clients[found["primary"]].admin.command({**moving, **MAJORITY})
 
     def add(self, name: str) -> None:
         self.shards[name] = self._outside.pop(name)

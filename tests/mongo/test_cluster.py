@@ -29,6 +29,7 @@ from tests.mongo.capture import (
     Client,
     Contents,
     Document,
+    contents,
     failing,
     until,
 )
@@ -98,6 +99,12 @@ class Orders:
     def run(self, shard: str, command: Document) -> None:
         reply = self.cluster.run(shard, self.db, command)
         assert not reply.get("writeErrors"), reply
+
+    def run_all(self, *commands: Document) -> None:
+        """Commands that each shard applies to what it owns."""
+        for command in commands:
+            for shard in self.cluster.shards:
+                self.cluster.run(shard, self.db, command)
 
     def move(self, region: int, to: str, up_to: int) -> None:
         edge = HIGHEST if up_to == 10 else up_to
@@ -480,6 +487,111 @@ def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> I
         until(forgotten)
         client.admin.command({"setParameter": 1, window: 300})
     yield
+
+
+# --- collections that are distributed anew ------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", [30, 50, 100])
+def test_a_collection_that_is_resharded_in_the_midst_of_its_copy_is_copied_anew(
+    cluster: Cluster, db: str, copied: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: no event tells of it, and what was to be read of the old incarnation is void: also of
+    the last part of the copy."""
+    orders = Orders(cluster, db)
+    pipeline = capture(
+        cluster, orders.full, documents_per_split=copied // 2, splits_per_batch=copied // 25
+    )
+    for _ in range(100 // copied):
+        end = pipeline.plan()
+        if copied == 100 or pipeline.offset.copying:
+            break
+        pipeline.read(end)
+    cluster.reshard(db, orders.name, {"number": 1})
+    orders.run_all(update(1, n=5), update(97, n=6))
+    before = pipeline.read(end)
+    assert not before.rows, "of the incarnation that is gone nothing can be read"
+    pipeline.run()
+    orders.run_all(update(1, n=7))
+    pipeline.run()
+    assert [row.coll for row in pipeline.resyncs] == ["orders"]
+    assert "was replaced without an event: copying it again" in caplog.text
+    same(pipeline, orders)
+
+
+def test_a_collection_that_is_resharded_while_its_changes_are_read_goes_on(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    orders.update(1)
+    pipeline.run()
+    cluster.reshard(db, orders.name, {"number": 1})
+    orders.run_all(update(1, n=5), update(97, n=6))
+    pipeline.run()
+    assert not pipeline.resyncs
+    assert [row.op for row in pipeline.rows].count("update") == 12
+    same(pipeline, orders)
+
+
+def test_a_refined_shard_key_changes_nothing_for_a_copy_under_way(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full, documents_per_split=20, splits_per_batch=1)
+    pipeline.batch()
+    end = pipeline.plan()
+    cluster.refine(db, orders.name, {"region": 1, "number": 1, "_id": 1})
+    orders.update(1)
+    pipeline.read(end)
+    orders.update(6)
+    orders.move(5, "s1", up_to=6)
+    pipeline.run()
+    assert not pipeline.resyncs
+    same(pipeline, orders)
+
+
+def test_a_collection_dropped_and_made_anew_in_the_midst_of_its_copy_is_told_anew(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full, documents_per_split=20, splits_per_batch=1)
+    pipeline.batch()
+    end = pipeline.plan()
+    cluster.drop_collection(db, "orders")
+    cluster.shard_collection(db, "orders", {"number": 1})
+    orders.run_all(insert({"_id": 5, "number": 5}, {"_id": 3, "number": 3}))
+    pipeline.read(end)
+    pipeline.run()
+    assert [row.op for row in pipeline.rows].count("drop") == 1
+    same(pipeline, orders)
+
+
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_an_unsharded_collection_may_move_with_its_database(
+    cluster: Cluster, db: str, when: str
+) -> None:
+    coll = cluster.clients["s1"][db]["plain"]
+    coll.insert_many({"_id": i} for i in range(60))
+    pipeline = capture(cluster, f"{db}.plain", documents_per_split=20, splits_per_batch=1)
+    if when != "before":
+        pipeline.batch()
+    end = pipeline.plan()
+    if when == "after":
+        pipeline.run()
+        coll.update_one({"_id": 1}, {"$set": {"n": 1}})
+        pipeline.run()
+        end = pipeline.offset
+    cluster.move_primary(db, "s2")
+    coll = cluster.clients["s2"][db]["plain"]
+    coll.update_one({"_id": 2}, {"$set": {"n": 2}})
+    if end != pipeline.offset:
+        pipeline.read(end)
+    pipeline.run()
+    coll.delete_one({"_id": 3})
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
 
 
 # --- shards that come and go ---------------------------------------------------------------------

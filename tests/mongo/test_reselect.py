@@ -223,6 +223,8 @@ def test_a_listing_that_may_be_rolled_back_changes_nothing_yet(
     pipeline = capture("a")
     pipeline.run()
     touch(database, "a")
+    pipeline.batch()  # finds that what was copied is still there
+    touch(database, "a")
     pipeline = restarted(pipeline, database, "a", "b")
     with monkeypatch.context() as patched:
         patched.setattr(Source, "confirmed", lambda *_: None)
