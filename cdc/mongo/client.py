@@ -154,13 +154,32 @@ class Member:
 def member(uri: str, timeout_ms: int, shard: str = "") -> Member:
     """The member that the read preference of `uri` picks now. Raises SourceUnreachable."""
     client = connect(uri, timeout_ms, shard)
-    preference: _ServerMode = client.read_preference
-    me = hello(client, read_preference=preference).get("me")
+    me = hello_of_preferred(client).get("me")
     # Of a mongos, or of a member that 'uri' names as the only one (it may not be reachable by the
     # name that it has in the replica set), the client itself is the way to it.
     if me is not None and client.topology_description.topology_type_name != "Single":
         client = _direct(resolve(uri), timeout_ms, me, os.getpid())
     return Member(client, client.start_session(causal_consistency=False))
+
+
+def hello_of_preferred(client: Client) -> dict[str, Any]:
+    """The `hello` of the member that the client's read preference picks now.
+
+    Raises SourceUnreachable if there are members but none that it admits, or the driver's errors.
+    """
+    preference: _ServerMode = client.read_preference
+    try:
+        return hello(client, read_preference=preference)
+    except pymongo.errors.ServerSelectionTimeoutError as error:
+        if not client.nodes:
+            raise
+        tags = f" with the tags {list(preference.tag_sets)}" if any(preference.tag_sets) else ""
+        raise SourceUnreachable(
+            "No member of the replica set that is up satisfies the read preference of 'uri':"
+            f" {preference.mongos_mode}{tags}.",
+            "Start such a member, or correct readPreference, readPreferenceTags and"
+            " maxStalenessSeconds in 'uri'; an empty readPreferenceTags= at the end admits any.",
+        ) from error
 
 
 def hello(client: Client, **how: Any) -> dict[str, Any]:
