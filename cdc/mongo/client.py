@@ -122,6 +122,8 @@ def _settings(timeout_ms: int) -> dict[str, Any]:
         # It would take the place of the time that a getMore is to wait: an idle stream would answer
         # only then, and every batch take as long.
         "timeoutMS": None,
+        # Each read says its own: a change stream takes none but majority (72).
+        "readConcernLevel": None,
         "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
     }
 

@@ -15,6 +15,7 @@ import dns.rrset
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from cdc import source
 from cdc.mongo import client
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.mongo.access import SECRET, Guarded
@@ -152,7 +153,10 @@ def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Gu
     address = guarded.replica_set.uri.partition("//")[2]
     options = "authSource=users&uuidRepresentation=standard&heartbeatFrequencyMS=5000&tz_aware=true"
     times = "socketTimeoutMS=9000&waitQueueTimeoutMS=9000&timeoutMS=9000"
-    pipeline = Capture(f"mongodb://reader:{SECRET}@{address}&{options}&{times}", "elsewhere.a")
+    uri = f"mongodb://reader:{SECRET}@{address}&{options}&{times}&readConcernLevel=linearizable"
+    [captured] = source.preflight({"uri": uri, "collections": "elsewhere.a"})
+    assert captured.documents == 20
+    pipeline = Capture(uri, "elsewhere.a")
     pipeline.run()
     coll.update_many({}, {"$inc": {"n": 1}})
     began = time.monotonic()
