@@ -16,8 +16,9 @@ from pymongo import ReplaceOne
 from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
+from cdc import options as declared
 from cdc import source
-from cdc.errors import SourceUnreachable
+from cdc.errors import SourceUnreachable, UnsuitableSource
 from cdc.model.change import Change
 from cdc.mongo import stream
 from jobs.mongod import Member, ReplicaSet
@@ -271,6 +272,19 @@ def test_a_preference_that_no_member_satisfies_is_an_error_that_names_the_remedy
             Capture(f"{four.uri}&{preference}", f"{database.name}.a", server_timeout_ms="500")
         assert "readPreferenceTags" in str(raised.value.remedy)
         assert time.monotonic() - began < 3
+
+
+def test_a_connection_to_a_secondary_alone_is_refused_where_a_copy_would_begin(
+    four: Four,
+) -> None:
+    """Guards: what a secondary lists may be rolled back. The remedy is a read preference."""
+    database = four.fresh()
+    filled(database, "a", [1])
+    uri = f"mongodb://{four.tagged.host}/?directConnection=true"
+    options = declared.parse({"uri": uri, "collections": f"{database.name}.a"})
+    with pytest.raises(UnsuitableSource, match="not, or did not stay, the primary") as raised:
+        source.ChangeReader(options, None).initialOffset()  # type: ignore[arg-type]
+    assert "readPreference" in str(raised.value.remedy)
 
 
 def test_without_the_member_that_is_asked_for_a_run_ends_and_goes_on_when_it_is_back(
