@@ -217,9 +217,7 @@ def test_a_reader_needs_the_privilege_to_find_by_uuid_only_before_6_0(guarded: G
     rights.drop_collection("a")
     filled(rights, "a", [1])
     reading = [{"role": "read", "db": "rights"}]
-    by_uuid = {"resource": {"cluster": True}, "actions": ["useUUID"]}
-    guarded.client.admin.command("createRole", "byUUID", privileges=[by_uuid], roles=[])
-    assert copied(guarded.user(roles=[*reading, "byUUID"])) == ["read"]
+    assert copied(guarded.user(roles=[*reading, *guarded.by_uuid])) == ["read"]
     reader = guarded.user(roles=reading)
     if abilities(guarded.client).names_the_incarnation:
         assert copied(reader) == ["read"]
