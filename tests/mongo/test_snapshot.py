@@ -216,7 +216,8 @@ def test_a_collection_of_any_kind_and_name_is_copied_and_followed(
         each.insert_many([{"_id": "new"}, {"_id": "newer"}])
         each.delete_one({"_id": "new"})
     pipeline.run()
-    coll.delete_one({"_id": "newer"})
+    for each in (*others, coll):
+        each.delete_one({"_id": "newer"})
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll)
     assert {row.coll for row in pipeline.rows} == {name}
