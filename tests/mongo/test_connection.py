@@ -91,6 +91,20 @@ def way(uri: str) -> tuple[Any, bool]:
     return options.get("replicaset"), bool(options.get("directconnection"))
 
 
+def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> None:
+    """Guards: server.timeout.ms; the README's list of what does not hold."""
+    times = "serverSelectionTimeoutMS=7000&connectTimeoutMS=7000&timeoutMS=7000"
+    given = f"mongodb://h:1/?{times}&readConcernLevel=local&appName=mine"
+    direct = client._direct(given, 1000, "h:1", os.getpid())
+    for made in (client.connect(given, 1000), direct):
+        options = made.options
+        assert options.server_selection_timeout == options.pool_options.connect_timeout == 1
+        assert options.timeout is None
+        assert options.read_concern.level is None
+        assert options.pool_options.appname == "mongodb-cdc"
+        made.close()
+
+
 class NameServer:
     """Answers for one seed list, as DNS does for `mongodb+srv`."""
 

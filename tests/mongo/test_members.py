@@ -271,10 +271,11 @@ def test_a_preference_that_no_member_satisfies_is_an_error_that_names_the_remedy
         ) as raised:
             Capture(f"{four.uri}&{preference}", f"{database.name}.a", server_timeout_ms="500")
         assert "readPreferenceTags" in str(raised.value.remedy)
+        assert raised.value.exit_code == 3
         assert time.monotonic() - began < 3
 
 
-def test_a_connection_to_a_secondary_alone_is_refused_where_a_copy_would_begin(
+def test_a_primary_alone_is_read_and_a_secondary_alone_refused_where_a_copy_would_begin(
     four: Four,
 ) -> None:
     """Guards: what a secondary lists may be rolled back. The remedy is a read preference."""
@@ -282,9 +283,13 @@ def test_a_connection_to_a_secondary_alone_is_refused_where_a_copy_would_begin(
     filled(database, "a", [1])
     uri = f"mongodb://{four.tagged.host}/?directConnection=true"
     options = declared.parse({"uri": uri, "collections": f"{database.name}.a"})
+    with four.tagged.client() as tagged:
+        until(tagged[database.name].list_collection_names)
     with pytest.raises(UnsuitableSource, match="not, or did not stay, the primary") as raised:
         source.ChangeReader(options, None).initialOffset()  # type: ignore[arg-type]
     assert "readPreference" in str(raised.value.remedy)
+    primary = Capture(uri.replace(four.tagged.host, four.primary.host), f"{database.name}.a")
+    assert primary.batch().ids("read") == [1]
 
 
 def test_without_the_member_that_is_asked_for_a_run_ends_and_goes_on_when_it_is_back(
