@@ -267,6 +267,12 @@ def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = Tru
 
 def _confirmed_edge(source: Source, found: Listing) -> Timestamp:
     edge = source.confirmed(found, patience=10)
+    if edge is None and found.term is None and not found.parts:
+        raise UnsuitableSource(
+            "The member that answered is not, or did not stay, the primary, which alone knows what"
+            " collections there are.",
+            "Leave out directConnection; say with readPreference which members are to be read.",
+        )
     if edge is None:
         raise UnsuitableSource(
             "The majority of the replica set does not keep up with its primary.",

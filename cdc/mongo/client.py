@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote_plus
 
 import pymongo
 import pymongo.errors
@@ -69,19 +71,33 @@ def _of_shard(uri: str, shard: str) -> str:
     if not shard:
         return uri
     name, _, hosts = shard.partition("/")
+    return _leading_to(hosts, uri, f"replicaSet={name}")
+
+
+def _leading_to(hosts: str, uri: str, how: str) -> str:
+    """The connection string with other hosts; the user, and all options that do not say where the
+    servers are, stay word for word. A driver's parsed options would not do: it does not take back
+    what it gives (seconds for milliseconds, a number for a name)."""
     scheme, _, rest = uri.partition("://")
-    address, slash, tail = rest.partition("/")
+    address, database, query = _URI.fullmatch(rest).groups("")  # type: ignore[union-attr]
     user, at, _ = address.rpartition("@")
-    database, _, query = tail.partition("?") if slash else ("", "", "")
-    options = [o for o in query.split("&") if o and o.partition("=")[0].lower() not in _OWN_OPTIONS]
-    options.append(f"replicaSet={name}")
-    if scheme == "mongodb+srv" and not any(o.lower().startswith(("tls=", "ssl=")) for o in options):
-        options.append("tls=true")  # what the other scheme implies
-    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join(options)}"
+    options = [o for o in re.split("[&;]", query) if o]
+    names = [option.partition("=")[0].lower() for option in options]
+    if scheme == "mongodb+srv":  # what that scheme implies, and what its DNS entry may add
+        told = parse_uri(uri)["options"]
+        if not {"tls", "ssl"} & set(names):
+            options.append("tls=true")
+        if "authsource" not in names and told.get("authSource"):
+            options.append(f"authSource={quote_plus(told['authSource'])}")
+    kept = [o for o in options if o.partition("=")[0].lower() not in _OWN_OPTIONS]
+    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
 
 
-# Of the address that the user gave, not of the shards behind it.
-_OWN_OPTIONS = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
+_URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
+# Of the address that the user gave, not of the members or shards behind it.
+_OWN_OPTIONS = frozenset(
+    {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -103,6 +119,11 @@ def _settings(timeout_ms: int) -> dict[str, Any]:
         "appname": _APP_NAME,
         "serverSelectionTimeoutMS": timeout_ms,
         "connectTimeoutMS": timeout_ms,
+        # It would take the place of the time that a getMore is to wait: an idle stream would answer
+        # only then, and every batch take as long.
+        "timeoutMS": None,
+        # Each read says its own: a change stream takes none but majority (72).
+        "readConcernLevel": None,
         "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
     }
 
@@ -148,11 +169,32 @@ def member(
     Raises the driver's errors.
     """
     client = connect(uri, timeout_ms, shard)
-    me = hello(client, read_preference=preference or client.read_preference).get("me")
-    if me is None:  # not a replica set: the client itself is the only way to it
-        return Member(client, client.start_session(causal_consistency=False))
-    direct = _direct(resolve(uri), timeout_ms, me, os.getpid())
-    return Member(direct, direct.start_session(causal_consistency=False))
+    me = hello_of_preferred(client, preference).get("me")
+    # Of a mongos, or of a member that 'uri' names as the only one (it may not be reachable by the
+    # name that it has in the replica set), the client itself is the way to it.
+    if me is not None and client.topology_description.topology_type_name != "Single":
+        client = _direct(resolve(uri), timeout_ms, me, os.getpid())
+    return Member(client, client.start_session(causal_consistency=False))
+
+
+def hello_of_preferred(client: Client, other: _ServerMode | None = None) -> dict[str, Any]:
+    """The `hello` of the member that the client's read preference, or another, picks now.
+
+    Raises SourceUnreachable if there are members but none that it admits, or the driver's errors.
+    """
+    preference: _ServerMode = other or client.read_preference
+    try:
+        return hello(client, read_preference=preference)
+    except pymongo.errors.ServerSelectionTimeoutError as error:
+        if other or not client.nodes:
+            raise
+        tags = f" with the tags {list(preference.tag_sets)}" if any(preference.tag_sets) else ""
+        raise SourceUnreachable(
+            "No member of the replica set that is up satisfies the read preference of 'uri':"
+            f" {preference.mongos_mode}{tags}.",
+            "Start such a member, or correct readPreference, readPreferenceTags and"
+            " maxStalenessSeconds in 'uri'; an empty readPreferenceTags= at the end admits any.",
+        ) from error
 
 
 def hello(client: Client, **how: Any) -> dict[str, Any]:
@@ -174,7 +216,8 @@ _NO_SUCH_COMMAND = 59
 
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """One member's own `hello`, or None if it does not answer within a second or two."""
-    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, f"{host}:{port}", os.getpid())
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, address, os.getpid())
     try:
         # A connection that stands to a machine that does not answer would wait for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
@@ -198,38 +241,9 @@ def term_of(client: Client) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
-    parsed = parse_uri(uri, validate=True, warn=False)
-    options = {
-        name: value
-        for name, value in dict(parsed["options"]).items()
-        if name.lower() not in _TOPOLOGY_OPTIONS
-    }
-    host, _, port = address.rpartition(":")
-    return pymongo.MongoClient(
-        host,
-        int(port),
-        directConnection=True,
-        username=parsed["username"],
-        password=parsed["password"],
-        authSource=options.pop("authsource", parsed["database"] or "admin"),
-        **{**options, **_settings(timeout_ms)},
-    )
+    uri = _leading_to(address, uri, "directConnection=true")
+    return pymongo.MongoClient(uri, **_settings(timeout_ms))
 
-
-_TOPOLOGY_OPTIONS = {
-    "replicaset",
-    "directconnection",
-    "loadbalanced",
-    "readpreference",
-    "readpreferencetags",
-    "maxstalenessseconds",
-    "readconcernlevel",
-    "srvservicename",
-    "srvmaxhosts",
-    "appname",
-    "serverselectiontimeoutms",
-    "connecttimeoutms",
-}
 
 # --- what a server's code means -----------------------------------------------------------------
 

@@ -37,6 +37,7 @@ _DOCUMENTS_PER_SAMPLE = 21
 _AVERAGE_OF = 100
 # Keys that were appended since a sample was drawn all lie behind its last cut.
 _SAMPLE_SECONDS = 300.0
+_NO_SUCH_OPERATOR = 168  # before 4.4: $bsonSize
 _SIZE_REFUSED = 72  # InvalidOptions: splitVector takes 1 MiB to 1 GiB; elsewhere 72 is transient
 
 
@@ -125,11 +126,23 @@ def size_of(client: Client, namespace: Namespace) -> Size:
     except pymongo.errors.PyMongoError as error:
         refusal = _refusal("collStats", error)
     documents = int(database[namespace.coll].estimated_document_count())
-    average = {"_id": None, "bytes": {"$avg": {"$bsonSize": "$$ROOT"}}}
-    stages: list[dict[str, Any]] = [{"$sample": {"size": _AVERAGE_OF}}, {"$group": average}]
-    found = next(iter(database[namespace.coll].aggregate(stages)), {"bytes": 0})
     origin = f"count and average of a sample, because {refusal}"
-    return Size(documents, int(documents * found["bytes"]), origin)
+    return Size(documents, int(documents * _average_bytes(client, namespace)), origin)
+
+
+def _average_bytes(client: Client, namespace: Namespace) -> float:
+    """Of a few random documents; 0 if there is none."""
+    coll = client[namespace.db][namespace.coll]
+    sample: dict[str, Any] = {"$sample": {"size": _AVERAGE_OF}}
+    average = {"_id": None, "bytes": {"$avg": {"$bsonSize": "$$ROOT"}}}
+    try:
+        found = next(iter(coll.aggregate([sample, {"$group": average}])), {"bytes": 0})
+    except pymongo.errors.OperationFailure as error:
+        if error.code != _NO_SUCH_OPERATOR:
+            raise
+        documents = list(coll.with_options(codec_options=RAW).aggregate([sample]))
+        return sum(len(each.raw) for each in documents) / max(1, len(documents))
+    return float(found["bytes"])
 
 
 def _refusal(asked: str, error: pymongo.errors.PyMongoError) -> str:

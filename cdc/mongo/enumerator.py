@@ -5,7 +5,9 @@ Where the ranges meet is decided by `cdc.mongo.cuts`.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from cdc.model.split import MAX_KEY, KeyRange
 from cdc.mongo.client import Client, term_of, translated
 from cdc.mongo.cuts import cut_points
 
+_log = logging.getLogger(__name__)
 INTERNAL = frozenset({"admin", "config", "local"})
 
 
@@ -62,7 +65,7 @@ def listing(
     """The selected collections in the order of their full names; of these databases, or of all.
 
     A view, time series or system collection named exactly is refused (UnsuitableSource); one that
-    only matches a regular expression is left out.
+    only matches a regular expression is left out, and a line at INFO says so once.
     """
     found: list[Collection] = []
     times: list[Timestamp] = []
@@ -117,6 +120,7 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
                 f"{namespace} is a {what}: it has no change stream of its own.",
                 "Capture the collection behind it instead.",
             )
+        _tell_left_out(namespace, what)
         return []
     options = info.get("options", {})
     collation = options.get("collation")
@@ -128,6 +132,11 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
             bool(options.get("changeStreamPreAndPostImages", {}).get("enabled")),
         )
     ]
+
+
+@functools.lru_cache(maxsize=1024)  # once, however often a run lists its collections
+def _tell_left_out(namespace: Namespace, what: str) -> None:
+    _log.info("%s matches 'collections', but is a %s, and is left out", namespace, what)
 
 
 # --- cutting one collection ----------------------------------------------------------------------

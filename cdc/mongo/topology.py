@@ -16,7 +16,16 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo.client import Client, Member, connect, hello, hello_of, member, translated
+from cdc.mongo.client import (
+    Client,
+    Member,
+    connect,
+    hello,
+    hello_of,
+    hello_of_preferred,
+    member,
+    translated,
+)
 from cdc.mongo.enumerator import Listing, listing, ranges
 
 
@@ -141,6 +150,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
     try:
         client.admin.command("ping")  # authenticates: `hello` alone would not
         reply = hello(client)
+        hello_of_preferred(client)  # now, rather than in every task, each for as long as it retries
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Connecting to MongoDB") from error
     if reply.get("msg") == "isdbgrid":

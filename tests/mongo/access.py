@@ -11,6 +11,7 @@ from typing import Any
 
 from cdc.mongo.privileges import Need
 from jobs.mongod import Client, ReplicaSet
+from tests.mongo.abilities import abilities
 from tests.mongo.cluster import Cluster
 
 SECRET = "s3cr3t"
@@ -35,6 +36,16 @@ class Guarded:
         self.client.admin.command("createRole", name, privileges=privileges, roles=list(roles))
         self.client.admin.command("createUser", name, pwd=SECRET, roles=[name])
         return self.uri(name)
+
+    @property
+    def by_uuid(self) -> list[str]:
+        """The role for what the README asks for before 6.0; none where it is not needed."""
+        if abilities(self.client).names_the_incarnation:
+            return []
+        if not self.client.admin.command("rolesInfo", "byUUID")["roles"]:
+            grant = {"resource": {"cluster": True}, "actions": ["useUUID"]}
+            self.client.admin.command("createRole", "byUUID", privileges=[grant], roles=[])
+        return ["byUUID"]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from jobs.mongod import Client, ReplicaSet
 Document = dict[str, Any]
 MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
+STALE = 13388
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
@@ -179,6 +180,14 @@ class Cluster:
         """A command on a sharded collection as a router sends it: with the version of the chunks
         that it believes the shard to have. Without one a shard takes the collection for unsharded,
         and leaves the shard key out of its change events."""
+        for _ in range(200):
+            reply = self._run(shard, db, command, **options)
+            if all(each["code"] != STALE for each in reply.get("writeErrors", ())):
+                return reply
+            time.sleep(0.02)  # the shard learns of the new version
+        raise AssertionError(f"{shard} does not own what it is to change: {reply}")
+
+    def _run(self, shard: str, db: str, command: Document, **options: Any) -> Document:
         coll = next(iter(command.values()))
         versioned = {**command, "shardVersion": self._version(shard, f"{db}.{coll}")}
         with self.clients[shard].start_session(causal_consistency=False) as session:

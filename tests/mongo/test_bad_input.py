@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,9 +97,9 @@ def test_a_server_that_is_no_replica_set_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_ordinary_collection_is_refused_by_name(
-    mongod: ReplicaSet, database: Database[Document]
+    mongod: ReplicaSet, database: Database[Document], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Guards: missing, view, time series, system; by expression they are left out."""
+    """Guards: missing, view, time series, system; by expression they are left out, with a word."""
     filled(database, "a", [1])
     database.create_collection("view", viewOn="a", pipeline=[])
     refusals = {
@@ -119,8 +120,13 @@ def test_what_is_no_ordinary_collection_is_refused_by_name(
         )
         assert said in text
         assert f"{database.name}.{name}" in text
+    caplog.set_level(logging.INFO, logger="cdc.mongo.enumerator")
     refused(UnsuitableSource, lambda: begin(mongod.uri, f"{database.name}.(view|series)"))
     begin(mongod.uri, f"{database.name}.(a|view|series|system.*)")
+    left_out = {f"{database.name}.{name}" for name in {"view", "series"} & refusals.keys()}
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert [text.partition(" ")[0] for text in told] == sorted(left_out)
+    assert "matches 'collections', but is a view, and is left out" in told[-1]
 
 
 def test_a_start_in_the_future_is_refused(mongod: ReplicaSet, database: Database[Document]) -> None:
@@ -211,9 +217,7 @@ def test_a_reader_needs_the_privilege_to_find_by_uuid_only_before_6_0(guarded: G
     rights.drop_collection("a")
     filled(rights, "a", [1])
     reading = [{"role": "read", "db": "rights"}]
-    by_uuid = {"resource": {"cluster": True}, "actions": ["useUUID"]}
-    guarded.client.admin.command("createRole", "byUUID", privileges=[by_uuid], roles=[])
-    assert copied(guarded.user(roles=[*reading, "byUUID"])) == ["read"]
+    assert copied(guarded.user(roles=[*reading, *guarded.by_uuid])) == ["read"]
     reader = guarded.user(roles=reading)
     if abilities(guarded.client).names_the_incarnation:
         assert copied(reader) == ["read"]

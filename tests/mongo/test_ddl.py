@@ -263,6 +263,9 @@ def test_a_collection_replaced_without_an_event_is_copied_anew(
     copying = pipeline.offset.copying
     assert copying is not None
     pipeline.offset = replace(pipeline.offset, copying=replace(copying, uuid=b"\x01" * 16))
+    database["other"].insert_one(
+        {}
+    )  # what is told anew lies behind what was told: time has to pass
     batches = pipeline.run()
     copied = [key for batch in batches for key in batch.ids("read")]
     assert copied == list(OLD)

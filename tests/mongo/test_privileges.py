@@ -71,7 +71,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     """Guards: the README's table is enough, for each strategy; nothing needs `local`."""
     caplog.set_level(logging.INFO, logger="cdc.mongo.cuts")
     allowed = [need for need in optional([orders(shop)]) if need.action in extra]
-    uri = guarded.user([*needed(shop), *allowed])
+    uri = guarded.user([*needed(shop), *allowed], guarded.by_uuid)
     start(uri, str(orders(shop)))
     pipeline = Capture(uri, str(orders(shop)), documents_per_split=None)
     pipeline.run()
@@ -142,7 +142,7 @@ def test_a_regular_expression_needs_every_database(
     pattern = f"{shop.name}\\..*"
     with pytest.raises(NotPermitted, match=r'changeStream on \{db: "", collection: ""\}'):
         start(guarded.user(roles=[{"role": "read", "db": shop.name}]), pattern)
-    uri = guarded.user(required(Selection.parse(pattern)))
+    uri = guarded.user(required(Selection.parse(pattern)), guarded.by_uuid)
     start(uri, pattern)
     pipeline = Capture(uri, pattern, documents_per_split=None)
     pipeline.run()

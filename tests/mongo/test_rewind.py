@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 
 from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit, Split
-from cdc.mongo import snapshot
+from cdc.mongo import rewind, scan
 from cdc.mongo.client import Member
 from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import Abilities, abilities
@@ -175,7 +175,7 @@ def test_a_time_that_is_forgotten_in_mid_scan_is_rewound_from_there(
     code: int,
 ) -> None:
     """Guards: 239 and 246 from a getMore too; what was handed out is not read again."""
-    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    monkeypatch.setattr(scan, "_BATCH", 8)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=1000)
     splits = snapshots(pipeline)
@@ -203,8 +203,8 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a part ends with its last key, the next begins behind it; memory is bounded."""
-    monkeypatch.setattr(snapshot, "_BATCH", 8)
-    monkeypatch.setattr(snapshot, "_REWIND_BYTES", 2000)
+    monkeypatch.setattr(scan, "_BATCH", 8)
+    monkeypatch.setattr(rewind, "_BYTES", 2000)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=35)
     splits = snapshots(pipeline)
@@ -230,7 +230,7 @@ def test_deletes_behind_the_last_document_found_are_undone(
     capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: the window of events reaches to the end of the scan, not to its last document."""
-    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    monkeypatch.setattr(scan, "_BATCH", 8)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=1000)
     splits = snapshots(pipeline)
@@ -357,7 +357,7 @@ def test_a_collection_renamed_away_is_not_rewound_with_the_changes_of_its_new_na
 ) -> None:
     """Guards: the read before 6.0 finds the collection by UUID, wherever it is now; the events of
     the old name do not tell what happened there."""
-    monkeypatch.setattr(snapshot, "_BATCH", 8)
+    monkeypatch.setattr(scan, "_BATCH", 8)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=1000)
     end = pipeline.plan()

@@ -13,9 +13,10 @@ import bson
 import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from cdc.errors import NotPermitted, UnsuitableSource
-from cdc.mongo import snapshot
+from cdc.mongo import scan
 from cdc.mongo.client import Member
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
@@ -184,6 +185,47 @@ def test_documents_at_the_ends_of_the_key_space_are_copied(
         assert len(pipeline.rows) == 2
 
 
+KINDS: dict[str, tuple[str, list[Any], Document]] = {
+    "empty": ("a", [], {}),
+    "one document": ("a", ["only"], {}),
+    "dots": ("coll.name", list(range(25)), {}),
+    "a dash": ("coll-a1", list(range(25)), {}),
+    "spaces, quotes and letters": ("Größe 'x' \"y\"", list(range(25)), {}),
+    "equal prefixes": ("a", [f"{'p' * 300}{n:06}" for n in range(25)], {}),
+    "clustered": ("a", list(range(25)), {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_collection_of_any_kind_and_name_is_copied_and_followed(
+    capture: Begin, database: Database[Document], kind: str
+) -> None:
+    """Guards: names in the filters of streams, ranges of no document, the clustered index."""
+    name, ids, options = KINDS[kind]
+    if "clusteredIndex" in options and not abilities(database.client).names_the_incarnation:
+        with pytest.raises(OperationFailure, match="clusteredIndex"):  # there are none before 5.3
+            database.create_collection(name, **options)
+        return
+    coll = filled(database, name, ids, **options)
+    # What their names begin with or resemble is not captured.
+    others = [filled(database, other, [1]) for other in ("coll", "coll_name", "collxname", "b")]
+    pipeline = capture(name, documents_per_split=10)
+    pipeline.batch()
+    for each in (coll, *others):
+        each.update_many({}, {"$inc": {"n": 1}})
+        each.insert_many([{"_id": "new"}, {"_id": "newer"}])
+        each.delete_one({"_id": "new"})
+    pipeline.run()
+    for each in (*others, coll):
+        each.delete_one({"_id": "newer"})
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
+    assert {row.coll for row in pipeline.rows} == {name}
+    told = [(row.position, row.key) for row in pipeline.rows]
+    assert len(set(told)) == len(told)
+    assert max(pipeline.rows, key=lambda row: row.position).op == "delete"
+
+
 def test_large_documents_are_copied_and_changed_like_small_ones(
     capture: Begin, database: Database[Document]
 ) -> None:
@@ -230,7 +272,7 @@ def test_a_failure_in_mid_scan_neither_loses_nor_doubles_a_document(
     fault: dict[str, Any],
 ) -> None:
     """Guards: a scan goes on behind the last document handed out."""
-    monkeypatch.setattr(snapshot, "_BATCH", 7)
+    monkeypatch.setattr(scan, "_BATCH", 7)
     coll = filled(database, "a", [*range(60), MaxKey()])
     pipeline = capture("a", documents_per_split=1000)
     inner, seen = pipeline.open_member, 0
