@@ -16,6 +16,7 @@ from typing import Any, Self
 import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from pymongo.client_session import ClientSession
 
 from jobs.mongod import Client, ReplicaSet
 
@@ -191,11 +192,16 @@ class Cluster:
         coll = next(iter(command.values()))
         versioned = {**command, "shardVersion": self._version(shard, f"{db}.{coll}")}
         with self.clients[shard].start_session(causal_consistency=False) as session:
-            # A router passes the time on from shard to shard, and so brings order into events.
-            if self._time is not None:
-                session.advance_cluster_time(self._time)
-            reply: Document = self.clients[shard][db].command(versioned, session=session, **options)
-            self._time = session.cluster_time
+            return self.timed(shard, db, versioned, session, **options)
+
+    def timed(
+        self, shard: str, db: str, command: Document, session: ClientSession, **options: Any
+    ) -> Document:
+        """Passes the time on from shard to shard, as a router does: so events have an order."""
+        if self._time is not None:
+            session.advance_cluster_time(self._time)
+        reply: Document = self.clients[shard][db].command(command, session=session, **options)
+        self._time = session.cluster_time
         return reply
 
     def transaction(self, db: str, **commands: list[Document]) -> Transaction:
@@ -286,6 +292,6 @@ class Transaction:
 
     def _run(self, shard: str, db: str, command: Document) -> Document:
         numbered = {**command, "txnNumber": bson.Int64(1), "autocommit": False}
-        reply = self._cluster.clients[shard][db].command(numbered, session=self._sessions[shard])
+        reply = self._cluster.timed(shard, db, numbered, self._sessions[shard])
         assert not reply.get("writeErrors"), reply
         return reply

@@ -429,6 +429,8 @@ def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
         return transaction.time
 
     with cluster.keeping_orphans():
+        orders.move(4, "s2", up_to=5)
+        orders.delete(4)  # and its orphan stays
         end = ending(pipeline, happen)
         there = orders.contents()
         change_everything(cluster, orders)
@@ -447,6 +449,7 @@ def change_everything(cluster: Cluster, orders: Orders) -> None:
     orders.delete(0)
     orders.delete(6)
     orders.insert(10)
+    orders.update(3)
     orders.move(3, "s2", up_to=4)
     orders.update(3)
     orders.delete(3)
@@ -457,6 +460,7 @@ def change_everything(cluster: Cluster, orders: Orders) -> None:
     transaction.commit("s2")
     orders.run("s2", update(2, n=9))
     transaction.commit("s1")
+    orders.update(8)
     orders.move(8, "s1", up_to=9)
     orders.update(8)
     orders.update(1)
