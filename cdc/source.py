@@ -7,7 +7,7 @@ Batch: the same splits, all at one cluster time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from cdc.model.offset import Offset, beginning, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.model.timestamp import Timestamp
-from cdc.mongo import cluster, snapshot, stream
+from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
@@ -241,16 +241,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _source(options: Mapping[str, Any]) -> Source:
-    find = cluster.discover if options["shards.direct"] else discover
-    return find(options["uri"], options["server.timeout.ms"])
+    if options["shards.direct"]:
+        return _shards(options)
+    return discover(options["uri"], options["server.timeout.ms"])
 
 
-def _opener(options: Mapping[str, Any]) -> Callable[[str], Member]:
-    """Opens a member of the replica set, or of the shard that a split names."""
-    uri, timeout_ms = options["uri"], options["server.timeout.ms"]
-    if not options["shards.direct"]:
-        return lambda _: member(uri, timeout_ms)
-    return cluster.discover(uri, timeout_ms).open
+def _shards(options: Mapping[str, Any]) -> cluster.Cluster:
+    return cluster.discover(options["uri"], options["server.timeout.ms"])
+
+
+def _open(options: Mapping[str, Any]) -> Member:
+    return member(options["uri"], options["server.timeout.ms"])
 
 
 def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = True) -> Wanted:
@@ -308,9 +309,7 @@ def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterat
                 yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
     elif isinstance(split, StreamSplit):
         selection = Selection.parse(split.collections)
-        images = stream.IMAGES[options["images"]]
-        opener = partial(_opener(options), split.shard)
-        for events in stream.read(opener, split, images, patience):
+        for events in _changes(split, options, patience):
             for event in events:
                 yield event_row(*event, selection, encode)
 
@@ -319,9 +318,17 @@ def _documents(
     split: SnapshotSplit, options: Mapping[str, Any], patience: float, may_be_void: bool
 ) -> Iterator[Documents]:
     if options["shards.direct"]:
-        shards = cluster.discover(options["uri"], options["server.timeout.ms"])
-        return snapshot.read_shards(shards, split, patience, may_be_void)
-    return snapshot.read(partial(_opener(options), ""), split, patience, may_be_void)
+        return sharded.read(_shards(options), split, patience, may_be_void)
+    return snapshot.read(partial(_open, options), split, patience, may_be_void)
+
+
+def _changes(
+    split: StreamSplit, options: Mapping[str, Any], patience: float
+) -> Iterator[list[stream.Event]]:
+    images = stream.IMAGES[options["images"]]
+    if options["shards.direct"]:
+        return sharded.changes(_shards(options), split, images, patience)
+    return stream.read(partial(_open, options), split, images, patience)
 
 
 def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:

@@ -258,6 +258,11 @@ class Cluster:
             raise TimeUnreadable
         return sorted(found)
 
+    def incarnation(self, namespace: Namespace) -> bytes | None:
+        """The UUID of a sharded collection; None if it is not sharded."""
+        found = self._metadata("collections", {"_id": str(namespace)})
+        return bytes(found[0]["uuid"]) if found else None
+
     def version(self, split: SnapshotSplit, shard: str) -> dict[str, Any] | None:
         """What a read of the shard has to carry; None if the collection is not sharded."""
         if split.shard:

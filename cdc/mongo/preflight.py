@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import bson
 import pymongo.errors
 from bson.timestamp import Timestamp
 
@@ -26,7 +27,7 @@ from cdc.errors import (
 from cdc.model import timestamp
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
-from cdc.mongo.client import Client, translated
+from cdc.mongo.client import FIELD_UNKNOWN, Client, translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.cuts import SINGLE, Choice, Size, chosen, size_of
 from cdc.mongo.enumerator import Collection, Listing
@@ -79,6 +80,7 @@ def _required(source: Source, wanted: Wanted) -> list[Need]:
 
 
 def _problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
+    yield from _outdated(source)
     yield from _unreadable(source, wanted)
     if wanted.is_new:
         yield from _absent(wanted.selection, found)
@@ -91,6 +93,22 @@ def _problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcErr
         )
     if wanted.follows:
         yield from _unfollowable(source, wanted, found.time)
+
+
+def _outdated(source: Source) -> Iterator[CdcError]:
+    """Before 6.0 a find does not take both the version of a shard's chunks and an incarnation."""
+    probe = {"find": "transactions", "collectionUUID": bson.Binary(bytes(16), 4), "limit": 1}
+    for shard in filter(None, source.shards):
+        try:
+            source.clients[shard]["config"].command(probe)
+        except pymongo.errors.PyMongoError as error:
+            if getattr(error, "code", None) in FIELD_UNKNOWN:
+                yield UnsuitableSource(
+                    f"Shard {shard} is of a version before 6.0, whose shards cannot be read"
+                    " directly.",
+                    "Upgrade the cluster to 6.0 or later.",
+                )
+                return
 
 
 def _unreadable(source: Source, wanted: Wanted) -> Iterator[CdcError]:

@@ -6,11 +6,8 @@ hold for each key. That gives the rows of its time after any time that the oplog
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pymongo.errors
@@ -18,18 +15,16 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model.key import merge_key
-from cdc.model.offset import Copying
-from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
+from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
-from cdc.mongo.cluster import Cluster
 from cdc.mongo.scan import Documents, Rest, Void, confirm, scan
 
-_BYTES = 64 * 2**20
-_RETRY_SECONDS = 60
+BYTES = 64 * 2**20
+RETRY_SECONDS = 60
 
 
-class _Undoing:
+class Undoing:
     """Documents by merge key, on their way back to a time. Later events of a key tell nothing."""
 
     def __init__(self, scanned: dict[str, bytes]) -> None:
@@ -81,13 +76,13 @@ def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> 
     Raises Void if the collection is another one, or its content became another one.
     """
     scanned, upper, until = _newest_state(member, rest)
-    undoing = _Undoing(scanned)
-    part = _part_events(rest, upper, until)
+    undoing = Undoing(scanned)
+    part = _partevents_of(rest, upper, until)
     when_available = stream.IMAGES["when_available"]
-    for events in stream.read(open_member, part, when_available, _RETRY_SECONDS):
+    for events in stream.read(open_member, part, when_available, RETRY_SECONDS):
         for event in events:
             undoing.undo(event)
-    if _is_refilled(rest.split, until, open_member):
+    if is_refilled(rest.split, until, open_member):
         raise Void
     rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
     yield from undoing.undone(until)
@@ -99,11 +94,11 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     concern = {"level": "majority", "afterClusterTime": rest.split.at}
     scanned: dict[str, bytes] = {}
     size, until = 0, rest.split.at
-    with _newest(member, rest.split):
+    with newest(member, rest.split):
         for documents, operation_time in scan(member, rest, concern):
-            size += _keep(documents, scanned)
+            size += keep(documents, scanned)
             until = max(until, operation_time)
-            if size > _BYTES:
+            if size > BYTES:
                 return scanned, key_of(documents[-1]), until
     # Deletes behind the last document found may have happened during the scan: nothing was read
     # after the reply that ended it, so its time is the end of the window.
@@ -111,82 +106,21 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     return scanned, None, max(until, ping["operationTime"])
 
 
-def _part_events(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
     above = "$gt" if rest.begun else "$gte"
     keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
     if upper is not None:
         keys.append({"$lte": ["$documentKey._id", literal(upper)]})
     elif not rest.split.range.is_last:
         keys.append({"$lt": ["$documentKey._id", literal(rest.split.range.upper)]})
-    return _events(rest.split, keys, until)
-
-
-# --- a cluster -----------------------------------------------------------------------------------
-
-
-def parts(cluster: Cluster, split: SnapshotSplit) -> Iterator[SnapshotSplit]:
-    """The split in parts of at most about 64 MiB on each shard."""
-    c, left = split, split.range
-    while True:
-        begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
-        cut = cluster.ranges(begun, 1, _BYTES)[0].upper
-        upper = cluster.lesser(split.namespace, cut, left.upper)
-        yield replace(split, range=KeyRange(left.lower, upper))
-        if upper == left.upper:
-            return
-        left = KeyRange(upper, left.upper)
-
-
-def of_shards(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
-    """The documents of a part as of its time: the shards are read at one newer time, at which each
-    leaves out what it does not own, and all of their events since are undone in order.
-
-    A document may have changed its shard meanwhile. Raises Void like `next_part`.
-    """
-    now = max(split.at, cluster.present())
-    newer = replace(split, at=now)
-    scanned: dict[str, bytes] = {}
-    for shard in cluster.holders(newer):
-        _scan_shard(cluster, newer, shard, scanned)
-    undoing = _Undoing(scanned)
-    told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
-    keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
-    if not split.range.is_last:
-        keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
-    whole = _events(split, keys, now)
-
-    def events(shard: str) -> Iterator[stream.Event]:
-        own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
-        opener = partial(cluster.open, shard)
-        for batch in stream.read(opener, own, stream.IMAGES["when_available"], _RETRY_SECONDS):
-            yield from batch
-
-    for event in heapq.merge(*map(events, cluster.shards), key=lambda event: event.position):
-        undoing.undo(event)
-    if any(_is_refilled(split, now, partial(cluster.open, shard)) for shard in cluster.shards):
-        raise Void
-    return list(undoing.undone(now))
-
-
-def _scan_shard(
-    cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
-) -> None:
-    member = cluster.open(shard)
-    rest = Rest(split, partial(cluster.version, split, shard))
-    concern = {"level": "snapshot", "atClusterTime": split.at}
-    try:
-        with _newest(member, split):
-            for documents, _ in scan(member, rest, concern):
-                _keep(documents, scanned)
-    finally:
-        member.end()
+    return events_of(rest.split, keys, until)
 
 
 # --- both ----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _newest(member: Member, split: SnapshotSplit) -> Iterator[None]:
+def newest(member: Member, split: SnapshotSplit) -> Iterator[None]:
     """The newest state is always there: that it cannot be read is a passing condition."""
     try:
         yield
@@ -199,12 +133,12 @@ def _newest(member: Member, split: SnapshotSplit) -> Iterator[None]:
         raise
 
 
-def _keep(documents: list[bytes], scanned: dict[str, bytes]) -> int:
+def keep(documents: list[bytes], scanned: dict[str, bytes]) -> int:
     scanned.update((merge_key(key_of(document)), document) for document in documents)
     return sum(map(len, documents))
 
 
-def _events(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
+def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
     match = {
         "operationType": {"$in": pipeline.ROW_EVENTS},
         "ns.db": split.namespace.db,
@@ -221,10 +155,10 @@ def _events(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) 
     )
 
 
-def _is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member]) -> bool:
+def is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member]) -> bool:
     """Whether another collection was renamed onto the name after the split's time: it brought
     documents that no event of this name tells of, so they cannot be undone."""
     db, coll = split.namespace
     renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
     events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]))
-    return any(stream.read(open_member, events, stream.IMAGES["off"], _RETRY_SECONDS))
+    return any(stream.read(open_member, events, stream.IMAGES["off"], RETRY_SECONDS))

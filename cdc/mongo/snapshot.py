@@ -8,16 +8,13 @@ rewound: see `cdc.mongo.rewind`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.model.key import merge_key
-from cdc.model.split import SnapshotSplit, key_of
+from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
 from cdc.mongo.client import INCARNATION_GONE, SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
-from cdc.mongo.cluster import Cluster
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, confirm, scan
 
@@ -36,37 +33,15 @@ def read(
     """
     rest = Rest(split)
     try:
-        yield from _retried(open_member, rest, retry_seconds, _read_or_rewind)
+        yield from retried(open_member, rest, retry_seconds, _read_or_rewind)
     except Void as void:
-        _require_may_be_void(split, may_be_void, void)
-
-
-def read_shards(
-    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, may_be_void: bool
-) -> Iterator[Documents]:
-    """Like `read`, of all shards that held some of the range at its time."""
-    told: list[bytes] = []
-    try:
-        try:
-            shards = cluster.holders(split)
-            if not shards:  # the metadata forgets a collection with its incarnation
-                raise Void
-            for shard in shards:
-                rest = Rest(split, partial(cluster.version, split, shard))
-                opener = partial(cluster.open, shard)
-                for documents in _retried(opener, rest, retry_seconds, _read_at_time):
-                    told += map(key_of, documents.raw)
-                    yield documents
-        except TimeUnreadable:
-            yield from _rewind_shards(cluster, split, retry_seconds, told)
-    except Void as void:
-        _require_may_be_void(split, may_be_void, void)
+        require_may_be_void(split, may_be_void, void)
 
 
 Attempt = Callable[[Member, Rest, Callable[[], Member]], Iterator[Documents]]
 
 
-def _retried(
+def retried(
     open_member: Callable[[], Member], rest: Rest, retry_seconds: float, attempted: Attempt
 ) -> Iterator[Documents]:
     progress = Progress()
@@ -86,13 +61,13 @@ def _read_or_rewind(
     member: Member, rest: Rest, open_member: Callable[[], Member]
 ) -> Iterator[Documents]:
     try:
-        yield from _read_at_time(member, rest, open_member)
+        yield from read_at_time(member, rest, open_member)
     except TimeUnreadable:
         while not rest.is_empty:
             yield from rewind.next_part(member, rest, open_member)
 
 
-def _read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterator[Documents]:
+def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterator[Documents]:
     concern = {"level": "snapshot", "atClusterTime": rest.split.at}
     try:
         for documents, _at in scan(member, rest, concern):
@@ -105,19 +80,6 @@ def _read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterat
         if error.code in TIME_UNREADABLE or _never_at_a_time(member, rest.split, error):
             raise TimeUnreadable from error
         raise
-
-
-def _rewind_shards(
-    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, told: list[bytes]
-) -> Iterator[Documents]:
-    keys = {merge_key(key) for key in told}
-    for part in rewind.parts(cluster, split):
-        what = f"Rewinding {split.namespace} to {split.at}"
-        for attempt in retrying(Progress(), retry_seconds, what):
-            with attempt:
-                found = rewind.of_shards(cluster, part)
-        for raw, exact_from in found:
-            yield Documents([d for d in raw if merge_key(key_of(d)) not in keys], exact_from)
 
 
 def _never_at_a_time(
@@ -140,7 +102,7 @@ def _never_at_a_time(
     return False
 
 
-def _require_may_be_void(split: SnapshotSplit, may_be_void: bool, void: Void) -> None:
+def require_may_be_void(split: SnapshotSplit, may_be_void: bool, void: Void) -> None:
     if not may_be_void:
         raise UnsuitableSource(
             f"{split.namespace} was dropped, renamed or replaced while it was being copied.",

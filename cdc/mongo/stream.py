@@ -82,6 +82,11 @@ class Event(NamedTuple):
     def position(self) -> str:
         return str(self.raw["_id"]["_data"])
 
+    def is_missing(self, images: Images) -> bool:
+        """Whether it was looked up, by us or by the server, and not found."""
+        looked_up = images.look_up or images.after == "updateLookup"
+        return looked_up and self.after is None and self.raw["operationType"] == "update"
+
 
 def read(
     open_member: Callable[[], Member], split: StreamSplit, images: Images, retry_seconds: float
@@ -157,7 +162,8 @@ def _event(
     if operation == "update":
         if after is None and used.look_up:
             exact = False
-            after, exact_from = _looked_up(member, raw)
+            concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
+            after, exact_from = looked_up(member, raw, concern)
         elif after is None:
             exact = False
         elif used.after == "updateLookup":
@@ -165,8 +171,10 @@ def _event(
     return Event(raw, after, exact, exact_from)
 
 
-def _looked_up(member: Member, raw: RawBSONDocument) -> tuple[bytes | None, Timestamp | None]:
-    """The document as a majority read finds it now, and a time by which it was in that state."""
+def looked_up(
+    member: Member, raw: RawBSONDocument, concern: dict[str, Any], **more: Any
+) -> tuple[bytes | None, Timestamp | None]:
+    """The document of an event as a read finds it, and a time by which it was in that state."""
     reply = member.command(
         raw["ns"]["db"],
         {
@@ -174,7 +182,8 @@ def _looked_up(member: Member, raw: RawBSONDocument) -> tuple[bytes | None, Time
             "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
             "limit": 1,
             "singleBatch": True,
-            "readConcern": {"level": "majority", "afterClusterTime": raw["clusterTime"]},
+            "readConcern": concern,
+            **more,
         },
     )
     found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]

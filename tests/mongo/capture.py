@@ -193,7 +193,7 @@ class Capture:
         return batch
 
     def _open(self, shard: str) -> Member:
-        return source._opener(self.options)(shard) if shard else self.open_member()
+        return self.source.open(shard) if shard else self.open_member()
 
     def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
         return list(source._rows(split, self.options, may_be_void))

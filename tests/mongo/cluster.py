@@ -27,7 +27,6 @@ STALE = 13388
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
-    "reshardingMinimumOperationDurationMillis": 0,
 }
 
 
@@ -87,6 +86,8 @@ class Cluster:
 
     def reshard(self, db: str, coll: str, key: Document) -> None:
         """Distributes a collection anew: the documents move to another incarnation of it."""
+        at_once = {"setParameter": 1, "reshardingMinimumOperationDurationMillis": 0}
+        self.clients["cfg"].admin.command(at_once)
         found = self.metadata["databases"].find_one({"_id": db})
         self.clients[found["primary"]].admin.command(
             {

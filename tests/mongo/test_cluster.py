@@ -598,6 +598,34 @@ def test_an_unsharded_collection_may_move_with_its_database(
     assert pipeline.replayed(coll) == contents(coll)
 
 
+# --- images -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("images", ["auto", "update_lookup"])
+def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
+    cluster: Cluster, db: str, images: str
+) -> None:
+    """Guards: the shard that tells of the change does not have the document any more."""
+    orders = Orders(cluster, db, count=20)
+    off = {"collMod": "orders", "changeStreamPreAndPostImages": {"enabled": False}}
+    for shard in cluster.shards:
+        cluster.clients[shard][db].command(off)
+    pipeline = capture(cluster, orders.full, images=images)
+    pipeline.run()
+    orders.update(6)
+    orders.update(7)
+    orders.delete(7)
+    orders.move(5, "s1", up_to=10)
+    until(lambda: not cluster.clients["s2"][db].orders.count_documents({}))
+    pipeline.run()
+    found = {
+        row.key: (row.after is not None, row.exact) for row in pipeline.rows if row.op == "update"
+    }
+    assert found["6"] == found["16"] == (True, False)
+    assert (False, False) in found.values(), "deleted, wherever it was"
+    same(pipeline, orders)
+
+
 # --- shards that come and go ---------------------------------------------------------------------
 
 

@@ -204,7 +204,7 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
 ) -> None:
     """Guards: a part ends with its last key, the next begins behind it; memory is bounded."""
     monkeypatch.setattr(scan, "_BATCH", 8)
-    monkeypatch.setattr(rewind, "_BYTES", 2000)
+    monkeypatch.setattr(rewind, "BYTES", 2000)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=35)
     splits = snapshots(pipeline)
@@ -326,7 +326,7 @@ def use(
     pipeline: Capture, monkeypatch: pytest.MonkeyPatch, open_member: Callable[[], Member]
 ) -> None:
     """The pipeline's splits are read through `open_member`."""
-    monkeypatch.setattr("cdc.source._opener", lambda options: lambda shard: open_member())
+    monkeypatch.setattr("cdc.source._open", lambda options: open_member())
 
 
 def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(

@@ -1,0 +1,156 @@
+"""What a task reads of a cluster whose shards are read directly.
+
+A shard tells what it owned at a time, and what happened to it there. So a range that has to be
+rewound takes the events of all shards, and a document to be looked up is looked for on all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from cdc.model.key import merge_key
+from cdc.model.offset import Copying
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
+from cdc.mongo import stream
+from cdc.mongo.cluster import Cluster
+from cdc.mongo.retry import Progress, retrying
+from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
+from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
+from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
+
+
+def changes(
+    cluster: Cluster, split: StreamSplit, images: stream.Images, retry_seconds: float
+) -> Iterator[list[stream.Event]]:
+    """Like `stream.read`, of one shard. An `after` to be looked up that this shard does not have
+    any more is looked for on all of them."""
+    opener = partial(cluster.open, split.shard)
+    for events in stream.read(opener, split, images, retry_seconds):
+        yield [
+            _found_elsewhere(cluster, event, retry_seconds) if event.is_missing(images) else event
+            for event in events
+        ]
+
+
+def _found_elsewhere(cluster: Cluster, event: stream.Event, retry_seconds: float) -> stream.Event:
+    namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
+    for attempt in retrying(Progress(), retry_seconds, f"Looking up a document of {namespace}"):
+        with attempt:
+            uuid, at = cluster.incarnation(namespace), cluster.present()
+            if uuid is None:
+                return event
+            now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
+            for shard in cluster.holders(now):
+                after = _looked_up(cluster, now, shard, event)
+                if after is not None:
+                    return event._replace(after=after, exact_from=at)
+    return event
+
+
+def _looked_up(
+    cluster: Cluster, split: SnapshotSplit, shard: str, event: stream.Event
+) -> bytes | None:
+    concern = {"level": "snapshot", "atClusterTime": split.at}
+    version = cluster.version(split, shard)
+    member = cluster.open(shard)
+    try:
+        return stream.looked_up(member, event.raw, concern, shardVersion=version)[0]
+    finally:
+        member.end()
+
+
+def read(
+    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, may_be_void: bool
+) -> Iterator[Documents]:
+    """Like `read`, of all shards that held some of the range at its time."""
+    told: list[bytes] = []
+    try:
+        try:
+            shards = cluster.holders(split)
+            if not shards:  # the metadata forgets a collection with its incarnation
+                raise Void
+            for shard in shards:
+                rest = Rest(split, partial(cluster.version, split, shard))
+                opener = partial(cluster.open, shard)
+                for documents in retried(opener, rest, retry_seconds, read_at_time):
+                    told += map(key_of, documents.raw)
+                    yield documents
+        except TimeUnreadable:
+            yield from _rewound(cluster, split, retry_seconds, told)
+    except Void as void:
+        require_may_be_void(split, may_be_void, void)
+
+
+def _rewound(
+    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, told: list[bytes]
+) -> Iterator[Documents]:
+    keys = {merge_key(key) for key in told}
+    for part in _parts(cluster, split):
+        what = f"Rewinding {split.namespace} to {split.at}"
+        for attempt in retrying(Progress(), retry_seconds, what):
+            with attempt:
+                found = _rewound_part(cluster, part)
+        for raw, exact_from in found:
+            yield Documents([d for d in raw if merge_key(key_of(d)) not in keys], exact_from)
+
+
+def _parts(cluster: Cluster, split: SnapshotSplit) -> Iterator[SnapshotSplit]:
+    """The split in parts of at most about 64 MiB on each shard."""
+    c, left = split, split.range
+    while True:
+        begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
+        cut = cluster.ranges(begun, 1, BYTES)[0].upper
+        upper = cluster.lesser(split.namespace, cut, left.upper)
+        yield replace(split, range=KeyRange(left.lower, upper))
+        if upper == left.upper:
+            return
+        left = KeyRange(upper, left.upper)
+
+
+def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
+    """The documents of a part as of its time: the shards are read at one newer time, at which each
+    leaves out what it does not own, and all of their events since are undone in order.
+
+    A document may have changed its shard meanwhile. Raises Void like `next_part`.
+    """
+    now = max(split.at, cluster.present())
+    newer = replace(split, at=now)
+    scanned: dict[str, bytes] = {}
+    for shard in cluster.holders(newer):
+        _scan_shard(cluster, newer, shard, scanned)
+    undoing = Undoing(scanned)
+    told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
+    keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
+    if not split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
+    whole = events_of(split, keys, now)
+
+    def events(shard: str) -> Iterator[stream.Event]:
+        own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
+        opener = partial(cluster.open, shard)
+        for batch in stream.read(opener, own, stream.IMAGES["when_available"], RETRY_SECONDS):
+            yield from batch
+
+    for event in heapq.merge(*map(events, cluster.shards), key=lambda event: event.position):
+        undoing.undo(event)
+    if any(is_refilled(split, now, partial(cluster.open, shard)) for shard in cluster.shards):
+        raise Void
+    return list(undoing.undone(now))
+
+
+def _scan_shard(
+    cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
+) -> None:
+    member = cluster.open(shard)
+    rest = Rest(split, partial(cluster.version, split, shard))
+    concern = {"level": "snapshot", "atClusterTime": split.at}
+    try:
+        with newest(member, split):
+            for documents, _ in scan(member, rest, concern):
+                keep(documents, scanned)
+    finally:
+        member.end()
