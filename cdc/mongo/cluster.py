@@ -80,7 +80,7 @@ class Cluster:
 
     def present(self) -> Timestamp:
         """A live edge that every shard can still be read at, however little history it keeps."""
-        return settled.edge(self.parts, lag_seconds=0)
+        return settled.edge(self.parts, together=True)
 
     def late(self, time: Timestamp) -> Times:
         """By shard, the times behind `time` of events that belong before it; see `Offset`. `time`

@@ -34,24 +34,33 @@ _told: dict[str, float] = {}
 Parts = Mapping[str, ReplicaSet]
 
 
-def edge(parts: Parts, at_least: Timestamp = NEVER, lag_seconds: int = 1) -> Timestamp:
+def edge(parts: Parts, at_least: Timestamp = NEVER, together: bool = False) -> Timestamp:
     """The newest time that a majority of every shard has reached, before any undecided transaction.
 
-    A shard without writes is asked to let time pass: up to `at_least`, and if it is behind another
-    by `lag_seconds` (always asked, idle shards would go on making each other late).
+    Shards that are behind are asked to come along if there is something to be had by it: a write on
+    another shard, or `at_least`; always, if all are to be brought `together`.
     """
     with _primaries(parts) as members:
         hellos = {shard: member.hello() for shard, member in members.items()}
         edges = {shard: found.time for shard, h in hellos.items() if (found := majority(h))}
         if len(edges) < len(members):
             return NEVER
-        newest = max(at_least, *edges.values())
-        known = max((hello["$clusterTime"] for hello in hellos.values()), key=_time_of)
-        for shard, reached in edges.items():
-            if reached < at_least or newest.time - reached.time >= lag_seconds:
-                edges[shard] = _asked(members[shard], newest, known) or reached
-            _tell(shard, newest.time - edges[shard].time, "has not reached the time of the others")
+        lowest, newest = min(edges.values()), max(at_least, *edges.values())
+        ahead = [members[shard] for shard, reached in edges.items() if reached > lowest]
+        if together or at_least > lowest or any(_wrote(member, lowest) for member in ahead):
+            known = max((hello["$clusterTime"] for hello in hellos.values()), key=_time_of)
+            for shard, reached in edges.items():
+                if reached < newest:
+                    edges[shard] = _asked(members[shard], newest, known) or reached
+                _tell(shard, newest.time - edges[shard].time, "is behind the others")
         return min(_decided(shard, members[shard], each) for shard, each in edges.items())
+
+
+def _wrote(member: Member, since: Timestamp) -> bool:
+    """Whether there is more than no-ops after that time: else shards that come along would go on
+    making each other late, for ever."""
+    entries = {"ts": {"$gt": since}, "op": {"$ne": "n"}}
+    return bool(_find(member, "local", "oplog.rs", entries, {"ts": 1}, limit=1))
 
 
 def late(parts: Parts, time: Timestamp) -> Times:

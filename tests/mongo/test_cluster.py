@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -406,6 +407,55 @@ def assert_as_of_its_time(pipeline: Capture, orders: Orders, there: Contents | N
         below = bson.decode(offset.copying.below)["_id"]
     expected = {key: doc for key, doc in held.items() if bson.decode(doc)["_id"] < below}
     assert replayed(pipeline, orders) == expected
+
+
+# --- shards that hold the others up ---------------------------------------------------------------
+
+
+def test_a_shard_that_nobody_writes_to_does_not_hold_the_others_up(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: left alone it would let time pass every 10 s only."""
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    began = time.monotonic()
+    for _ in range(3):
+        orders.update(1)  # on s1
+        until(lambda: pipeline.read(pipeline.plan_now()).rows)
+    assert time.monotonic() - began < 8
+    same(pipeline, orders)
+
+
+def test_an_idle_cluster_has_nothing_new_all_the_time(cluster: Cluster, db: str) -> None:
+    """Guards: a shard that is asked to let time pass makes no other one late."""
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    plans = [pipeline.plan_now() for _ in range(20) if pipeline.read(pipeline.plan_now())]
+    assert len({plan.time for plan in plans}) < 5
+
+
+def test_it_is_told_which_shard_all_changes_wait_for(
+    cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settled, "_TELLING_SECONDS", 1)
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full)
+    pipeline.run()
+    transaction = touching_both(cluster, db)
+    transaction.commit("s1")
+
+    def told() -> bool:
+        orders.update(2)
+        pipeline.read(pipeline.plan_now())
+        return "shard 's2' has not decided a transaction across shards for" in caplog.text
+
+    until(told)
+    assert "shard 's1'" not in caplog.text
+    transaction.commit("s2")
+    pipeline.run()
+    same(pipeline, orders)
 
 
 # --- times that cannot be read any more ---------------------------------------------------------
