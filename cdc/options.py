@@ -88,8 +88,8 @@ OPTIONS = (
         "shards.direct",
         bool,
         False,
-        "`uri` leads to a sharded cluster (a mongos or its config servers), and each shard is read by"
-        " itself.",
+        "Whether `uri` leads to a sharded cluster (a mongos or its config servers), of which each"
+        " shard is read by itself.",
     ),
     Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
     Option(
