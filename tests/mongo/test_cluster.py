@@ -12,7 +12,6 @@ from unittest.mock import patch
 import bson
 import bson.json_util
 import pytest
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
@@ -23,7 +22,6 @@ from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import settled
 from tests.mongo.capture import (
-    RAW,
     Batch,
     Capture,
     Client,
@@ -81,11 +79,7 @@ class Orders:
                 self.run(shard, {"insert": self.name, "documents": owned})
 
     def owner(self, region: int) -> str:
-        for chunk in self.cluster.chunks(self.db, self.name):
-            low, high = chunk["min"]["region"], chunk["max"]["region"]
-            if (low == LOWEST or low <= region) and (high == HIGHEST or region < high):
-                return str(chunk["shard"])
-        raise AssertionError(f"nobody owns region {region}")
+        return self.cluster.routing(self.db, self.name).owner(region)
 
     def update(self, region: int) -> None:
         change = {"q": {"region": region}, "u": {"$inc": {"n": 1}}, "multi": True}
@@ -110,17 +104,10 @@ class Orders:
     def contents(self, at: Timestamp | None = None) -> Contents:
         """What each shard owns now, or owned at a time, as a router would find it."""
         found: Contents = {}
-        find: Document = {"find": self.name, "batchSize": 100_000}
-        if at is not None:
-            find["readConcern"] = {"level": "snapshot", "atClusterTime": at}
-        for shard in self.cluster.shards:
-            reply = self.cluster.run(shard, self.db, find, codec_options=RAW)
-            for document in reply["cursor"]["firstBatch"]:
-                assert isinstance(document, RawBSONDocument)
-                raw = bytes(document.raw)
-                key = merge_key(key_of(raw))
-                assert key not in found, "two shards own a document"
-                found[key] = raw
+        for raw in self.cluster.contents(self.db, self.name, at):
+            key = merge_key(key_of(raw))
+            assert key not in found, "two shards own a document"
+            found[key] = raw
         return found
 
 
@@ -550,8 +537,10 @@ def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
     growing.create_database("stays")
     orders = Orders(growing, "stays", count=10)
     client = growing.start("s5")
-    client.brought.boxes.insert_many([{"_id": n} for n in range(5)])
+    with growing.in_order("s5") as session:  # or the pipeline might begin before it
+        client.brought.boxes.insert_many([{"_id": n} for n in range(5)], session=session)
     client.elsewhere.boxes.insert_one({})
+    orders.update(1)
     pipeline = capture(growing, "stays.orders,brought.*")
     pipeline.run()
     growing.add("s5")
