@@ -198,7 +198,7 @@ class Routers:
         of = chance.choice(self._collections)
         with self._taken(of, chance) as key:
             self._single(_some_write(of, key, chance))
-        time.sleep(0.004)
+        time.sleep(0.02)
 
     def _single(self, write: _Write, **options: Any) -> None:
         while True:
@@ -245,7 +245,7 @@ class Routers:
                 return
             time.sleep(chance.choice([0, 0.01, 0.05, 0.2]))
             self._decide(transaction, writes, arrivals, chance)
-        time.sleep(0.02)
+        time.sleep(0.1)
 
     def _decide(
         self,
@@ -285,7 +285,7 @@ class Routers:
             with suppress(OperationFailure):
                 self._cluster.move(*of.namespace, chunk["min"], to)
                 of.moves.append(to)
-        time.sleep(chance.uniform(0.2, 0.6))
+        time.sleep(chance.uniform(0.4, 0.8))
 
 
 def _some_write(of: Sharded, key: int, chance: random.Random) -> _Write:

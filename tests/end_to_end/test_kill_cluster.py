@@ -39,7 +39,7 @@ def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_double
     orders = Sharded(cluster, Namespace("shop", "orders"), is_hashed=False)
     parcels = Sharded(cluster, Namespace("shop", "parcels"), is_hashed=True)
     both, truth = [orders, parcels], OfCluster(cluster)
-    orders.create(4_000)
+    orders.create(3_000)
     parcels.create(2_000)
     names = ",".join(str(each.namespace) for each in both)
     config = pipeline(names, f"uri={cluster.config.uri}", "shards.direct=true")
