@@ -14,8 +14,11 @@ import bson.json_util
 import pytest
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pyspark.sql.types import StructType
 
-from cdc.errors import HistoryLost
+from cdc import options as declared
+from cdc import source
+from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
@@ -361,6 +364,35 @@ def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> 
     pipeline.run()
     assert not [row for row in pipeline.rows if row.txn]
     same(pipeline, orders)
+
+
+def test_a_start_that_waits_for_an_undecided_transaction_in_vain_says_so(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=10)
+    transaction = cluster.transaction(db, s1=[update(1, n=-1)], s2=[update(6, n=-1)])
+    orders.update(2)
+    given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
+    reader = source.ChangeReader(declared.parse(given), StructType())
+    with (
+        patch.object(source, "_START_SECONDS", 0.3),
+        pytest.raises(UnsuitableSource, match="across shards stays undecided"),
+    ):
+        reader.initialOffset()
+    transaction.commit()
+    assert reader.initialOffset()["shards"] == ["s1", "s2"]
+
+
+def test_a_checkpoint_of_another_source_is_refused_by_the_names_of_both(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=10)
+    given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
+    reader = source.ChangeReader(declared.parse(given), StructType())
+    foreign = {**reader.initialOffset(), "source": "rs0"}
+    name = capture(cluster, orders.full).source.name
+    with pytest.raises(ForeignOffset, match=f"for 'rs0', and 'uri' leads to '{name}'"):
+        reader.partitions(foreign, foreign)
 
 
 def ending(pipeline: Capture, happen: Callable[[], Timestamp]) -> Offset:
