@@ -48,6 +48,7 @@ _ROWS_PER_BATCH = 2000
 # latestOffset runs in the query's own thread: a longer wait would delay stop().
 _WAIT_SECONDS = 0.4
 _POLL_SECONDS = 0.02
+_START_SECONDS = 10.0
 
 
 def schema(document_format: str) -> str:
@@ -214,7 +215,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = self._planner().source.name
         if offset.source != name:
             raise ForeignOffset(
-                f"The checkpoint was written for replica set '{offset.source}', not '{name}'.",
+                f"The checkpoint was written for '{offset.source}', and 'uri' leads to '{name}'.",
                 "Correct 'uri', or start with a new checkpoint.",
             )
         return offset
@@ -267,7 +268,7 @@ def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = Tru
 
 
 def _confirmed_edge(source: Source, found: Listing) -> Timestamp:
-    edge = source.confirmed(found, patience=10)
+    edge = source.confirmed(found, _START_SECONDS)
     if edge is None and found.term is None and not found.parts:
         raise UnsuitableSource(
             "The member that answered is not, or did not stay, the primary, which alone knows what"
@@ -275,10 +276,7 @@ def _confirmed_edge(source: Source, found: Listing) -> Timestamp:
             "Leave out directConnection; say with readPreference which members are to be read.",
         )
     if edge is None:
-        raise UnsuitableSource(
-            "The majority of the replica set does not keep up with its primary.",
-            "Check that a majority of its members is up.",
-        )
+        raise UnsuitableSource(*source.unconfirmed)
     return edge
 
 

@@ -101,6 +101,16 @@ class Cluster:
                 return None
             time.sleep(0.005)
 
+    @property
+    def unconfirmed(self) -> tuple[str, str]:
+        """What to say, and to do, where `confirmed` stays None."""
+        return (
+            "A shard's majority does not keep up with its primary, or a transaction across shards"
+            " stays undecided.",
+            "Check that a majority of each shard's members is up, and the state 'prepared' in its"
+            " config.transactions.",
+        )
+
     # --- shards that come and go ---
 
     def current(self, reached: Timestamp) -> Cluster:

@@ -109,6 +109,14 @@ class ReplicaSet:
             time.sleep(0.005)
         return None
 
+    @property
+    def unconfirmed(self) -> tuple[str, str]:
+        """What to say, and to do, where `confirmed` stays None."""
+        return (
+            "The majority of the replica set does not keep up with its primary.",
+            "Check that a majority of its members is up.",
+        )
+
     def _hellos(self) -> Iterable[Mapping[str, Any]]:
         answers = (
             hello_of(self.uri, host, port or 27017) for host, port in sorted(self.client.nodes)

@@ -1,8 +1,9 @@
 """What must be true of the tables, decided without the code under test.
 
-The source's story is read from the oplog itself; the frontier from the offsets in the checkpoint;
-the tables as plain Delta. Collections here have integer `_id`s and `document.format = bson`, so
-documents are compared byte by byte.
+The source's story is read from the oplog itself (from each shard's, if there are several); the
+frontier from the offsets in the checkpoint; the tables as plain Delta. Collections have integer
+`_id`s, which no two documents of a cluster share, and `document.format = bson`, so documents are
+compared byte by byte.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import bson
 from bson import Timestamp
@@ -24,6 +25,7 @@ from pyspark.sql import Row, SparkSession
 
 from cdc.model.selection import Namespace
 from jobs.config import Config
+from tests.mongo.cluster import Cluster
 
 RAW = CodecOptions(document_class=RawBSONDocument)
 # From a key's state (present or not) to the state after each op; what is missing is forbidden.
@@ -37,19 +39,35 @@ TRANSITIONS = {
 
 
 class Story(NamedTuple):
-    """One write as the oplog tells it."""
+    """One write as the oplog tells it. A read sees it from `seen` on: the commit timestamp of a
+    transaction across shards, of which each shard tells a little later, at a `time` of its own."""
 
     time: Timestamp
     op: str
     key: int
+    seen: Timestamp
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """A checkpointed offset: the keys below `below` are done as of `time`; None: all are."""
+    """A checkpointed offset. `swept` is the last name that was copied or is being copied, None if
+    all are; `copying` the one being copied, and the key below which it is."""
 
     time: Timestamp
-    below: int | float | None
+    swept: str | None
+    copying: tuple[str, int | float] | None
+    late: int = 0
+
+    def below(self, namespace: Namespace) -> int | float | None:
+        """The keys below that are done as of `time`; None: all are."""
+        if self.copying is not None and self.copying[0] == str(namespace):
+            return self.copying[1]
+        is_reached = self.swept is None or str(namespace) <= self.swept
+        return None if is_reached else float("-inf")
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.swept is None and self.copying is None
 
 
 class Checkpoint:
@@ -74,48 +92,95 @@ class Checkpoint:
 
 
 def _frontier(offset: dict[str, Any]) -> Frontier:
+    assert not offset["again"], "a collection was replaced"
     seconds, increment = map(int, offset["time"].split(":"))
+    copying = None
     if offset["copying"]:
         key = bson.decode(base64.b64decode(offset["copying"]["below"]))["_id"]
         below = key if isinstance(key, int) else float("-inf")
-    else:
-        # One collection: the sweep has either passed its name or not begun.
-        below = float("-inf") if offset["swept"] == "" else None
-    return Frontier(Timestamp(seconds, increment), below)
+        copying = offset["copying"]["namespace"], below
+    late = sum(map(len, offset["late"].values()))
+    return Frontier(Timestamp(seconds, increment), offset["swept"], copying, late)
 
 
-def story(client: MongoClient[Any], namespace: Namespace, upto: Timestamp) -> list[Story]:
-    """Every write to the collection up to a time, transactions at the time of their commit."""
-    told, open_transactions = [], defaultdict(list)
-    concerned = {"$or": [{"ns": str(namespace)}, {"o.applyOps": {"$exists": True}}]}
-    oplog = client.local["oplog.rs"].find({"ts": {"$lte": upto}, **concerned})
-    for entry in oplog.sort("$natural", 1):
+# --- the source ----------------------------------------------------------------------------------
+
+
+class Truth(Protocol):
+    """What happened to a collection, and what is in it."""
+
+    def story(self, namespace: Namespace) -> list[Story]:
+        """Every write to it."""
+
+    def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]: ...
+
+
+class OfReplicaSet:
+    def __init__(self, client: MongoClient[Any]) -> None:
+        self._client = client
+
+    def story(self, namespace: Namespace) -> list[Story]:
+        return _story(self._client, namespace)
+
+    def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
+        find = {"find": namespace.coll, "readConcern": {"level": "snapshot", "atClusterTime": at}}
+        database = self._client.get_database(namespace.db, codec_options=RAW)
+        return [document.raw for document in database.cursor_command(find, codec_options=RAW)]
+
+
+class OfCluster:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def story(self, namespace: Namespace) -> list[Story]:
+        shards = self._cluster.shards
+        return [told for name in shards for told in _story(self._cluster.clients[name], namespace)]
+
+    def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
+        return self._cluster.contents(namespace.db, namespace.coll, at)
+
+
+def _story(client: MongoClient[Any], namespace: Namespace) -> list[Story]:
+    """What one server has written for its clients; a chunk on the move is written for nobody."""
+    told: list[Story] = []
+    open_transactions: dict[Any, list[Any]] = defaultdict(list)
+    commands = [{f"o.{name}": {"$exists": True}} for name in ("applyOps", "commitTransaction")]
+    concerned = {"$or": [{"ns": str(namespace)}, *commands], "fromMigrate": {"$ne": True}}
+    for entry in client.local["oplog.rs"].find(concerned).sort("$natural", 1):
+        time, written = entry["ts"], entry["o"]
         if entry["op"] in "iud":
-            told += _writes([entry], namespace, entry["ts"])
-        elif entry["op"] == "c" and "applyOps" in entry["o"]:
+            told += _writes([entry], namespace, time, time)
+        elif entry["op"] == "c":
             transaction = (bytes(entry["lsid"]["id"]), entry["txnNumber"])
-            open_transactions[transaction] += entry["o"]["applyOps"]
-            if not entry["o"].get("partialTxn"):
-                told += _writes(open_transactions.pop(transaction), namespace, entry["ts"])
+            open_transactions[transaction] += written.get("applyOps", [])
+            if not (written.get("partialTxn") or written.get("prepare")):
+                seen = written.get("commitTimestamp", time)
+                told += _writes(open_transactions.pop(transaction), namespace, time, seen)
     return told
 
 
-def _writes(entries: list[Any], namespace: Namespace, time: Timestamp) -> list[Story]:
+def _writes(
+    entries: list[Any], namespace: Namespace, time: Timestamp, seen: Timestamp
+) -> list[Story]:
     names = {"i": "insert", "d": "delete"}
     return [
         Story(
             time,
             names.get(entry["op"]) or ("replace" if "_id" in entry["o"] else "update"),
             entry["o2"]["_id"] if entry["op"] == "u" else entry["o"]["_id"],
+            seen,
         )
         for entry in entries
         if entry["ns"] == str(namespace)
     ]
 
 
+# --- the tables ----------------------------------------------------------------------------------
+
+
 def violations(
     spark: SparkSession,
-    client: MongoClient[Any],
+    truth: Truth,
     config: Config,
     checkpoint: Checkpoint,
     namespace: Namespace,
@@ -133,13 +198,15 @@ def violations(
     return [
         *_doubled(changelog),
         *_broken_paths(changelog),
-        *_missing_or_invented(changelog, story(client, namespace, frontier[-1].time), frontier),
-        *_wrong_mirror(mirrored, client, namespace, frontier[-1]),
+        *_missing_or_invented(changelog, truth.story(namespace), namespace, frontier),
+        *_wrong_mirror(mirrored, truth, namespace, frontier[-1]),
     ]
 
 
 def _rows(spark: SparkSession, path: str, batch: int) -> list[Row]:
-    """A table's rows as of the last commit of a batch up to `batch`."""
+    """A table's rows as of the last commit of a batch up to `batch`; none if there is no table."""
+    if not DeltaTable.isDeltaTable(spark, path):
+        return []
     history = DeltaTable.forPath(spark, path).history().select("version", "userMetadata").collect()
     versions = [
         row["version"]
@@ -160,7 +227,7 @@ def _broken_paths(rows: list[Row]) -> list[str]:
     """Each key's rows form a path of the table, and each before-image is the after before it."""
     found = []
     documents: dict[str, bytes | None] = {}
-    for row in sorted(rows, key=lambda row: row["position"]):
+    for row in _in_order(rows):
         key, op = row["key"], row["op"]
         present = documents.get(key) is not None
         if (present, op) not in TRANSITIONS:
@@ -175,12 +242,28 @@ def _broken_paths(rows: list[Row]) -> list[str]:
     return found
 
 
-def _missing_or_invented(rows: list[Row], told: list[Story], frontier: list[Frontier]) -> list[str]:
-    """The changelog's events are the oplog's behind the time at which each key was copied."""
+def _in_order(rows: list[Row]) -> list[Row]:
+    """By position. But a document that a transaction moves to another shard is deleted on the one
+    before it is inserted on the other, whichever tells of it first."""
+    arrivals = {(row["key"], row["txn"]): row for row in rows if row["op"] == "insert"}
+
+    def place(row: Row) -> tuple[str, bool]:
+        arrival = arrivals.get((row["key"], row["txn"])) if row["op"] == "delete" else None
+        if row["txn"] is None or arrival is None or arrival["document_key"] == row["document_key"]:
+            return row["position"], True
+        return min((row["position"], True), (arrival["position"], False))
+
+    return sorted(rows, key=place)
+
+
+def _missing_or_invented(
+    rows: list[Row], told: list[Story], namespace: Namespace, frontier: list[Frontier]
+) -> list[str]:
+    """The changelog's events are the oplogs' behind the time at which each key was copied."""
     expected = Counter(
         (event.time, event.op, str(event.key))
         for event in told
-        if event.time > _copied_at(event.key, frontier)
+        if _copied_at(event.key, namespace, frontier) < event.seen <= frontier[-1].time
     )
     given = Counter(
         (Timestamp(int(row["cluster_time"].timestamp()), row["cluster_inc"]), row["op"], row["key"])
@@ -193,27 +276,24 @@ def _missing_or_invented(rows: list[Row], told: list[Story], frontier: list[Fron
     ]
 
 
-def _copied_at(key: int, frontier: list[Frontier]) -> Timestamp:
+def _copied_at(key: int, namespace: Namespace, frontier: list[Frontier]) -> Timestamp:
     for offset in frontier:
-        if offset.below is None or key < offset.below:
+        below = offset.below(namespace)
+        if below is None or key < below:
             return offset.time
     return Timestamp(2**32 - 1, 0)
 
 
 def _wrong_mirror(
-    table: list[Row], client: MongoClient[Any], namespace: Namespace, frontier: Frontier
+    table: list[Row], truth: Truth, namespace: Namespace, frontier: Frontier
 ) -> list[str]:
-    reply = client.get_database(namespace.db, codec_options=RAW).cursor_command(
-        {
-            "find": namespace.coll,
-            "readConcern": {"level": "snapshot", "atClusterTime": frontier.time},
-        },
-        codec_options=RAW,
-    )
-    below = frontier.below
-    source = {str(d["_id"]): d.raw for d in reply if below is None or d["_id"] < below}
+    below = frontier.below(namespace)
+    documents = truth.documents(namespace, frontier.time)
+    numbered = [(bson.decode(raw)["_id"], raw) for raw in documents]
+    source = {str(number): raw for number, raw in numbered if below is None or number < below}
     there = {row["key"]: bytes(row["document"]) for row in table}
     found = [] if len(there) == len(table) else ["the mirror holds a key twice"]
+    found += [] if len(dict(numbered)) == len(numbered) else ["two shards own a document"]
     found += [f"{key} is missing from the mirror" for key in source.keys() - there.keys()]
     found += [f"{key} is in the mirror only" for key in there.keys() - source.keys()]
     both = source.keys() & there.keys()

@@ -18,7 +18,7 @@ from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.replicate import Replication
 from jobs.verify import verify
-from tests.end_to_end.oracle import Checkpoint, violations
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 
 _DEADLINE_SECONDS = 180
 _DOCUMENTS = 6_000
@@ -56,7 +56,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     assert sum(1 for report in reports if report.copying) >= 2, "the copy took too few batches"
     assert writers.written > 100
     assert verdict.is_equal, verdict
-    assert violations(spark, database.client, config, checkpoint, orders) == []
+    assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
 
 
 def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a_row(
@@ -98,4 +98,4 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
         _until(lambda: _stream_batches(reports) >= 2, replication)
         replication.stop()
     assert len(calls) > len(set(calls)), "no batch was replayed"
-    assert violations(spark, database.client, config, checkpoint, orders) == []
+    assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,61 +17,15 @@ from cdc.model.selection import Namespace
 from jobs.config import Config
 from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
-from tests.end_to_end.oracle import Checkpoint, Frontier, violations
+from tests.end_to_end.job import Phase, run_until, streamed
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 
-_STALL_SECONDS = 120
-_MOST_BATCHES = 60
-# Each is the state of the checkpoint at which the job is killed: what has been planned, not yet
-# what has been written.
-_PHASES: dict[str, Callable[[list[Frontier]], bool]] = {
+_PHASES: dict[str, Phase] = {
     "first batch": lambda seen: len(seen) >= 1,
-    "snapshot": lambda seen: len(seen) >= 3 and seen[-1].below is not None,
-    "hand-over": lambda seen: bool(seen) and seen[-1].below is None,
-    "stream": lambda seen: _streamed(seen) >= 2,
+    "snapshot": lambda seen: len(seen) >= 3 and not seen[-1].is_streaming,
+    "hand-over": lambda seen: bool(seen) and seen[-1].is_streaming,
+    "stream": lambda seen: streamed(seen) >= 2,
 }
-
-
-def _streamed(seen: list[Frontier]) -> int:
-    return sum(1 for offset in seen if offset.below is None)
-
-
-class Job:
-    """`mongodb-cdc replicate` as a user starts it, in a process group of its own."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        options = [f"{name}={value}" for name, value in config.source.items()]
-        options += [f"sink.path={config.checkpoint.removesuffix('/_checkpoint')}"]
-        arguments = [item for option in options for item in ("-o", option)]
-        self._path = folder / "job.log"
-        self._log = self._path.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.replicate", *arguments],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # These JVMs do not live long enough for the second compiler to pay.
-            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
-            cwd=Path(__file__).parents[2],
-        )
-
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._log.close()
-
-    def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
-        """Waits as long as the job plans one batch after the other, but not for ever."""
-        first, batches, deadline = len(checkpoint.planned()), -1, 0.0
-        while not reached(seen := checkpoint.planned()):
-            if len(seen) > batches:
-                batches, deadline = len(seen), time.monotonic() + _STALL_SECONDS
-            assert batches < first + _MOST_BATCHES, "the job went past what was waited for"
-            assert self.process.poll() is None, f"the job ended by itself:\n{self._tail()}"
-            assert time.monotonic() < deadline, f"no batch after {batches}:\n{self._tail()}"
-            time.sleep(0.02)
-
-    def _tail(self) -> str:
-        return self._path.read_text(errors="replace")[-3000:]
 
 
 def _campaign(
@@ -91,24 +42,16 @@ def _campaign(
     checkpoint = Checkpoint(config)
     with Writers(mongod.uri, namespace, threads=1):
         for phase in phases:
-            job = Job(config, folder)
-            try:
-                job.wait_for(checkpoint, _PHASES.get(phase) or _some_batches_later(checkpoint))
-                time.sleep(chance.uniform(0, 1.5))
-            finally:
-                job.kill()
+            reached = _PHASES.get(phase) or _some_batches_later(checkpoint)
+            run_until(reached, checkpoint, config, folder, longer=chance.uniform(0, 1.5))
             assert problems(checkpoint) == [], f"after a kill in phase '{phase}'"
-        job = Job(config, folder)
-        try:
-            before = checkpoint.committed()
-            job.wait_for(checkpoint, lambda _: checkpoint.committed() >= before + 2)
-        finally:
-            job.kill()
-    assert _streamed(checkpoint.planned()) >= 3
+        before = checkpoint.committed()
+        run_until(lambda _: checkpoint.committed() >= before + 2, checkpoint, config, folder)
+    assert streamed(checkpoint.planned()) >= 3
     assert problems(checkpoint) == [], "after the last run"
 
 
-def _some_batches_later(checkpoint: Checkpoint) -> Callable[[list[Frontier]], bool]:
+def _some_batches_later(checkpoint: Checkpoint) -> Phase:
     begun = len(checkpoint.planned())
     return lambda seen: len(seen) >= begun + 2
 
@@ -124,9 +67,10 @@ def test_a_job_killed_in_every_phase_goes_on_without_losing_or_doubling_a_change
     orders = Namespace(database.name, "orders")
     load_orders(mongod.uri, orders, 8_000, must_be_new=True)
     config = pipeline(str(orders))
+    truth = OfReplicaSet(database.client)
 
     def problems(checkpoint: Checkpoint) -> list[str]:
-        return violations(spark, database.client, config, checkpoint, orders)[:20]
+        return violations(spark, truth, config, checkpoint, orders)[:20]
 
     _campaign(mongod, orders, config, tmp_path, list(_PHASES), random.Random(5), problems)
 
@@ -143,6 +87,7 @@ def test_a_job_killed_again_and_again_goes_on_without_losing_or_doubling_a_chang
     seconds = float(os.environ.get("SOAK_SECONDS", "900"))
     print(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
     chance = random.Random(seed)
+    truth = OfReplicaSet(database.client)
     ends, kills, rounds = time.monotonic() + seconds, 0, 0
     while kills < 20 or time.monotonic() < ends:
         orders = Namespace(database.name, f"orders{rounds}")
@@ -154,7 +99,7 @@ def test_a_job_killed_again_and_again_goes_on_without_losing_or_doubling_a_chang
         def problems(
             checkpoint: Checkpoint, config: Config = config, orders: Namespace = orders
         ) -> list[str]:
-            return violations(spark, database.client, config, checkpoint, orders)[:20]
+            return violations(spark, truth, config, checkpoint, orders)[:20]
 
         phases = [*_PHASES, *["some batches later"] * 5]
         _campaign(mongod, orders, config, folder, phases, chance, problems)

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import bson
+from bson.codec_options import CodecOptions
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
-from pymongo.client_session import ClientSession
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo.errors import OperationFailure
 
 from jobs.mongod import Client, ReplicaSet
 
 Document = dict[str, Any]
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+STALE = 13388  # the shard has other chunks than the sender of the command believes
 MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
-STALE = 13388
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
@@ -165,57 +170,96 @@ class Cluster:
             {"_shardsvrDropCollection": coll, "databaseVersion": found["version"], **MAJORITY}
         )
 
+    def hashes(self, values: Sequence[Any]) -> dict[Any, int]:
+        """Where documents with these values lie in a collection sharded by the hash of a field."""
+        stages: list[Document] = [
+            {"$documents": [{"v": value} for value in values]},
+            {"$project": {"h": {"$toHashedIndexKey": "$v"}}},
+        ]
+        found = self.clients["cfg"].admin.aggregate(stages)
+        return {value: each["h"] for value, each in zip(values, found, strict=True)}
+
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
         """The shard of a document in a collection sharded by the hash of one field."""
-        stages: list[Document] = [
-            {"$documents": [{}]},
-            {"$project": {"h": {"$toHashedIndexKey": value}}},
-        ]
-        [hashed] = self.clients["cfg"].admin.aggregate(stages)
-        for chunk in self.chunks(db, coll):
-            (low,), (high,) = chunk["min"].values(), chunk["max"].values()
-            if (low == LOWEST or low <= hashed["h"]) and (high == HIGHEST or hashed["h"] < high):
-                return str(chunk["shard"])
-        raise AssertionError("nobody owns it")
+        return self.routing(db, coll).owner(self.hashes([value])[value])
 
-    def run(self, shard: str, db: str, command: Document, **options: Any) -> Document:
+    def run(
+        self,
+        shard: str,
+        db: str,
+        command: Document,
+        routing: Routing | None = None,
+        **options: Any,
+    ) -> Document:
         """A command on a sharded collection as a router sends it: with the version of the chunks
-        that it believes the shard to have. Without one a shard takes the collection for unsharded,
-        and leaves the shard key out of its change events."""
+        that it believes the shard to have; by default it knows the newest. Without one a shard
+        takes the collection for unsharded, and leaves the shard key out of its change events."""
         for _ in range(200):
-            reply = self._run(shard, db, command, **options)
-            if all(each["code"] != STALE for each in reply.get("writeErrors", ())):
+            reply = self._sent(shard, db, command, routing, **options)
+            is_stale = any(each["code"] == STALE for each in reply.get("writeErrors", ()))
+            if routing is not None or not is_stale:
                 return reply
             time.sleep(0.02)  # the shard learns of the new version
         raise AssertionError(f"{shard} does not own what it is to change: {reply}")
 
-    def _run(self, shard: str, db: str, command: Document, **options: Any) -> Document:
-        coll = next(iter(command.values()))
-        versioned = {**command, "shardVersion": self._version(shard, f"{db}.{coll}")}
-        with self.clients[shard].start_session(causal_consistency=False) as session:
-            return self.timed(shard, db, versioned, session, **options)
-
-    def timed(
-        self, shard: str, db: str, command: Document, session: ClientSession, **options: Any
+    def _sent(
+        self, shard: str, db: str, command: Document, routing: Routing | None, **options: Any
     ) -> Document:
-        """Passes the time on from shard to shard, as a router does: so events have an order."""
-        if self._time is not None:
-            session.advance_cluster_time(self._time)
-        reply: Document = self.clients[shard][db].command(command, session=session, **options)
-        self._time = session.cluster_time
-        return reply
+        coll = next(iter(command.values()))
+        version = (routing or self.routing(db, coll)).version(shard)
+        with self.in_order(shard) as session:
+            return self.clients[shard][db].command(
+                {**command, "shardVersion": version}, session=session, **options
+            )
 
-    def transaction(self, db: str, **commands: list[Document]) -> Transaction:
-        """Sends these commands to these shards, as one transaction of a router, and prepares it."""
-        return Transaction(self, db, commands)
+    @contextmanager
+    def in_order(self, shard: str, session: Any = None) -> Iterator[Any]:
+        """A session on a shard, by default a new one, that passes the time on from shard to shard
+        as a router does: so there is an order in what it does on several of them."""
+        with ExitStack() as stack:
+            if session is None:
+                new = self.clients[shard].start_session(causal_consistency=False)
+                session = stack.enter_context(new)
+            if self._time is not None:
+                session.advance_cluster_time(self._time)
+            yield session
+            self._time = session.cluster_time
 
-    def _version(self, shard: str, namespace: str) -> Document:
-        found = self.metadata["collections"].find_one({"_id": namespace})
+    def contents(self, db: str, coll: str, at: Timestamp | None = None) -> list[bytes]:
+        """What each shard owns now, or owned at a time, as a router would find it."""
+        find: Document = {"find": coll, "batchSize": 100_000}
+        if at is not None:
+            find["readConcern"] = {"level": "snapshot", "atClusterTime": at}
+        found = []
+        for shard in self.shards:
+            cursor = self._retried(shard, db, find)["cursor"]
+            assert not cursor["id"], "more than one batch"
+            found += [bytes(document.raw) for document in cursor["firstBatch"]]
+        return found
+
+    def _retried(self, shard: str, db: str, command: Document) -> Any:
+        while True:
+            try:
+                return self.run(shard, db, command, codec_options=RAW)
+            except OperationFailure as error:
+                if error.code != STALE:
+                    raise
+
+    def transaction(
+        self,
+        db: str,
+        routings: Mapping[str, Routing] | None = None,
+        **commands: list[Document],
+    ) -> Transaction:
+        """Sends these commands to these shards, as one transaction of a router, and prepares it.
+        `routings` is what it knows of each collection, by default the newest."""
+        return Transaction(self, db, commands, routings or {})
+
+    def routing(self, db: str, coll: str) -> Routing:
+        found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
         assert found is not None
-        owned = {"uuid": found["uuid"], "shard": shard}
-        newest = self.metadata["chunks"].find_one(owned, sort=[("lastmod", -1)])
-        version = newest["lastmod"] if newest else bson.Timestamp(0, 0)
-        return {"e": found["lastmodEpoch"], "t": found["timestamp"], "v": version}
+        chunks = self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1)
+        return Routing(found["lastmodEpoch"], found["timestamp"], tuple(chunks))
 
     @contextmanager
     def keeping_orphans(self) -> Iterator[None]:
@@ -237,9 +281,7 @@ class Cluster:
         return self.clients["cfg"].get_database("config")
 
     def chunks(self, db: str, coll: str) -> list[Document]:
-        found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
-        assert found is not None
-        return list(self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1))
+        return list(self.routing(db, coll).chunks)
 
     def move(
         self, db: str, coll: str, low: Document, to: str, high: Document | None = None
@@ -259,25 +301,59 @@ class Cluster:
         self.configure(command)
 
 
+@dataclass(frozen=True)
+class Routing:
+    """What a router knows of a collection: as of one moment, so the owner of a document and the
+    version of that owner belong together, and a shard that has changed since refuses both."""
+
+    epoch: Any
+    timestamp: Timestamp
+    chunks: tuple[Document, ...]
+
+    def owner(self, value: Any) -> str:
+        """The shard of documents with this value in the first field of the shard key, or with this
+        hash of it; all bounds of chunks lie between such values."""
+        for chunk in self.chunks:
+            low, high = next(iter(chunk["min"].values())), next(iter(chunk["max"].values()))
+            if (low == LOWEST or low <= value) and (high == HIGHEST or value < high):
+                return str(chunk["shard"])
+        raise AssertionError(f"nobody owns {value}")
+
+    def version(self, shard: str) -> Document:
+        mods = [chunk["lastmod"] for chunk in self.chunks if chunk["shard"] == shard]
+        return {"e": self.epoch, "t": self.timestamp, "v": max(mods, default=Timestamp(0, 0))}
+
+
 class Transaction:
     """A transaction across shards, prepared on each. A coordinator would commit it at the greatest
-    of the times at which it was prepared."""
+    of the times at which it was prepared. If a shard refuses its part, it is aborted on all."""
 
-    def __init__(self, cluster: Cluster, db: str, commands: dict[str, list[Document]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        db: str,
+        commands: dict[str, list[Document]],
+        routings: Mapping[str, Routing],
+    ) -> None:
         lsid = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
         self._cluster, self._sessions = cluster, {}
-        for shard, statements in commands.items():
-            # A session of the driver's with the identity that the router gives it on every shard.
-            session = cluster.clients[shard].start_session(causal_consistency=False)
-            session.session_id.update(lsid)  # type: ignore[attr-defined]
-            self._sessions[shard] = session
-            for number, statement in enumerate(statements):
-                coll = next(iter(statement.values()))
-                versioned = {"shardVersion": cluster._version(shard, f"{db}.{coll}")}
-                starting = {"startTransaction": True} if number == 0 else {}
-                self._run(shard, db, {**statement, **versioned, **starting})
-        prepared = [self._end(shard, "prepareTransaction") for shard in commands]
-        self.time: bson.Timestamp = max(reply["prepareTimestamp"] for reply in prepared)
+        try:
+            for shard, statements in commands.items():
+                # A session of the driver's with the identity that the router gives it everywhere.
+                session = cluster.clients[shard].start_session(causal_consistency=False)
+                session.session_id.update(lsid)  # type: ignore[attr-defined]
+                self._sessions[shard] = session
+                for number, statement in enumerate(statements):
+                    coll = next(iter(statement.values()))
+                    routing = routings.get(coll) or cluster.routing(db, coll)
+                    versioned = {"shardVersion": routing.version(shard)}
+                    starting = {"startTransaction": True} if number == 0 else {}
+                    self._run(shard, db, {**statement, **versioned, **starting})
+            prepared = [self._end(shard, "prepareTransaction") for shard in commands]
+        except OperationFailure:
+            self.abort()
+            raise
+        self.time: Timestamp = max(reply["prepareTimestamp"] for reply in prepared)
 
     def commit(self, *shards: str) -> None:
         """On these shards, one after the other; on all if none is named."""
@@ -286,13 +362,16 @@ class Transaction:
 
     def abort(self) -> None:
         for shard in self._sessions:
-            self._end(shard, "abortTransaction")
+            with suppress(OperationFailure):  # the shard has aborted it by itself
+                self._end(shard, "abortTransaction")
 
     def _end(self, shard: str, how: str, **more: Any) -> Document:
         return self._run(shard, "admin", {how: 1, **more, **MAJORITY})
 
     def _run(self, shard: str, db: str, command: Document) -> Document:
         numbered = {**command, "txnNumber": bson.Int64(1), "autocommit": False}
-        reply = self._cluster.timed(shard, db, numbered, self._sessions[shard])
-        assert not reply.get("writeErrors"), reply
+        with self._cluster.in_order(shard, self._sessions[shard]) as session:
+            reply: Document = self._cluster.clients[shard][db].command(numbered, session=session)
+        for error in reply.get("writeErrors", []):
+            raise OperationFailure(error["errmsg"], error["code"], reply)
         return reply

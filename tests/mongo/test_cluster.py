@@ -13,18 +13,19 @@ from unittest.mock import patch
 import bson
 import bson.json_util
 import pytest
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pyspark.sql.types import StructType
 
-from cdc.errors import HistoryLost
+from cdc import options as declared
+from cdc import source
+from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import settled
 from tests.mongo.capture import (
-    RAW,
     Batch,
     Capture,
     Client,
@@ -83,11 +84,7 @@ class Orders:
                 self.run(shard, {"insert": self.name, "documents": owned})
 
     def owner(self, region: int) -> str:
-        for chunk in self.cluster.chunks(self.db, self.name):
-            low, high = chunk["min"]["region"], chunk["max"]["region"]
-            if (low == LOWEST or low <= region) and (high == HIGHEST or region < high):
-                return str(chunk["shard"])
-        raise AssertionError(f"nobody owns region {region}")
+        return self.cluster.routing(self.db, self.name).owner(region)
 
     def update(self, region: int) -> None:
         change = {"q": {"region": region}, "u": {"$inc": {"n": 1}}, "multi": True}
@@ -118,17 +115,10 @@ class Orders:
     def contents(self, at: Timestamp | None = None) -> Contents:
         """What each shard owns now, or owned at a time, as a router would find it."""
         found: Contents = {}
-        find: Document = {"find": self.name, "batchSize": 100_000}
-        if at is not None:
-            find["readConcern"] = {"level": "snapshot", "atClusterTime": at}
-        for shard in self.cluster.shards:
-            reply = self.cluster.run(shard, self.db, find, codec_options=RAW)
-            for document in reply["cursor"]["firstBatch"]:
-                assert isinstance(document, RawBSONDocument)
-                raw = bytes(document.raw)
-                key = merge_key(key_of(raw))
-                assert key not in found, "two shards own a document"
-                found[key] = raw
+        for raw in self.cluster.contents(self.db, self.name, at):
+            key = merge_key(key_of(raw))
+            assert key not in found, "two shards own a document"
+            found[key] = raw
         return found
 
 
@@ -382,6 +372,35 @@ def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> 
     pipeline.run()
     assert not [row for row in pipeline.rows if row.txn]
     same(pipeline, orders)
+
+
+def test_a_start_that_waits_for_an_undecided_transaction_in_vain_says_so(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=10)
+    transaction = cluster.transaction(db, s1=[update(1, n=-1)], s2=[update(6, n=-1)])
+    orders.update(2)
+    given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
+    reader = source.ChangeReader(declared.parse(given), StructType())
+    with (
+        patch.object(source, "_START_SECONDS", 0.3),
+        pytest.raises(UnsuitableSource, match="across shards stays undecided"),
+    ):
+        reader.initialOffset()
+    transaction.commit()
+    assert reader.initialOffset()["shards"] == ["s1", "s2"]
+
+
+def test_a_checkpoint_of_another_source_is_refused_by_the_names_of_both(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=10)
+    given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
+    reader = source.ChangeReader(declared.parse(given), StructType())
+    foreign = {**reader.initialOffset(), "source": "rs0"}
+    name = capture(cluster, orders.full).source.name
+    with pytest.raises(ForeignOffset, match=f"for 'rs0', and 'uri' leads to '{name}'"):
+        reader.partitions(foreign, foreign)
 
 
 def ending(pipeline: Capture, happen: Callable[[], Timestamp]) -> Offset:
@@ -744,8 +763,10 @@ def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
     growing.create_database("stays")
     orders = Orders(growing, "stays", count=10)
     client = growing.start("s5")
-    client.brought.boxes.insert_many([{"_id": n} for n in range(5)])
+    with growing.in_order("s5") as session:  # or the pipeline might begin before it
+        client.brought.boxes.insert_many([{"_id": n} for n in range(5)], session=session)
     client.elsewhere.boxes.insert_one({})
+    orders.update(1)
     pipeline = capture(growing, "stays.orders,brought.*")
     pipeline.run()
     growing.add("s5")

@@ -1,0 +1,76 @@
+"""The whole job as a process of its own, and how it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.config import Config
+from tests.end_to_end.oracle import Checkpoint, Frontier
+
+_STALL_SECONDS = 120
+_MOST_BATCHES = 60
+
+# A state of the checkpoint: what has been planned, not yet what has been written.
+Phase = Callable[[list[Frontier]], bool]
+
+
+class Job:
+    """`mongodb-cdc replicate` as a user starts it, in a process group of its own."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        options = [f"{name}={value}" for name, value in config.source.items()]
+        options += [f"sink.path={config.checkpoint.removesuffix('/_checkpoint')}"]
+        arguments = [item for option in options for item in ("-o", option)]
+        self._path = folder / "job.log"
+        self._log = self._path.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jobs.replicate", *arguments],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # These JVMs do not live long enough for the second compiler to pay.
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+            cwd=Path(__file__).parents[2],
+        )
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+    def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
+        """Waits as long as the job plans one batch after the other, but not for ever."""
+        first, batches, deadline = len(checkpoint.planned()), -1, 0.0
+        while not reached(seen := checkpoint.planned()):
+            if len(seen) > batches:
+                batches, deadline = len(seen), time.monotonic() + _STALL_SECONDS
+            assert batches < first + _MOST_BATCHES, "the job went past what was waited for"
+            assert self.process.poll() is None, f"the job ended by itself:\n{self._tail()}"
+            assert time.monotonic() < deadline, f"no batch after {batches}:\n{self._tail()}"
+            time.sleep(0.02)
+
+    def _tail(self) -> str:
+        return self._path.read_text(errors="replace")[-3000:]
+
+
+def streamed(seen: list[Frontier]) -> int:
+    """How many batches ended with everything copied."""
+    return sum(1 for offset in seen if offset.is_streaming)
+
+
+def run_until(
+    reached: Phase, checkpoint: Checkpoint, config: Config, folder: Path, longer: float = 0.0
+) -> None:
+    """Starts the job, and kills it that many seconds after its checkpoint has reached a state."""
+    job = Job(config, folder)
+    try:
+        job.wait_for(checkpoint, reached)
+        time.sleep(longer)
+    finally:
+        job.kill()
