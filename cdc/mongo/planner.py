@@ -53,11 +53,12 @@ class _Sweep(NamedTuple):
     swept_all: bool = False
     absent: frozenset[Namespace] = frozenset()
 
-    def end(self, start: Offset, time: Timestamp) -> Offset:
-        return advance(start, time, self.scans, self.swept_all, absent=self.absent)
 
+class _Intent(NamedTuple):
+    """Where a batch up to the live edge would end, unless an event meets one of the conditions."""
 
-_NO_SWEEP = _Sweep()
+    end: Offset
+    unless: tuple[pipeline.Condition, ...] = ()
 
 
 class _Found(NamedTuple):
@@ -104,8 +105,9 @@ class Planner:
 
     def _end_of(self, start: Offset) -> Offset:
         self.source.require_told(start)
-        is_same = start.selection == self.selection.text
-        end = self._selected(start) if is_same else self._reselected(start)
+        end = self._possible_end(start)
+        if end.selection != start.selection:
+            _log.warning("behind %s, captured are %s", timestamp.text(end.time), end.selection)
         if end.time == start.time:  # no changes in it
             return replace(end, late=start.late, shards=start.shards)
         end = replace(end, late=self._late_at(end.time), shards=self.source.shards)
@@ -122,55 +124,57 @@ class Planner:
         scanned = {scan.copying.namespace for scan in end.scans}
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
-    def _selected(self, start: Offset) -> Offset:
-        sweep, edge, void = _NO_SWEEP, None, frozenset[Namespace]()
-        if not start.is_streaming or start.scans:
+    def _possible_end(self, start: Offset) -> Offset:
+        is_same = start.selection == self.selection.text
+        intents, edge, void = list[_Intent](), None, frozenset[Namespace]()
+        if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
-            sweep, edge = self._sweep(start, listed), self._confirmed(start, listed)
+            sweep = self._sweep(start, listed) if is_same else None
+            edge = self._confirmed(start, listed)
             if edge is not None:
                 void = self._void(start, listed, edge)
+            # Whether the last batch read what it was to read has to be known before the next one;
+            # and what is told anew has to lie behind what was told.
             if (start.scans and edge is None) or (void and edge == start.time):
                 return start
-        if edge is None or void:
-            sweep = _NO_SWEEP
+            if edge is not None and sweep is None:
+                intents.append(self._reselecting(start, edge, listed))
+            elif edge is not None and sweep is not None and not void:
+                intents.append(self._sweeping(start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
-        if found is not None and not found.ddl:
-            sweep = _NO_SWEEP
-            found = self._survey(self.selection, start, edge, self._forbidding(start, edge, sweep))
-        if found is not None and found.ddl:
-            return begin_again(self._cut_at(found, start, self.selection), void)
-        return begin_again(sweep.end(start, edge), void)
+        intents.append(_Intent(advance(start, edge)))
+        return begin_again(self._first_possible(start, edge, intents), void)
 
-    def _reselected(self, start: Offset) -> Offset:
-        """The last batch of the selection in `start`; or one before that, if it has to end at a DDL
-        event, or if a collection was born behind the listing that only the new selection names."""
+    def _sweeping(self, start: Offset, edge: Timestamp, sweep: _Sweep) -> _Intent:
+        """An event of a collection that nobody scans forbids to declare its name done."""
+        end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
+        if sweep == _Sweep():
+            return _Intent(end)
+        scanned = [scan.copying.namespace for scan in sweep.scans]
+        return _Intent(end, (pipeline.strangers(self.selection, start, end, scanned),))
+
+    def _reselecting(self, start: Offset, edge: Timestamp, listed: Listing) -> _Intent:
+        """The last batch of the selection in `start`, unless a collection was born behind the
+        listing that only the new selection names."""
+        before = Selection.parse(start.selection)
+        names = [collection.namespace for collection in listed.collections]
+        added = [name for name in names if not before.matches(name)] if self.copies else []
+        newcomers = pipeline.newcomers(before, self.selection, names)
+        return _Intent(reselect(start, edge, self.selection, added), (newcomers,))
+
+    def _first_possible(self, start: Offset, edge: Timestamp, intents: list[_Intent]) -> Offset:
+        """The end of the first intent that no event forbids; or the time of the first DDL event."""
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
-        listed = self.source.listing(self.selection)
-        edge = self._confirmed(start, listed)
-        is_last, void = edge is not None, frozenset[Namespace]()
-        if edge is not None:
-            void = self._void(start, listed, edge)
-        if (start.scans and edge is None) or (void and edge == start.time):
-            return start
-        if edge is None:
-            edge = self.source.live_edge(start.time)
-        names = [collection.namespace for collection in listed.collections]
-        cutting = pipeline.cutting(before)
-        newcomers = pipeline.newcomers(before, self.selection, names)
-        found = self._survey(both, start, edge, [cutting, *([newcomers] if is_last else [])])
-        if found is not None and not found.ddl:
-            is_last = False
-            found = self._survey(both, start, edge, [cutting])
-        if found is not None and found.ddl:
-            return begin_again(self._cut_at(found, start, before), void)
-        if not is_last:
-            return begin_again(advance(start, edge), void)
-        _log.warning("behind %s, captured are %s", timestamp.text(edge), self.selection.text)
-        added = [name for name in names if not before.matches(name)] if self.copies else []
-        return reselect(start, edge, self.selection, {*added, *void})
+        for intent in intents:
+            conditions = [pipeline.cutting(before), *intent.unless]
+            found = self._survey(both, start, edge, conditions)
+            if found is None:
+                return intent.end
+            if found.ddl:
+                return self._cut_at(found, start, before)
+        raise AssertionError("nothing but DDL forbids to let time pass")
 
     def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
         """A live edge that can follow both; None if what was listed may still be rolled back, or is
@@ -235,17 +239,6 @@ class Planner:
         return cut
 
     # --- what happened meanwhile ---
-
-    def _forbidding(
-        self, start: Offset, edge: Timestamp, sweep: _Sweep
-    ) -> list[pipeline.Condition]:
-        """The events in (start, edge] with which the batch cannot be as planned."""
-        conditions = [pipeline.cutting(self.selection)]
-        if sweep.scans or sweep.absent or sweep.swept_all:
-            scanned = [scan.copying.namespace for scan in sweep.scans]
-            end = sweep.end(start, edge)
-            conditions.append(pipeline.strangers(self.selection, start, end, scanned))
-        return conditions
 
     def _survey(
         self,
