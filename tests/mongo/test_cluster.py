@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -233,6 +234,44 @@ def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -
     pipeline.run()
     assert len(pipeline.rows) == 60
     assert len({bson.decode(bytes(row.after))["h"] for row in pipeline.rows}) == 60  # type: ignore[arg-type]
+
+
+def test_a_chunk_that_moves_while_the_config_servers_are_behind_is_read_where_it_went(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: shards may go by a change of the metadata, and a batch end behind it, before a
+    majority read of the metadata shows it."""
+    cluster.shard_collection(db, "all", {"k": 1})
+    documents = [{"_id": k, "k": k} for k in range(20)]
+    cluster.run("s1", db, {"insert": "all", "documents": documents})
+    pipeline = capture(cluster, f"{db}.all", documents_per_split=None)
+    donor, config = cluster.clients["s1"].admin, cluster.clients["cfg"].admin
+    committing, confirming = "moveChunkHangAtStep5", "disableSnapshotting"
+    entered = donor.command(failing_at(committing, "alwaysOn"))["count"] + 1
+    moving = threading.Thread(target=cluster.move, args=(db, "all", {"k": LOWEST}, "s2"))
+    moving.start()
+    donor.command({"waitForFailPoint": committing, "timesEntered": entered, "maxTimeMS": 20_000})
+    config.command(failing_at(confirming, "alwaysOn"))
+    donor.command(failing_at(committing, "off"))
+    try:
+        until(lambda: {chunk["shard"] for chunk in cluster.chunks(db, "all")} == {"s2"})
+        known = config.command("ping")["$clusterTime"]
+        for shard in cluster.shards:  # a router passes it on with whatever it asks next
+            client = cluster.clients[shard]
+            with client.start_session(causal_consistency=False) as session:
+                session.advance_cluster_time(known)
+                client.admin.command({"appendOplogNote": 1, "data": {}}, session=session)
+        threading.Timer(2, config.command, [failing_at(confirming, "off")]).start()
+        pipeline.batch()
+    finally:
+        config.command(failing_at(confirming, "off"))
+        moving.join()
+    pipeline.run()
+    assert len(pipeline.rows) == 20
+
+
+def failing_at(point: str, mode: str) -> Document:
+    return {"configureFailPoint": point, "mode": mode}
 
 
 # --- transactions across shards -----------------------------------------------------------------
