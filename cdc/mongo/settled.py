@@ -77,7 +77,13 @@ def _late_on(
                 f"Shard '{shard}' has not decided the transactions up to {timestamp.text(time)}.",
                 "Check that a majority of its members is up.",
             )
-    entries = {"ts": {"$gt": time}, "o.commitTimestamp": {"$lte": time}}
+    # By `o` alone, a document that was inserted could pass for a commit: it stands at that place.
+    entries = {
+        "ts": {"$gt": time},
+        "op": "c",
+        "o.commitTransaction": 1,
+        "o.commitTimestamp": {"$lte": time},
+    }
     found = _find(member, "local", "oplog.rs", entries, {"ts": 1})
     return tuple(sorted(entry["ts"] for entry in found))
 

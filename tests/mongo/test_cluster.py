@@ -447,6 +447,26 @@ def assert_as_of_its_time(pipeline: Capture, orders: Orders, there: Contents | N
     assert replayed(pipeline, orders) == expected
 
 
+def test_a_document_is_not_taken_for_the_end_of_a_transaction(cluster: Cluster, db: str) -> None:
+    """Guards: the oplog holds a document inserted where it holds the commit of a transaction."""
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    for _ in range(2):
+        orders.update(1)
+        pipeline.run()
+    orders.update(2)
+    time = pipeline.now()
+    early = Timestamp(5, 5)
+    orders.run("s1", insert({"_id": 50, "region": 1, "number": 50, "commitTimestamp": early}))
+    pipeline.now()
+    batch = pipeline.read(ending(pipeline, lambda: time))
+    assert set(batch.ids("update")) == {2, 12}
+    assert not batch.end.late
+    assert_as_of_its_time(pipeline, orders)
+    pipeline.run()
+    same(pipeline, orders)
+
+
 # --- times that cannot be read any more ---------------------------------------------------------
 
 
