@@ -129,7 +129,9 @@ class Cluster:
                     return True  # nobody knows any more
             if reply["cursor"]["firstBatch"]:
                 return True
-        return False
+        # Chunks keep the history of their owners for as long as that time could be read.
+        owned_since = {"$elemMatch": {"shard": shard, "validAfter": {"$gt": at}}}
+        return bool(self._metadata("chunks", {"history": owned_since}, limit=1))
 
     @contextmanager
     def _behind_the_shards(self, what: str, waits: bool = True) -> Iterator[ClientSession]:

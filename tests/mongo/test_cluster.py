@@ -720,6 +720,43 @@ def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Clu
             job.plan()
 
 
+def test_what_happened_meanwhile_on_a_shard_that_had_been_empty_is_not_lost_in_silence(
+    growing: Cluster,
+) -> None:
+    """Guards: at the offset's time it owned nothing, but between that and its removal it did."""
+    growing.create_database("passing")
+    orders = Orders(growing, "passing", count=30)
+    growing.start("s6")
+    growing.add("s6")
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    assert "s6" in pipeline.offset.shards
+    orders.move(8, "s6", up_to=10)
+    orders.update(8)
+    orders.move(8, "s2", up_to=10)
+    growing.remove("s6")
+    with pytest.raises(HistoryLost, match="s6 was removed"):
+        pipeline.run()
+
+
+@pytest.mark.xfail(strict=True, reason="nothing tells of a shard that no offset has named")
+def test_what_happened_on_a_shard_that_came_and_went_meanwhile_is_not_lost_in_silence(
+    growing: Cluster,
+) -> None:
+    growing.create_database("unseen")
+    orders = Orders(growing, "unseen", count=30)
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    growing.start("s7")
+    growing.add("s7")
+    orders.move(8, "s7", up_to=10)
+    orders.update(8)
+    orders.move(8, "s2", up_to=10)
+    growing.remove("s7")
+    with pytest.raises(HistoryLost):
+        pipeline.run()
+
+
 def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
     """Guards: no event tells of what was there before it joined."""
     growing.create_database("stays")
