@@ -16,7 +16,10 @@ import pytest
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
+from cdc import source
 from cdc.errors import HistoryLost
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset
@@ -655,6 +658,26 @@ def test_an_unsharded_collection_may_move_with_its_database(
     coll.delete_one({"_id": 3})
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll)
+
+
+# --- shards that do not answer -------------------------------------------------------------------
+
+
+def test_a_shard_that_changes_its_primary_while_a_batch_is_planned_ends_nothing(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    for _ in range(2):
+        orders.update(1)
+        pipeline.run()
+    reader = source.ChangeReader(pipeline.options, StructType())
+    start = pipeline.offset.to_json()
+    stepping_down = {"failCommands": ["find"], "errorCode": 11602}
+    with failing(cluster.clients["s1"], {"times": 1}, **stepping_down):
+        orders.update(1)
+        pipeline.offset = Offset.from_json(reader.latestOffset(start, ReadAllAvailable()))
+    assert pipeline.offset.time > Offset.from_json(start).time
 
 
 # --- shards that come and go ---------------------------------------------------------------------
