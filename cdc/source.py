@@ -6,6 +6,7 @@ Batch: the same splits, all at one cluster time.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.errors import BadOption, ForeignOffset, UnsuitableSource
+from cdc.errors import BadOption, ForeignOffset, TransientError, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.change import Change, control_rows, event_row, read_row
 from cdc.model.document import encoder
@@ -38,10 +39,12 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Examination, Wanted, check, examine, shards_of
+from cdc.mongo.retry import Progress
 from cdc.mongo.scan import Documents
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.topology import discover
 
+_log = logging.getLogger(__name__)
 NAME = "mongodb-cdc"
 _DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
 _ROWS_PER_BATCH = 2000
@@ -157,6 +160,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
         self._known_planner: Planner | None = None
+        self._answered = Progress()
         self._until: Offset | None = None  # set by Trigger.AvailableNow
 
     def initialOffset(self) -> dict[str, Any]:
@@ -177,13 +181,26 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             if self._is_done(offset):
                 return start
-            end = self._planner().next_offset(offset)
+            end = self._next(offset)
             if end != offset:
                 return end.to_json()
             # With AvailableNow, an offset that stands still would end the query for good.
             if self._until is None and time.monotonic() > deadline:
                 return start
             time.sleep(_POLL_SECONDS)
+
+    def _next(self, offset: Offset) -> Offset:
+        """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
+        shard without a primary, for instance) only means that there is nothing new yet."""
+        try:
+            end = self._planner().next_offset(offset)
+        except TransientError as error:
+            if self._answered.idle_seconds > self._options["retry.seconds"]:
+                raise
+            _log.warning("planning a batch: %s", error)
+            return offset
+        self._answered.made()
+        return end
 
     def _is_done(self, offset: Offset) -> bool:
         until = self._until

@@ -24,7 +24,7 @@ from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Primary
 
-from cdc.errors import HistoryLost, UnsuitableSource
+from cdc.errors import HistoryLost, TransientError, UnsuitableSource
 from cdc.model.key import merge_key
 from cdc.model.offset import Copying, Offset, Times
 from cdc.model.selection import Namespace, Selection
@@ -76,7 +76,7 @@ class Cluster:
     def live_edge(self, floor: Timestamp) -> Timestamp:
         """The newest time that every shard has reached for good, and up to which every transaction
         across them is decided; but never below `floor`."""
-        return max(floor, settled.edge(self.parts))
+        return max(floor, settled.edge(self.parts, floor=floor))
 
     def present(self) -> Timestamp:
         """A live edge that every shard can still be read at, however little history it keeps."""
@@ -116,8 +116,7 @@ class Cluster:
     def current(self, reached: Timestamp) -> Cluster:
         """The cluster as it is at some moment after `reached`, a time that every shard has
         reached; itself, if its shards are the same."""
-        with self._behind_the_shards() as session:
-            parts = _parts(self.uri, self.timeout_ms, self._metadata("shards", {}, session=session))
+        parts = _parts(self.uri, self.timeout_ms, self._metadata("shards", {}))
         return self if parts == self.parts else replace(self, parts=parts)
 
     def require_told(self, offset: Offset) -> None:
@@ -131,29 +130,49 @@ class Cluster:
         concern = {"level": "snapshot", "atClusterTime": at}
         for coll, query in (("chunks", {"shard": shard}), ("databases", {"primary": shard})):
             find = {"find": coll, "filter": query, "limit": 1, "readConcern": concern}
-            try:
-                with self._behind_the_shards() as session:
+            with self._behind_the_shards(f"Asking what shard '{shard}' held", False) as session:
+                try:
                     reply = self.client.get_database("config").command(find, session=session)
-            except pymongo.errors.PyMongoError as error:
-                if getattr(error, "code", None) not in TIME_UNREADABLE:
-                    raise translated(error, f"Asking what shard '{shard}' held") from error
-                return True  # nobody knows any more
+                except pymongo.errors.OperationFailure as error:
+                    if error.code not in TIME_UNREADABLE:
+                        raise
+                    return True  # nobody knows any more
             if reply["cursor"]["firstBatch"]:
                 return True
-        return False
+        # Chunks keep the history of their owners for as long as that time could be read.
+        owned_since = {"$elemMatch": {"shard": shard, "validAfter": {"$gt": at}}}
+        return bool(self._metadata("chunks", {"history": owned_since}, limit=1))
 
     @contextmanager
-    def _behind_the_shards(self) -> Iterator[ClientSession]:
-        """A session with the metadata's server, whose answers are of a moment after all that has
-        been read: by it the server learns the time of the shards, and what it does next is later.
+    def _behind_the_shards(self, what: str, waits: bool = True) -> Iterator[ClientSession]:
+        """A session with the metadata's server, which learns the time of the shards by it: what it
+        does next is later. With `waits`, its answers are of a moment after all that has been read:
+        a majority read alone may be older than a change of the metadata that shards go by already.
         """
-        part = next(iter(self.parts.values()))
-        with self.client.start_session(causal_consistency=False) as session:
+        known = self._time_of_the_shards()
+        with self.client.start_session(causal_consistency=waits) as session:
+            session.advance_cluster_time(known)
+            session.advance_operation_time(known["clusterTime"])
             try:
-                session.advance_cluster_time(part.client.admin.command("ping")["$clusterTime"])
+                yield session
+            except pymongo.errors.ExecutionTimeout as error:
+                raise TransientError(
+                    f"{what}: the config servers have not reached the time of the shards.",
+                    "Check that a majority of them is up.",
+                ) from error
             except pymongo.errors.PyMongoError as error:
-                raise translated(error, "Asking the shards for their time") from error
-            yield session
+                raise translated(error, what) from error
+
+    def _time_of_the_shards(self) -> dict[str, Any]:
+        """The newest that one of them knows; all have reached what has been read of any."""
+        for left, part in zip(itertools.count(1 - len(self.parts)), self.parts.values()):
+            try:
+                known: dict[str, Any] = part.client.admin.command("ping")["$clusterTime"]
+                return known
+            except pymongo.errors.PyMongoError as error:
+                if left == 0:
+                    raise translated(error, "Asking the shards for their time") from error
+        raise AssertionError("a cluster has a shard")
 
     # --- metadata ---
 
@@ -259,11 +278,10 @@ class Cluster:
             {"$group": {"_id": {"$arrayElemAt": [owner, 0]}}},
             {"$group": {"_id": "$_id.shard"}},
         ]
-        try:
-            chunks = _metadata_of(self.client)["chunks"]
-            found = [entry["_id"] for entry in chunks.aggregate(stages)]
-        except pymongo.errors.PyMongoError as error:
-            raise translated(error, f"Asking who held {split.namespace}") from error
+        chunks = _metadata_of(self.client)["chunks"]
+        with self._behind_the_shards(f"Asking who held {split.namespace}") as session:
+            asked = chunks.aggregate(stages, session=session, maxTimeMS=self.timeout_ms)
+            found = [entry["_id"] for entry in asked]
         if None in found:
             raise TimeUnreadable
         return sorted(found)
@@ -289,10 +307,9 @@ class Cluster:
         return {"e": collection["lastmodEpoch"], "t": collection["timestamp"], "v": version}
 
     def _metadata(self, coll: str, query: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
-        try:
+        with self._behind_the_shards(f"Reading config.{coll}") as session:
+            how = {"session": session, "max_time_ms": self.timeout_ms, **how}
             return list(_metadata_of(self.client)[coll].find(query, **how))
-        except pymongo.errors.PyMongoError as error:
-            raise translated(error, f"Reading config.{coll}") from error
 
 
 Source = ReplicaSet | Cluster

@@ -30,21 +30,20 @@ class Undoing:
     def __init__(self, scanned: dict[str, bytes]) -> None:
         self._documents, self._inexact = scanned, dict[str, bytes]()
         self._seen: set[str] = set()
-        self._arrived: dict[str, tuple[Any, bytes, bytes | None]] = {}
+        self._arrived: dict[str, tuple[Any, str, bytes | None]] = {}
 
-    def undo(self, event: stream.Event) -> None:
-        identity = bytes(event.raw["documentKey"].raw)
-        key = merge_key(key_of(identity))
+    def undo(self, event: stream.Event, shard: str = "") -> None:
+        key = merge_key(key_of(bytes(event.raw["documentKey"].raw)))
         if key not in self._seen:
             self._seen.add(key)
             if event.raw["operationType"] == "insert":
-                self._arrived[key] = (_txn(event), identity, self._documents.pop(key, None))
+                self._arrived[key] = (_txn(event), shard, self._documents.pop(key, None))
             else:
                 self._put_back(key, event, self._documents.pop(key, None))
         elif event.raw["operationType"] == "delete" and key in self._arrived:
             # It was not inserted, it moved here from another shard, which tells of it later.
-            txn, arrived, document = self._arrived[key]
-            if txn == _txn(event) is not None and identity != arrived:
+            txn, where, document = self._arrived[key]
+            if txn == _txn(event) is not None and where != shard:
                 del self._arrived[key]
                 self._put_back(key, event, document)
 

@@ -129,14 +129,15 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
         keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
     whole = events_of(split, keys, now)
 
-    def events(shard: str) -> Iterator[stream.Event]:
+    def events(shard: str) -> Iterator[tuple[str, stream.Event]]:
         own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
         for batch in stream.read(opener, own, stream.IMAGES["when_available"], RETRY_SECONDS):
-            yield from batch
+            for event in batch:
+                yield shard, event
 
-    for event in heapq.merge(*map(events, cluster.shards), key=lambda event: event.position):
-        undoing.undo(event)
+    for shard, event in heapq.merge(*map(events, cluster.shards), key=lambda e: e[1].position):
+        undoing.undo(event, shard)
     if any(is_refilled(split, now, partial(cluster.open, shard)) for shard in cluster.shards):
         raise Void
     return list(undoing.undone(now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import bson.json_util
 import pytest
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
@@ -226,6 +228,44 @@ def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -
     assert len({bson.decode(bytes(row.after))["h"] for row in pipeline.rows}) == 60  # type: ignore[arg-type]
 
 
+def test_a_chunk_that_moves_while_the_config_servers_are_behind_is_read_where_it_went(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: shards may go by a change of the metadata, and a batch end behind it, before a
+    majority read of the metadata shows it."""
+    cluster.shard_collection(db, "all", {"k": 1})
+    documents = [{"_id": k, "k": k} for k in range(20)]
+    cluster.run("s1", db, {"insert": "all", "documents": documents})
+    pipeline = capture(cluster, f"{db}.all", documents_per_split=None)
+    donor, config = cluster.clients["s1"].admin, cluster.clients["cfg"].admin
+    committing, confirming = "moveChunkHangAtStep5", "disableSnapshotting"
+    entered = donor.command(failing_at(committing, "alwaysOn"))["count"] + 1
+    moving = threading.Thread(target=cluster.move, args=(db, "all", {"k": LOWEST}, "s2"))
+    moving.start()
+    donor.command({"waitForFailPoint": committing, "timesEntered": entered, "maxTimeMS": 20_000})
+    config.command(failing_at(confirming, "alwaysOn"))
+    donor.command(failing_at(committing, "off"))
+    try:
+        until(lambda: {chunk["shard"] for chunk in cluster.chunks(db, "all")} == {"s2"})
+        known = config.command("ping")["$clusterTime"]
+        for shard in cluster.shards:  # a router passes it on with whatever it asks next
+            client = cluster.clients[shard]
+            with client.start_session(causal_consistency=False) as session:
+                session.advance_cluster_time(known)
+                client.admin.command({"appendOplogNote": 1, "data": {}}, session=session)
+        threading.Timer(2, config.command, [failing_at(confirming, "off")]).start()
+        pipeline.batch()
+    finally:
+        config.command(failing_at(confirming, "off"))
+        moving.join()
+    pipeline.run()
+    assert len(pipeline.rows) == 20
+
+
+def failing_at(point: str, mode: str) -> Document:
+    return {"configureFailPoint": point, "mode": mode}
+
+
 # --- transactions across shards -----------------------------------------------------------------
 
 
@@ -428,6 +468,45 @@ def assert_as_of_its_time(pipeline: Capture, orders: Orders, there: Contents | N
     assert replayed(pipeline, orders) == expected
 
 
+def test_an_idle_stream_does_not_look_through_the_sessions_of_its_shards(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    for _ in range(2):
+        orders.update(1)
+        pipeline.run()
+
+    def plan() -> bool:  # the servers let time pass every 10 s
+        asked: list[str] = []
+        note = lambda shard, *_: asked.append(shard) or settled.NEVER  # noqa: E731
+        with patch.object(settled, "_decided", note):
+            assert pipeline.plan_now() == pipeline.offset
+        return not asked
+
+    assert any(plan() for _ in range(3))
+
+
+def test_a_document_is_not_taken_for_the_end_of_a_transaction(cluster: Cluster, db: str) -> None:
+    """Guards: the oplog holds a document inserted where it holds the commit of a transaction."""
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    for _ in range(2):
+        orders.update(1)
+        pipeline.run()
+    orders.update(2)
+    time = pipeline.now()
+    early = Timestamp(5, 5)
+    orders.run("s1", insert({"_id": 50, "region": 1, "number": 50, "commitTimestamp": early}))
+    pipeline.now()
+    batch = pipeline.read(ending(pipeline, lambda: time))
+    assert set(batch.ids("update")) == {2, 12}
+    assert not batch.end.late
+    assert_as_of_its_time(pipeline, orders)
+    pipeline.run()
+    same(pipeline, orders)
+
+
 # --- shards that hold the others up ---------------------------------------------------------------
 
 
@@ -510,6 +589,24 @@ def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
     assert all(row.exact for row in batch.rows)
     pipeline.run()
     same(pipeline, orders)
+
+
+def test_a_document_that_a_transaction_made_rekeyed_and_removed_is_not_rewound_to(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: a change of the shard key that stays on its shard looks like half of a move."""
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full, documents_per_split=30)
+    end = pipeline.plan()
+    there = orders.contents()
+    made = insert({"_id": 50, "region": 1, "number": 50})
+    at = {"_id": 50, "region": 1, "number": 50}
+    rekeyed = {"update": "orders", "updates": [{"q": at, "u": {"$set": {"region": 2}}}]}
+    transaction = cluster.transaction(db, s1=[made, rekeyed, delete(50)], s2=[update(6, n=1)])
+    transaction.commit()
+    with forgetting(cluster, "s1", orders, end.time):
+        pipeline.read(end)
+    assert_as_of_its_time(pipeline, orders, there)
 
 
 def change_everything(cluster: Cluster, orders: Orders) -> None:
@@ -695,6 +792,26 @@ def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
     same(pipeline, orders)
 
 
+# --- shards that do not answer -------------------------------------------------------------------
+
+
+def test_a_shard_that_changes_its_primary_while_a_batch_is_planned_ends_nothing(
+    cluster: Cluster, db: str
+) -> None:
+    orders = Orders(cluster, db, count=20)
+    pipeline = capture(cluster, orders.full)
+    for _ in range(2):
+        orders.update(1)
+        pipeline.run()
+    reader = source.ChangeReader(pipeline.options, StructType())
+    start = pipeline.offset.to_json()
+    stepping_down = {"failCommands": ["find"], "errorCode": 11602}
+    with failing(cluster.clients["s1"], {"times": 1}, **stepping_down):
+        orders.update(1)
+        pipeline.offset = Offset.from_json(reader.latestOffset(start, ReadAllAvailable()))
+    assert pipeline.offset.time > Offset.from_json(start).time
+
+
 # --- shards that come and go ---------------------------------------------------------------------
 
 
@@ -756,6 +873,25 @@ def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Clu
     for job in (again, again.restarted(orders.full, shards_direct="true")):
         with pytest.raises(HistoryLost, match="s4 was removed"):
             job.plan()
+
+
+def test_what_happened_meanwhile_on_a_shard_that_had_been_empty_is_not_lost_in_silence(
+    growing: Cluster,
+) -> None:
+    """Guards: at the offset's time it owned nothing, but between that and its removal it did."""
+    growing.create_database("passing")
+    orders = Orders(growing, "passing", count=30)
+    growing.start("s6")
+    growing.add("s6")
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    assert "s6" in pipeline.offset.shards
+    orders.move(8, "s6", up_to=10)
+    orders.update(8)
+    orders.move(8, "s2", up_to=10)
+    growing.remove("s6")
+    with pytest.raises(HistoryLost, match="s6 was removed"):
+        pipeline.run()
 
 
 def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
