@@ -101,7 +101,10 @@ class Planner:
 
     def _is_refreshed(self, reached: Timestamp) -> bool:
         known, self.source = self.source, self.source.current(reached)
-        return self.source is not known
+        if self.source is known:
+            return False
+        self._late.clear()
+        return True
 
     def _end_of(self, start: Offset) -> Offset:
         self.source.require_told(start)
