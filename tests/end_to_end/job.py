@@ -59,11 +59,6 @@ class Job:
         return self._path.read_text(errors="replace")[-3000:]
 
 
-def streamed(seen: list[Frontier]) -> int:
-    """How many batches ended with everything copied."""
-    return sum(1 for offset in seen if offset.is_streaming)
-
-
 def run_until(
     reached: Phase, checkpoint: Checkpoint, config: Config, folder: Path, longer: float = 0.0
 ) -> None:
