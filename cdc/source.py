@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,8 +37,9 @@ from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing, estimated_documents
-from cdc.mongo.planner import Planner
-from cdc.mongo.preflight import Examination, Wanted, check, examine, shards_of
+from cdc.mongo.examination import Examination, examine
+from cdc.mongo.planner import Planner, read_of
+from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
 from cdc.mongo.scan import Documents
 from cdc.mongo.splits import below_splits, snapshot_splits
@@ -61,7 +62,8 @@ def schema(document_format: str) -> str:
         "op string, position string, cluster_time timestamp, cluster_inc int, wall_time timestamp,"
         " db string, coll string, key string, document_key string,"
         f" before {document}, after {document}, update_description string,"
-        " txn struct<lsid: string, number: bigint>, description string, exact boolean"
+        " txn struct<lsid: string, number: bigint, shard: string>, description string,"
+        " exact boolean"
     )
 
 
@@ -170,10 +172,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted.start is not None:
             edge = timestamp.before(wanted.start)
         begin = beginning if wanted.copies else streaming
-        offset = begin(edge, source.name, self._selection.text, source.shards)
+        offset = begin(edge, source.name, self._selection.text)
         # What begins now does so behind the transactions that a read would see now.
         late = source.late(edge) if wanted.start is None else ()
-        return replace(offset, late=late).to_json()
+        return read_of(source, offset, late).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -326,7 +328,7 @@ def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterat
         selection = Selection.parse(split.collections)
         for events in _changes(split, options, patience):
             for event in events:
-                yield event_row(*event, selection, encode)
+                yield event_row(*event, split.shard, selection, encode)
 
 
 def _documents(

@@ -38,7 +38,8 @@ class Facts:
     `shared` lists what is told to more tables than its own: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
-    `departures` are the namespaces with a delete in a transaction: it may be half of a move.
+    `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
+    move to another shard.
     """
 
     watermark: Timestamp
@@ -92,7 +93,7 @@ def read_facts(batch: DataFrame) -> Facts | None:
         counts=_counts(own),
         exact_from=_exact_from(own),
         departures=frozenset(
-            Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.transactional
+            Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
         ),
         emptied=tuple(ddl for row in own if row.op in _EMPTYING for ddl in _emptied(row)),
         shared=frozenset(_shared(own)),
@@ -105,7 +106,7 @@ def _groups(batch: DataFrame) -> DataFrame:
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     return batch.groupBy("db", "coll", "op").agg(
         F.count(F.lit(1)).alias("rows"),
-        F.count("txn").alias("transactional"),
+        F.count("txn.shard").alias("across_shards"),
         F.collect_list(told).alias("told"),
         # As numbers: "9:10" is after "9:9", and text says otherwise.
         F.max(

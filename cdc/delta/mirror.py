@@ -167,22 +167,22 @@ def _rows(batch: DataFrame, namespace: Namespace, emptied_at: str | None) -> Dat
 
 def _without_moves(rows: DataFrame) -> DataFrame:
     """A change of a shard key's value may move a document to another shard, by a transaction that
-    deletes it here and inserts it there: with another document key. The two shards tell of it at
-    times of their own, so the delete may come last; but both are in one batch.
+    deletes it here and inserts it there. The two shards tell of it at times of their own, so the
+    delete may come last; but both are in one batch. Only the shard where it ended up counts.
     """
-    change = F.struct("position", "document_key")
-    of_transactions = rows.where(F.col("txn").isNotNull())
-    arrivals, departures = (
-        of_transactions.where(F.col("op") == op).select("key", "txn", change.alias(op))
-        for op in ("insert", "delete")
+    transaction = ("key", "txn.lsid", "txn.number")
+    last = (
+        rows.where(F.col("txn.shard").isNotNull())
+        .groupBy(*transaction, "txn.shard")
+        .agg(F.max("position").alias("position"), F.max_by("op", "position").alias("op"))
     )
-    moved = F.col("insert.document_key") != F.col("delete.document_key")
-    undone = F.col("insert.position") < F.col(
-        "delete.position"
-    )  # and moved on, or deleted for good
-    void = F.when(moved, F.col("delete.position")).when(undone, F.col("insert.position"))
-    voids = arrivals.join(departures, ["key", "txn"]).select("key", void.alias("position"))
-    return rows.join(F.broadcast(voids), ["key", "position"], "left_anti")
+    present = F.when(F.col("op") != "delete", F.col("position"))
+    # Where it is gone from all, the first to tell does: the key may be given away right after it.
+    home = F.coalesce(F.max_by("shard", present), F.min_by("shard", "position"))
+    homes = last.groupBy("key", "lsid", "number").agg(home.alias("home")).alias("homes")
+    same = [F.col(f"rows.{name}") == F.col(f"homes.{name.split('.')[-1]}") for name in transaction]
+    elsewhere = [*same, F.col("rows.txn.shard") != F.col("home")]
+    return rows.alias("rows").join(F.broadcast(homes), elsewhere, "left_anti")
 
 
 def _last_changes(rows: DataFrame, tasks: int) -> DataFrame:

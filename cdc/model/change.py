@@ -73,6 +73,7 @@ def event_row(
     after: bytes | None,
     exact: bool,
     exact_from: Timestamp | None,
+    shard: str,
     selection: Selection,
     encode: Encode,
 ) -> Change:
@@ -98,7 +99,7 @@ def event_row(
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
         update_description=_json(event.get("updateDescription")),
-        txn=_transaction(event),
+        txn=_transaction(event, shard),
         description=_exact_from(exact_from) or _description(event, document_key),
         exact=exact,
     )
@@ -141,14 +142,14 @@ def _wall_time(event: RawBSONDocument) -> int | None:
     return milliseconds * 1000
 
 
-def _transaction(event: RawBSONDocument) -> dict[str, Any] | None:
+def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
     # A router's own transactions share their user's id and number, and have one more of their own.
     own = lsid.get("txnUUID")
     identity = bytes(lsid["id"]).hex() + ("" if own is None else f".{bytes(own).hex()}")
-    return {"lsid": identity, "number": int(event["txnNumber"])}
+    return {"lsid": identity, "number": int(event["txnNumber"]), "shard": shard or None}
 
 
 def _description(event: RawBSONDocument, document_key: RawBSONDocument | None) -> str | None:

@@ -13,10 +13,11 @@ full names, so the offset does not grow with the number of documents or collecti
   replaced without row events, or they were not selected before. Until their turn comes (before the
   sweep goes on) none of their events are emitted.
 
-`shards` are those whose changes have been read up to T; a replica set is one without a name. `late`
-holds, by shard, the times behind T of events that belong before it and have been emitted: a
-transaction across shards is seen from its commit timestamp on, but each shard tells of it at a time
-of its own, a little later. So a batch holds such a transaction whole, as a read at T does.
+`shards` are those whose changes have been read up to T, as the cluster was since `topology_time`; a
+replica set is one without a name. `late` holds, by shard, the times behind T of events that belong
+before it and have been emitted: a transaction across shards is seen from its commit timestamp on,
+but each shard tells of it at a time of its own, a little later. So a batch holds such a transaction
+whole, as a read at T does.
 `silent` lists the shards that do not tell of the DDL that ended the batch, because another does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
@@ -39,6 +40,7 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY
 
 VERSION = 1
+NEVER = Timestamp(0, 0)
 
 Times = tuple[tuple[str, tuple[Timestamp, ...]], ...]  # by shard, none for those without any
 
@@ -80,6 +82,7 @@ class Offset:
     scans: tuple[Scan, ...] = ()
     silent: tuple[str, ...] = ()
     shards: tuple[str, ...] = ("",)
+    topology_time: Timestamp = NEVER
     late: Times = ()
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
@@ -108,6 +111,7 @@ class Offset:
             "scans": [_scan_to_json(scan) for scan in self.scans],
             "silent": list(self.silent),
             "shards": list(self.shards),
+            "topology_time": timestamp.text(self.topology_time),
             "late": {shard: [timestamp.text(at) for at in times] for shard, times in self.late},
         }
 
@@ -140,6 +144,7 @@ class Offset:
                 scans=tuple(_scan_from_json(scan) for scan in data["scans"]),
                 silent=tuple(_text(shard) for shard in data["silent"]),
                 shards=tuple(_text(shard) for shard in data["shards"]),
+                topology_time=timestamp.parse(data["topology_time"]),
                 late=tuple(
                     (shard, tuple(timestamp.parse(at) for at in times))
                     for shard, times in data["late"].items()
@@ -155,18 +160,14 @@ class Offset:
         return offset
 
 
-def beginning(
-    time: Timestamp, source: str, selection: str, shards: tuple[str, ...] = ("",)
-) -> Offset:
+def beginning(time: Timestamp, source: str, selection: str) -> Offset:
     """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
-    return Offset(time, source, selection, swept="", shards=shards)
+    return Offset(time, source, selection, swept="")
 
 
-def streaming(
-    time: Timestamp, source: str, selection: str, shards: tuple[str, ...] = ("",)
-) -> Offset:
+def streaming(time: Timestamp, source: str, selection: str) -> Offset:
     """Where a run without a snapshot starts: every change after `time`."""
-    return Offset(time, source, selection, shards=shards)
+    return Offset(time, source, selection)
 
 
 # --- advancing -----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pymongo.read_preferences import Primary
 
 from cdc.errors import HistoryLost, TransientError, UnsuitableSource
 from cdc.model.key import merge_key
-from cdc.model.offset import Copying, Offset, Times
+from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
 from cdc.mongo import settled
@@ -41,12 +41,16 @@ _ALL = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The shards of a cluster, as its metadata listed them when it was discovered."""
+    """The shards of a cluster, as its metadata listed them when it was discovered.
+
+    `changed_at` has for each when it joined or, later, was told that another one was removed.
+    """
 
     uri: str
     timeout_ms: int
     name: str
     parts: Mapping[str, ReplicaSet]
+    changed_at: Mapping[str, Timestamp]
 
     @property
     def client(self) -> Client:
@@ -68,7 +72,7 @@ class Cluster:
 
     def _part(self, shard: str) -> ReplicaSet:
         if shard not in self.parts:
-            raise removed([shard])
+            raise removed(f"Shard {shard}")
         return self.parts[shard]
 
     # --- the live edge ---
@@ -113,17 +117,25 @@ class Cluster:
 
     # --- shards that come and go ---
 
-    def current(self, reached: Timestamp) -> Cluster:
-        """The cluster as it is at some moment after `reached`, a time that every shard has
-        reached; itself, if its shards are the same."""
-        parts = _parts(self.uri, self.timeout_ms, self._metadata("shards", {}))
-        return self if parts == self.parts else replace(self, parts=parts)
+    def current(self) -> Cluster:
+        """The cluster as it is at some moment after all that was read of it; itself, if its shards
+        are the same."""
+        found = _of_shards(self.uri, self.timeout_ms, self.name, self._metadata("shards", {}))
+        return self if found == self else found
+
+    @property
+    def topology_time(self) -> Timestamp:
+        """When shards joined or left last."""
+        return max(self.changed_at.values())
 
     def require_told(self, offset: Offset) -> None:
         """Raises HistoryLost if a shard that was removed had more to tell than `offset` holds."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
         if any(self._owned_something(shard, offset.time) for shard in gone):
-            raise removed(gone)
+            raise removed(f"Shard {', '.join(gone)}")
+        told = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
+        if not gone and max(told) > offset.topology_time:
+            raise removed("A shard that had joined meanwhile")
 
     def _owned_something(self, shard: str, at: Timestamp) -> bool:
         """Whether documents of the shard may have changed at a later time."""
@@ -183,8 +195,10 @@ class Cluster:
             parts.append((shard, listing(self._part(shard).client, selection, databases)))
         if not parts:
             raise UnsuitableSource(f"No database holds '{selection.text}'.", "Check 'collections'.")
+        names = [str(c.namespace) for _, part in parts for c in part.collections]
+        spread = {entry["_id"] for entry in self._metadata("collections", {"_id": {"$in": names}})}
         found = [
-            replace(c, shard="" if self._is_sharded(c.namespace) else shard)
+            replace(c, shard="" if str(c.namespace) in spread else shard)
             for shard, part in parts
             for c in part.collections
         ]
@@ -198,18 +212,15 @@ class Cluster:
 
     def _databases(self, selection: Selection) -> dict[str, list[str]]:
         """The databases that may hold something selected, by their primary shard."""
-        named = {name.db for name in selection.names}
+        wanted = {name.db for name in selection.names}
         by_shard: dict[str, list[str]] = {}
         for entry in self._metadata("databases", {}):
-            if entry["_id"] in named or (selection.patterns and entry["_id"] not in INTERNAL):
+            if entry["_id"] in wanted or (selection.patterns and entry["_id"] not in INTERNAL):
                 by_shard.setdefault(entry["primary"], []).append(entry["_id"])
         return by_shard
 
-    def _is_sharded(self, namespace: Namespace) -> bool:
-        return bool(self._metadata("collections", {"_id": str(namespace)}))
-
     def tells(self, shard: str, event: RawBSONDocument) -> bool:
-        """Only the primary shard of a database tells of DDL: it is the last to do what all do."""
+        """Only the database's primary shard tells of DDL: it is the last to do what all do."""
         found = self._metadata("databases", {"_id": event["ns"]["db"]})
         return not found or found[0]["primary"] == shard
 
@@ -339,18 +350,18 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",
             "Name a mongos or the config servers in 'uri', or leave the option out.",
         )
-    parts = _parts(uri, timeout_ms, shards)
-    return Cluster(uri, timeout_ms, f"cluster {version['clusterId']}", parts)
+    return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
 
 
-def removed(shards: list[str]) -> HistoryLost:
+def removed(which: str) -> HistoryLost:
     return HistoryLost(
-        f"Shard {', '.join(shards)} was removed, and not all that it had to tell has been read.",
+        f"{which} was removed, and not all that it had to tell has been read.",
         "Start with a new checkpoint and new tables.",
     )
 
 
-def _parts(uri: str, timeout_ms: int, shards: list[dict[str, Any]]) -> dict[str, ReplicaSet]:
-    return {
-        entry["_id"]: ReplicaSet(uri, timeout_ms, entry["_id"], entry["host"]) for entry in shards
-    }
+def _of_shards(uri: str, timeout_ms: int, name: str, shards: list[dict[str, Any]]) -> Cluster:
+    """From the entries of `config.shards`."""
+    parts = {s["_id"]: ReplicaSet(uri, timeout_ms, s["_id"], s["host"]) for s in shards}
+    changed_at = {s["_id"]: s.get("topologyTime", NEVER) for s in shards}
+    return Cluster(uri, timeout_ms, name, parts, changed_at)

@@ -92,15 +92,15 @@ class Planner:
             try:
                 end = self._end_of(start)
             except (HistoryLost, TransientError):  # of a shard that is one no more?
-                if not self._is_refreshed(start.time):
+                if not self._is_refreshed():
                     raise
                 continue
             # Shards are looked up behind the end: one that joins later has nothing to tell of it.
-            if end == start or not self._is_refreshed(end.time):
+            if end == start or not self._is_refreshed():
                 return end
 
-    def _is_refreshed(self, reached: Timestamp) -> bool:
-        known, self.source = self.source, self.source.current(reached)
+    def _is_refreshed(self) -> bool:
+        known, self.source = self.source, self.source.current()
         if self.source is known:
             return False
         self._late.clear()
@@ -112,8 +112,8 @@ class Planner:
         if end.selection != start.selection:
             _log.warning("behind %s, captured are %s", timestamp.text(end.time), end.selection)
         if end.time == start.time:  # no changes in it
-            return replace(end, late=start.late, shards=start.shards)
-        end = replace(end, late=self._late_at(end.time), shards=self.source.shards)
+            return replace(end, late=start.late)
+        end = read_of(self.source, end, self._late_at(end.time))
         joined = set(self.source.shards) - set(start.shards)
         return self._joined(start, end, joined) if joined else end
 
@@ -301,6 +301,12 @@ class Planner:
         if control:
             found.append(control_split(start, end))
         return found
+
+
+def read_of(source: Source, offset: Offset, late: Times) -> Offset:
+    """The offset with the shards that are read up to it, and with what they tell behind it."""
+    shards, topology_time = source.shards, source.topology_time
+    return replace(offset, shards=shards, topology_time=topology_time, late=late)
 
 
 def replaced_by(events: list[RawBSONDocument], selection: Selection) -> Replaced:

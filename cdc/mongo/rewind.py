@@ -17,8 +17,8 @@ from cdc.errors import TransientError
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
-from cdc.mongo.client import INCARNATION_GONE, TIME_UNREADABLE, Member
-from cdc.mongo.scan import Documents, Rest, Void, confirm, scan
+from cdc.mongo.client import TIME_UNREADABLE, Member
+from cdc.mongo.scan import Documents, Rest, Void, scan
 
 BYTES = 64 * 2**20
 RETRY_SECONDS = 60
@@ -93,7 +93,7 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     concern = {"level": "majority", "afterClusterTime": rest.split.at}
     scanned: dict[str, bytes] = {}
     size, until = 0, rest.split.at
-    with newest(member, rest.split):
+    with newest(rest.split):
         for documents, operation_time in scan(member, rest, concern):
             size += keep(documents, scanned)
             until = max(until, operation_time)
@@ -119,14 +119,11 @@ def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamS
 
 
 @contextmanager
-def newest(member: Member, split: SnapshotSplit) -> Iterator[None]:
+def newest(split: SnapshotSplit) -> Iterator[None]:
     """The newest state is always there: that it cannot be read is a passing condition."""
     try:
         yield
     except pymongo.errors.OperationFailure as error:
-        if error.code in INCARNATION_GONE:
-            confirm(member, split, (error.details or {}).get("operationTime"))
-            raise Void from error
         if error.code in TIME_UNREADABLE:
             raise TransientError(f"Copying {split.namespace}: the scan was killed.") from error
         raise

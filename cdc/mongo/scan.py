@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
-from cdc.mongo.client import FIELD_UNKNOWN, Member
+from cdc.mongo.client import FIELD_UNKNOWN, INCARNATION_GONE, Member
 
 _BATCH = 10_000
 
@@ -72,16 +72,24 @@ def scan(
 
     The range is given as index bounds: comparison operators are bracketed by BSON type and would
     miss documents whose `_id` is of another type.
+
+    Raises Void once a majority confirms that the incarnation is gone, and the driver's errors.
     """
     split = rest.split
     bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
     if not split.range.is_last:
         bounds["max"] = RawBSONDocument(split.range.upper)
-    if rest.lower != MAX_KEY:  # there is no range above it (51175)
-        yield from _find(member, rest, {**bounds, "readConcern": concern})
-    if split.range.is_last:
-        # A range without `max` ends below a document whose _id is MaxKey itself.
-        yield from _find(member, rest, {"filter": {"_id": MaxKey()}, "readConcern": concern})
+    try:
+        if rest.lower != MAX_KEY:  # there is no range above it (51175)
+            yield from _find(member, rest, {**bounds, "readConcern": concern})
+        if split.range.is_last:
+            # A range without `max` ends below a document whose _id is MaxKey itself.
+            yield from _find(member, rest, {"filter": {"_id": MaxKey()}, "readConcern": concern})
+    except pymongo.errors.OperationFailure as error:
+        if error.code not in INCARNATION_GONE:
+            raise
+        _confirm(member, split, (error.details or {}).get("operationTime"))
+        raise Void from error
 
 
 def _find(
@@ -127,12 +135,12 @@ def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocum
     reply = member.command(db, {"find": uuid, **command})
     # A find by UUID follows a rename; one that has begun is killed by it (175).
     if reply["cursor"]["ns"] != str(split.namespace):
-        confirm(member, split, reply["operationTime"])
+        _confirm(member, split, reply["operationTime"])
         raise Void
     return reply
 
 
-def confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> None:
+def _confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> None:
     """Waits until the drop or rename behind a refused read, `seen` at that time, is
     majority-committed.
 

@@ -20,16 +20,15 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import timestamp
-from cdc.model.offset import Times
+from cdc.model.offset import NEVER, Times
 from cdc.mongo.client import Member, translated
 from cdc.mongo.topology import ReplicaSet, majority
 
 _log = logging.getLogger(__name__)
-NEVER = Timestamp(0, 0)
-_ASKED_MS = 300
+_AWAITED_MS = 300
 _PATIENCE_SECONDS = 30.0
 _TELLING_SECONDS = 10.0
-_told: dict[str, float] = {}
+_warned: dict[tuple[str, str], float] = {}
 
 Parts = Mapping[str, ReplicaSet]
 
@@ -57,8 +56,8 @@ def edge(
             known = max((hello["$clusterTime"] for hello in hellos.values()), key=_time_of)
             for shard, reached in edges.items():
                 if reached < newest:
-                    edges[shard] = _asked(members[shard], newest, known) or reached
-                _tell(shard, newest.time - edges[shard].time, "is behind the others")
+                    edges[shard] = _awaited(members[shard], newest, known) or reached
+                _warn(shard, newest.time - edges[shard].time, "is behind the others")
         if min(edges.values()) <= floor:
             # Spared an idle stream, which asks all the time: there is no index for what follows,
             # and a busy cluster has a hundred thousand sessions.
@@ -89,7 +88,7 @@ def _late_on(
     shard: str, member: Member, time: Timestamp, known: Mapping[str, Any]
 ) -> tuple[Timestamp, ...]:
     deadline = clock.monotonic() + _PATIENCE_SECONDS
-    while _asked(member, time, known) is None or _decided(shard, member, time) < time:
+    while _awaited(member, time, known) is None or _decided(shard, member, time) < time:
         clock.sleep(0.005)
         if clock.monotonic() > deadline:
             raise TransientError(
@@ -122,7 +121,7 @@ def _primaries(parts: Parts) -> Iterator[dict[str, Member]]:
             raise translated(error, "Asking the shards for their time") from error
 
 
-def _asked(member: Member, time: Timestamp, known: Mapping[str, Any]) -> Timestamp | None:
+def _awaited(member: Member, time: Timestamp, known: Mapping[str, Any]) -> Timestamp | None:
     """`time`, once the majority has reached it; None if that takes too long.
 
     A shard that has nothing to write lets time pass every 10 s only. A read that asks for a later
@@ -130,7 +129,7 @@ def _asked(member: Member, time: Timestamp, known: Mapping[str, Any]) -> Timesta
     """
     member.advance(known)
     concern = {"level": "majority", "afterClusterTime": time}
-    how = {"readConcern": concern, "limit": 1, "maxTimeMS": _ASKED_MS}
+    how = {"readConcern": concern, "limit": 1, "maxTimeMS": _AWAITED_MS}
     try:
         _find(member, "local", "oplog.rs", {}, {"ts": 1}, **how)
     except pymongo.errors.ExecutionTimeout:
@@ -145,7 +144,7 @@ def _decided(shard: str, member: Member, time: Timestamp) -> Timestamp:
     first = min(prepared, default=None)
     if first is None or first > time:
         return time
-    _tell(shard, time.time - first.time, "has not decided a transaction across shards")
+    _warn(shard, time.time - first.time, "has not decided a transaction across shards")
     return timestamp.before(first)
 
 
@@ -174,9 +173,9 @@ def _time_of(cluster_time: Mapping[str, Any]) -> Timestamp:
     return moment
 
 
-def _tell(shard: str, seconds: int, what: str) -> None:
-    """At most every 10 s for each shard: what it is that changes wait for."""
+def _warn(shard: str, seconds: int, what: str) -> None:
+    """At most every 10 s: what it is that changes wait for."""
     now = clock.monotonic()
-    if seconds >= _TELLING_SECONDS and now - _told.get(shard, 0.0) >= _TELLING_SECONDS:
-        _told[shard] = now
+    if seconds >= _TELLING_SECONDS and now - _warned.get((shard, what), 0.0) >= _TELLING_SECONDS:
+        _warned[shard, what] = now
         _log.warning("shard '%s' %s for %d s: all changes wait for it", shard, what, seconds)

@@ -150,7 +150,7 @@ def _scan_shard(
     rest = Rest(split, partial(cluster.version, split, shard))
     concern = {"level": "snapshot", "atClusterTime": split.at}
     try:
-        with newest(member, split):
+        with newest(split):
             for documents, _ in scan(member, rest, concern):
                 keep(documents, scanned)
     finally:

@@ -14,9 +14,9 @@ import pymongo.errors
 from cdc.errors import UnsuitableSource
 from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
-from cdc.mongo.client import INCARNATION_GONE, SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
+from cdc.mongo.client import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
 from cdc.mongo.retry import Progress, retrying
-from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, confirm, scan
+from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 
 
 def read(
@@ -74,9 +74,6 @@ def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterato
             rest.passed(documents)
             yield Documents(documents)
     except pymongo.errors.OperationFailure as error:
-        if error.code in INCARNATION_GONE:
-            confirm(member, rest.split, (error.details or {}).get("operationTime"))
-            raise Void from error
         if error.code in TIME_UNREADABLE or _never_at_a_time(member, rest.split, error):
             raise TimeUnreadable from error
         raise

@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 from pymongo.read_preferences import Nearest, Primary
 
 from cdc.errors import UnsuitableSource
-from cdc.model.offset import Copying, Offset, Times
+from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
 from cdc.mongo.client import (
@@ -77,9 +77,15 @@ class ReplicaSet:
         """By shard, the times behind `time` of events that belong before it; see `Offset`."""
         return ()
 
-    def current(self, reached: Timestamp) -> ReplicaSet:
-        """The source as it is at some moment after `reached`: itself, if its parts are the same."""
+    def current(self) -> ReplicaSet:
+        """The source as it is at some moment after all that was read of it; itself, if its parts
+        are the same."""
         return self
+
+    @property
+    def topology_time(self) -> Timestamp:
+        """When shards joined or left last: never."""
+        return NEVER
 
     def require_told(self, offset: Offset) -> None:
         """Raises HistoryLost if a part that is gone had more to tell than the offset says."""

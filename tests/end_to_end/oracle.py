@@ -245,15 +245,19 @@ def _broken_paths(rows: list[Row]) -> list[str]:
 def _in_order(rows: list[Row]) -> list[Row]:
     """By position. But a document that a transaction moves to another shard is deleted on the one
     before it is inserted on the other, whichever tells of it first."""
-    arrivals = {(row["key"], row["txn"]): row for row in rows if row["op"] == "insert"}
+    arrivals = {_in_transaction(row): row for row in rows if row["op"] == "insert" and row["txn"]}
 
     def place(row: Row) -> tuple[str, bool]:
-        arrival = arrivals.get((row["key"], row["txn"])) if row["op"] == "delete" else None
-        if row["txn"] is None or arrival is None or arrival["document_key"] == row["document_key"]:
+        arrival = arrivals.get(_in_transaction(row)) if row["op"] == "delete" else None
+        if arrival is None or arrival["txn"]["shard"] == row["txn"]["shard"]:
             return row["position"], True
         return min((row["position"], True), (arrival["position"], False))
 
     return sorted(rows, key=place)
+
+
+def _in_transaction(row: Row) -> Any:
+    return row["key"], *((row["txn"]["lsid"], row["txn"]["number"]) if row["txn"] else ())
 
 
 def _missing_or_invented(

@@ -22,7 +22,7 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MIN_KEY
 from cdc.mongo import enumerator
 from cdc.mongo.client import connect
-from cdc.mongo.preflight import Work
+from cdc.mongo.examination import Work
 from cdc.mongo.privileges import OPLOG, Need, optional, required
 from jobs import plan
 from jobs.mongod import ReplicaSet

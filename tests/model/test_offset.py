@@ -124,6 +124,7 @@ VERSION_1 = {
         r"shop\..*,log.a-b.c",
         silent=("s2",),
         shards=("s1", "s2"),
+        topology_time=Timestamp(1767225000, 2),
         late=(("s2", (Timestamp(1767225600, 8), Timestamp(1767225601, 1))),),
     ),
 }
@@ -159,6 +160,7 @@ FOREIGN: dict[str, Any] = {
     "a copy that is false": {"copying": False},
     "scans that are no list": {"scans": {}},
     "shards that are no list": {"shards": "s1"},
+    "a change of shards that is no time": {"topology_time": None},
     "late times that are none": {"late": {"s1": ["yesterday"]}},
     "late times without a shard": {"late": ["1767225600:8"]},
     "no list of scans": {"scans": None},

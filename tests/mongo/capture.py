@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -30,13 +30,13 @@ from cdc import options as declared
 from cdc import source
 from cdc.model.change import Change
 from cdc.model.key import merge_key
-from cdc.model.offset import Offset, beginning, streaming
+from cdc.model.offset import NEVER, Offset, beginning, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
 from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster, Source
-from cdc.mongo.planner import Planner
+from cdc.mongo.planner import Planner, read_of
 from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
@@ -47,7 +47,6 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 EMPTYING = ("drop", "rename", "dropDatabase", "resync")
 TIMEOUT_MS = 5000
 SETTLE_SECONDS = 20.0
-NEVER = Timestamp(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,8 @@ class Capture:
         self._random = random.Random(seed)
         begin = beginning if mode == "initial" else streaming
         edge = self.now()
-        offset = begin(edge, self.source.name, self.selection.text, self.source.shards)
-        self.offset = replace(offset, late=self.source.late(edge))
+        offset = begin(edge, self.source.name, self.selection.text)
+        self.offset = read_of(self.source, offset, self.source.late(edge))
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
@@ -232,22 +231,36 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     """What a sink holds: the last row of each key after the last DDL row that emptied it."""
     held: Contents = {}
     rows = list(rows)
-    arrived = {_move(row): row.document_key for row in rows if row.op == "insert" and row.txn}
+    homes = _homes(rows)
     for row in sorted(rows, key=lambda row: row.position):
         if row.op in EMPTYING:
             if (db, coll) in _emptied(row) or (db, None) in _emptied(row):
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
+            if row.txn and row.txn["shard"] != homes[_in_transaction(row)]:
+                continue  # it has moved to another shard
             if row.op == "delete":
-                if arrived.get(_move(row), row.document_key) == row.document_key:
-                    held.pop(row.key, None)  # else it has moved to another shard
+                held.pop(row.key, None)
             elif row.after is not None:
                 held[row.key] = bytes(row.after)  # type: ignore[arg-type]
     return held
 
 
-def _move(row: Change) -> Any:
-    return row.db, row.coll, row.key, tuple((row.txn or {}).values())
+def _homes(rows: list[Change]) -> dict[Any, str]:
+    """Where each document is that a transaction changed; if on no shard, on the first to say so."""
+    ends: dict[Any, dict[str, Change]] = {}
+    for row in sorted(rows, key=lambda row: row.position):
+        if row.txn and row.key is not None:
+            ends.setdefault(_in_transaction(row), {})[row.txn["shard"]] = row
+    return {
+        document: min(last, key=lambda shard: (last[shard].op == "delete", last[shard].position))
+        for document, last in ends.items()
+    }
+
+
+def _in_transaction(row: Change) -> Any:
+    txn = row.txn or {}
+    return row.db, row.coll, row.key, txn["lsid"], txn["number"]
 
 
 def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import bson
@@ -109,6 +108,9 @@ class Cluster:
         found = self.metadata["databases"].find_one({"_id": db})
         moving = {"_shardsvrMovePrimary": db, "to": to, "databaseVersion": found["version"]}
         self.clients[found["primary"]].admin.command({**moving, **MAJORITY})
+        for coll in self.clients[to][db].list_collection_names():
+            # What the first write of a router brings about; only a later one would succeed.
+            self.clients[to].admin.command({"_flushRoutingTableCacheUpdates": f"{db}.{coll}"})
 
     def add(self, name: str) -> None:
         self.shards[name] = self._outside.pop(name)
@@ -124,12 +126,7 @@ class Cluster:
             time.sleep(0.05)
         self._outside[name] = self.shards.pop(name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def configure(self, command: Document) -> Document:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +27,7 @@ from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import settled
+from cdc.mongo.preflight import Wanted, check
 from tests.mongo.capture import (
     Batch,
     Capture,
@@ -891,6 +892,40 @@ def test_what_happened_meanwhile_on_a_shard_that_had_been_empty_is_not_lost_in_s
     growing.remove("s6")
     with pytest.raises(HistoryLost, match="s6 was removed"):
         pipeline.run()
+
+
+def test_a_shard_that_came_and_went_while_nothing_ran_is_not_lost_in_silence(
+    growing: Cluster,
+) -> None:
+    """Guards: neither the offset nor the cluster knows of it; only the time of it is left."""
+    growing.create_database("between")
+    orders = Orders(growing, "between", count=30)
+    pipeline = capture(growing, orders.full)
+    pipeline.run()
+    growing.start("s7")
+    growing.add("s7")
+    orders.move(8, "s7", up_to=10)
+    orders.update(8)
+    orders.move(8, "s2", up_to=10)
+    growing.remove("s7")
+    for job in (pipeline, pipeline.restarted(orders.full, shards_direct="true")):
+        with pytest.raises(HistoryLost, match="had joined meanwhile was removed"):
+            job.plan()
+    anew = capture(growing, orders.full)
+    anew.run()
+    same(anew, orders)
+
+
+def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> None:
+    """Guards: what a shard had to tell that is gone would be missing."""
+    growing.create_database("early")
+    orders = Orders(growing, "early", count=30)
+    pipeline = capture(growing, orders.full, mode="latest")
+    changed = max(pipeline.source.changed_at.values())
+    for start, is_refused in ((changed, True), (Timestamp(changed.time, changed.inc + 1), False)):
+        wanted = Wanted(pipeline.selection, copies=False, start=start)
+        with pytest.raises(HistoryLost, match="shard joined") if is_refused else nullcontext():
+            check(pipeline.source, wanted)
 
 
 def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:

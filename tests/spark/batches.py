@@ -16,8 +16,8 @@ from cdc.delta.sink import Sink
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
     wall_time timestamp, db string, coll string, key string, document_key string, before string,
-    after string, update_description string, txn struct<lsid: string, number: bigint>,
-    description string, exact boolean"""
+    after string, update_description string,
+    txn struct<lsid: string, number: bigint, shard: string>, description string, exact boolean"""
 
 
 def position(time: int, event: int = 0) -> str:

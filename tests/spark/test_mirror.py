@@ -118,6 +118,7 @@ MOVES: dict[str, tuple[list[tuple[str, str]], dict[str, Any] | None]] = {
     "on": ([("insert", "B"), ("delete", "B"), ("insert", "C"), ("delete", "A")], {"at": "C"}),
     "deleted": ([("insert", "B"), ("delete", "B"), ("delete", "A")], None),
     "only deleted": ([("delete", "A")], None),
+    "never there": ([("insert", "A"), ("update", "A"), ("delete", "A")], None),
 }
 
 
@@ -129,8 +130,8 @@ def test_a_document_that_moved_to_another_shard_is_there(pipeline: Pipeline) -> 
         for time, (op, shard) in enumerate(happened, 3):
             after = {"at": shard, **({"n": 1} if op == "update" else {})}
             row = change(op, key, None if op == "delete" else after, time=time)
-            row["document_key"] = json.dumps({"shard": shard, "_id": key})
-            row["txn"] = None if op == "update" else {"lsid": "ab", "number": 7}
+            row["document_key"] = json.dumps({"time": time, "_id": key})
+            row["txn"] = {"lsid": "ab", "number": 7, "shard": shard}
             rows.append(row)
     pipeline.write(*rows, until=9)
     assert pipeline.mirror() == {key: left for key, (_, left) in MOVES.items() if left}
