@@ -7,7 +7,6 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from types import TracebackType
 from typing import Any, Self
 
 import pymongo
@@ -88,12 +87,7 @@ class Writers:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join()

@@ -20,7 +20,7 @@ from rich.table import Table
 from cdc import options as declared
 from cdc.errors import CdcError
 from cdc.model import timestamp
-from cdc.mongo.preflight import Examination, Work
+from cdc.mongo.examination import Examination, Work
 from cdc.mongo.privileges import Need, on
 from cdc.source import plan
 from jobs import config as configuration

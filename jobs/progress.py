@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -55,12 +54,7 @@ class Display:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def copied_before(self, namespace: Namespace, documents: int) -> None:

@@ -66,7 +66,7 @@ def _some_batches_later(checkpoint: Checkpoint) -> Phase:
 
 
 @pytest.mark.timeout(600)
-def test_a_job_killed_in_every_phase_goes_on_without_losing_or_doubling_a_change(
+def test_a_job_killed_in_its_copy_and_at_the_hand_over_loses_and_doubles_no_change(
     mongod: ReplicaSet,
     database: Database[dict[str, Any]],
     spark: SparkSession,
@@ -81,7 +81,8 @@ def test_a_job_killed_in_every_phase_goes_on_without_losing_or_doubling_a_change
     def problems(checkpoint: Checkpoint) -> list[str]:
         return violations(spark, truth, config, checkpoint, orders)[:20]
 
-    _campaign(mongod, orders, config, tmp_path, list(_PHASES), random.Random(5), problems)
+    phases = ["snapshot", "hand-over"]  # the soak has them all, and more
+    _campaign(mongod, orders, config, tmp_path, phases, random.Random(5), problems)
 
 
 @pytest.mark.soak
