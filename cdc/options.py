@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.errors import BadOption
-from cdc.model import timestamp
+from cdc.model import timestamp, token
 from cdc.model.selection import Selection
 
 
@@ -29,6 +29,7 @@ class Option:
     required: bool = False
 
 
+MODES = ("initial", "snapshot", "latest", "timestamp", "token", "earliest")
 OPTIONS = (
     Option(
         "uri",
@@ -51,15 +52,17 @@ OPTIONS = (
         str,
         "initial",
         "Where a stream without checkpoint begins: `initial` copies everything and goes on with"
-        " changes, `latest` begins now, `timestamp` at `start`.",
-        choices=("initial", "latest", "timestamp"),
+        " changes, `snapshot` copies everything as of one time, which lies behind the start, and"
+        " ends there; `latest` begins now, `timestamp` and `token` at `start`, `earliest` with the"
+        " oldest change that the oplog holds.",
+        choices=MODES,
     ),
     Option(
         "start",
         str,
         None,
         "With `mode = timestamp`: the first moment to read changes of, ISO-8601 or a cluster time"
-        " `t:i`.",
+        " `t:i`. With `mode = token`: the resume token or the `position` to go on behind.",
     ),
     Option(
         "images",
@@ -113,6 +116,20 @@ OPTIONS = (
         " commit tells it.",
     ),
     Option(
+        "from",
+        str,
+        None,
+        "Batch reads only: reads the changes from this time on, instead of documents; ISO-8601 or"
+        " `t:i`.",
+    ),
+    Option(
+        "to",
+        str,
+        None,
+        "With `from`: the time up to which changes are read, itself not included; the live edge if"
+        " absent.",
+    ),
+    Option(
         "emit.watermark",
         bool,
         False,
@@ -139,16 +156,35 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     if unknown:
         raise BadOption(f"There is no option '{unknown[0]}'.", nearest(unknown[0], list(_BY_NAME)))
     parsed = {option.name: _value(option, values.get(option.name)) for option in OPTIONS}
-    if parsed["mode"] == "timestamp" and parsed["start"] is None:
-        raise BadOption("Option 'mode' is timestamp, but 'start' is not set.", "Set 'start'.")
-    if parsed["mode"] != "timestamp" and parsed["start"] is not None:
-        raise BadOption(
-            f"Option 'start' is set, but 'mode' is {parsed['mode']}.", "Set mode to timestamp."
-        )
-    if parsed["start"] is not None:
-        timestamp.parse(parsed["start"])
+    _check_start(parsed["mode"], parsed["start"])
+    _check_window(parsed)
     Selection.parse(parsed["collections"])
     return parsed
+
+
+_STARTS = {"timestamp": timestamp.parse, "token": token.parse}
+
+
+def _check_start(mode: str, start: str | None) -> None:
+    if mode in _STARTS and start is None:
+        raise BadOption(f"Option 'mode' is {mode}, but 'start' is not set.", "Set 'start'.")
+    if mode not in _STARTS and start is not None:
+        raise BadOption(
+            f"Option 'start' is set, but 'mode' is {mode}.", "Set mode to timestamp or token."
+        )
+    if start is not None:
+        _STARTS[mode](start)
+
+
+def _check_window(parsed: Mapping[str, Any]) -> None:
+    given = {name: timestamp.parse(parsed[name]) for name in ("from", "to") if parsed[name]}
+    if "to" in given and "from" not in given:
+        raise BadOption("Option 'to' is set, but 'from' is not.", "Set both.")
+    if "to" in given and given["to"] <= given["from"]:
+        raise BadOption("Option 'to' is not later than 'from'.", "Correct one of them.")
+    for name in ("snapshot.at", "snapshot.below"):
+        if "from" in given and parsed[name] is not None:
+            raise BadOption(f"Options 'from' and '{name}' exclude each other.", "Remove one.")
 
 
 def table() -> str:

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,34 +24,29 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.errors import BadOption, ForeignOffset, TransientError, UnsuitableSource
+from cdc.errors import BadOption, ForeignOffset, TransientError
 from cdc.model import timestamp
-from cdc.model.change import Change, control_rows, event_row, read_row
-from cdc.model.document import encoder
-from cdc.model.offset import Offset, beginning, decode_key, streaming
+from cdc.model.offset import NEVER, Offset, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
+from cdc.model.split import Split
 from cdc.model.timestamp import Timestamp
-from cdc.mongo import cluster, sharded, snapshot, stream
-from cdc.mongo.client import Member, member
+from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
-from cdc.mongo.enumerator import Listing, estimated_documents
+from cdc.mongo.enumerator import estimated_documents
 from cdc.mongo.examination import Examination, examine
-from cdc.mongo.planner import Planner, read_of
+from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
-from cdc.mongo.scan import Documents
-from cdc.mongo.splits import below_splits, snapshot_splits
-from cdc.mongo.topology import discover
+from cdc.mongo.splits import below_splits, snapshot_splits, window_splits
+from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
+from cdc.task import record_batches, source_of
 
 _log = logging.getLogger(__name__)
 NAME = "mongodb-cdc"
 _DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
-_ROWS_PER_BATCH = 2000
 # latestOffset runs in the query's own thread: a longer wait would delay stop().
 _WAIT_SECONDS = 0.4
 _POLL_SECONDS = 0.02
-_START_SECONDS = 10.0
 
 
 def schema(document_format: str) -> str:
@@ -78,7 +72,9 @@ class MongoCdcSource(DataSource):
         return schema(declared.parse(self.options)["document.format"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return SnapshotReader(declared.parse(self.options), schema)
+        options = declared.parse(self.options)
+        kind = SnapshotReader if options["from"] is None else WindowReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ChangeReader(declared.parse(self.options), schema)
@@ -105,8 +101,8 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
     be there yet, for good reason. Raises CdcError."""
     options = declared.parse(given)
-    source = _source(options)
-    found = check(source, _wanted(options, is_new))
+    source = source_of(options)
+    found = check(source, _wanted(source, options, is_new))
     return [
         Captured(
             c.namespace,
@@ -123,7 +119,8 @@ def plan(given: Mapping[str, str]) -> Examination:
     """What a new run with these options would meet, and whether it could succeed; nothing is read
     for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
     options = declared.parse(given)
-    return examine(_source(options), _wanted(options), options["split.size.mb"] * 2**20)
+    source = source_of(options)
+    return examine(source, _wanted(source, options), options["split.size.mb"] * 2**20)
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -136,14 +133,35 @@ class SnapshotReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        source = _source(self._options)
-        found = check(source, _wanted(self._options, follows=False))
+        source = source_of(self._options)
+        found = check(source, _wanted(source, self._options, follows=False))
         given = self._options["snapshot.at"]
-        at = timestamp.parse(given) if given else _confirmed_edge(source, found)
+        at = timestamp.parse(given) if given else confirmed_edge(source, found)
         size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
         if below is not None:
             return [Partition(split) for split in below_splits(found, decode_key(below), at)]
         return [Partition(split) for split in snapshot_splits(source, found, size, at)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._schema, may_be_void=False)
+
+
+class WindowReader(DataSourceReader):
+    """The changes of the selected collections from one time up to, but without, another."""
+
+    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+        self._options, self._schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        source, selection = source_of(self._options), Selection.parse(self._options["collections"])
+        after = timestamp.before(timestamp.parse(self._options["from"]))
+        start = Start(False, after, option="from")
+        check(source, Wanted(selection, is_new=False, start=start))
+        given = self._options["to"]
+        until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
+        if not reached(source, until):
+            raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
+        return [Partition(split) for split in window_splits(source, selection, after, until)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=False)
@@ -156,26 +174,20 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
 
     def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
-        for name in ("snapshot.at", "snapshot.below"):
+        for name in ("snapshot.at", "snapshot.below", "from", "to"):
             if options[name] is not None:
                 raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
         self._known_planner: Planner | None = None
         self._answered = Progress()
-        self._until: Offset | None = None  # set by Trigger.AvailableNow
+        self._until: Timestamp | None = None  # set by Trigger.AvailableNow
 
     def initialOffset(self) -> dict[str, Any]:
         source = self._planner().source
-        wanted = _wanted(self._options)
-        edge = _confirmed_edge(source, check(source, wanted))
-        if wanted.start is not None:
-            edge = timestamp.before(wanted.start)
-        begin = beginning if wanted.copies else streaming
-        offset = begin(edge, source.name, self._selection.text)
-        # What begins now does so behind the transactions that a read would see now.
-        late = source.late(edge) if wanted.start is None else ()
-        return read_of(source, offset, late).to_json()
+        wanted = _wanted(source, self._options)
+        found = check(source, wanted)
+        return first_offset(source, self._selection, wanted.start, found).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -205,19 +217,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _is_done(self, offset: Offset) -> bool:
-        until = self._until
-        if until is None or not offset.is_streaming or offset.selection != until.selection:
+        """Whether a bounded query has come to its end: the source is asked for no more, ever."""
+        if not offset.is_streaming or offset.selection != self._selection.text:
             return False
-        return bool(offset.time >= until.time)
+        if self._options["mode"] == "snapshot":
+            return True
+        return self._until is not None and bool(offset.time >= self._until)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        source = self._planner().source
-        edge = source.live_edge(timestamp.parse("0:0"))
-        self._until = streaming(edge, source.name, self._selection.text)
+        self._until = self._planner().source.live_edge(NEVER)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         source = self._planner().source
-        edge = source.live_edge(timestamp.parse("0:0"))
+        edge = source.live_edge(NEVER)
         return streaming(edge, source.name, self._selection.text).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -244,7 +256,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> Planner:
         if self._known_planner is None:
-            options, source = self._options, _source(self._options)
+            options, source = self._options, source_of(self._options)
             self._known_planner = Planner(
                 source,
                 self._open,
@@ -252,7 +264,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
                 options["retry.seconds"],
-                copies=options["mode"] == "initial",
+                copies=options["mode"] in ("initial", "snapshot"),
             )
         return self._known_planner
 
@@ -260,43 +272,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # --- what both need ------------------------------------------------------------------------------
 
 
-def _source(options: Mapping[str, Any]) -> Source:
-    if options["shards.direct"]:
-        return _shards(options)
-    return discover(options["uri"], options["server.timeout.ms"])
-
-
-def _shards(options: Mapping[str, Any]) -> cluster.Cluster:
-    return cluster.discover(options["uri"], options["server.timeout.ms"])
-
-
-def _open(options: Mapping[str, Any]) -> Member:
-    return member(options["uri"], options["server.timeout.ms"])
-
-
-def _wanted(options: Mapping[str, Any], is_new: bool = True, follows: bool = True) -> Wanted:
-    start = options["start"]
+def _wanted(
+    source: Source, options: Mapping[str, Any], is_new: bool = True, follows: bool = True
+) -> Wanted:
+    mode, start = options["mode"], options["start"]
     return Wanted(
         Selection.parse(options["collections"]),
         options["images"] == "required",
         is_new,
         follows,
-        copies=options["mode"] == "initial",
-        start=timestamp.parse(start) if start and is_new else None,
+        start_of(source, mode, start) if is_new and follows else Start(),
     )
-
-
-def _confirmed_edge(source: Source, found: Listing) -> Timestamp:
-    edge = source.confirmed(found, _START_SECONDS)
-    if edge is None and found.term is None and not found.parts:
-        raise UnsuitableSource(
-            "The member that answered is not, or did not stay, the primary, which alone knows what"
-            " collections there are.",
-            "Leave out directConnection; say with readPreference which members are to be read.",
-        )
-    if edge is None:
-        raise UnsuitableSource(*source.unconfirmed)
-    return edge
 
 
 def _read(
@@ -304,61 +290,4 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, Partition)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    rows = _rows(partition.split, options, may_be_void)
-    chunk: list[Change] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == _ROWS_PER_BATCH:
-            yield _batch(chunk, arrow)
-            chunk = []
-    if chunk:
-        yield _batch(chunk, arrow)
-
-
-def _rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
-    encode = encoder(options["document.format"], options["document.json"])
-    patience = float(options["retry.seconds"])
-    if isinstance(split, ControlSplit):
-        yield from control_rows(split)
-    elif isinstance(split, SnapshotSplit):
-        for documents in _documents(split, options, patience, may_be_void):
-            for raw in documents.raw:
-                yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
-    elif isinstance(split, StreamSplit):
-        selection = Selection.parse(split.collections)
-        for events in _changes(split, options, patience):
-            for event in events:
-                yield event_row(*event, split.shard, selection, encode)
-
-
-def _documents(
-    split: SnapshotSplit, options: Mapping[str, Any], patience: float, may_be_void: bool
-) -> Iterator[Documents]:
-    if options["shards.direct"]:
-        return sharded.read(_shards(options), split, patience, may_be_void)
-    return snapshot.read(partial(_open, options), split, patience, may_be_void)
-
-
-def _changes(
-    split: StreamSplit, options: Mapping[str, Any], patience: float
-) -> Iterator[list[stream.Event]]:
-    images = stream.IMAGES[options["images"]]
-    if options["shards.direct"]:
-        return sharded.changes(_shards(options), split, images, patience)
-    return stream.read(partial(_open, options), split, images, patience)
-
-
-def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        pa.array(_cells(column, field.type), field.type)
-        for column, field in zip(zip(*rows, strict=True), arrow, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=arrow)
-
-
-def _cells(column: tuple[Any, ...], kind: pa.DataType) -> Sequence[Any]:
-    """A VARIANT crosses as the struct of its two binaries."""
-    if pa.types.is_struct(kind) and kind.field(0).name == "value":
-        names = [kind.field(index).name for index in range(kind.num_fields)]
-        return [None if cell is None else dict(zip(names, cell, strict=True)) for cell in column]
-    return column
+    return record_batches(partition.split, options, arrow, may_be_void)

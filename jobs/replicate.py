@@ -17,6 +17,7 @@ from rich.console import Console
 import cdc
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import TransientError
+from cdc.options import MODES
 from cdc.source import NAME, Captured, preflight
 from jobs import config as configuration
 from jobs.config import Config
@@ -146,15 +147,15 @@ def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
 
 @click.command()
 @click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
-@click.option("--mode", type=click.Choice(["initial", "latest", "timestamp"]))
-@click.option("--start", "start_time", help="With --mode timestamp: ISO-8601 or t:i.")
+@click.option("--mode", type=click.Choice(MODES))
+@click.option("--start", help="ISO-8601 or t:i with --mode timestamp; a token with --mode token.")
 @click.option("--available-now", is_flag=True, help="Stop when all that is there now is written.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @told
 def main(
     path: str | None,
     mode: str | None,
-    start_time: str | None,
+    start: str | None,
     available_now: bool,
     overrides: tuple[str, ...],
 ) -> int:
@@ -163,8 +164,9 @@ def main(
     Example: mongodb-cdc replicate --config conf/local.toml --mode initial
     """
     extra = [f"mode={mode}"] if mode else []
-    extra += [f"start={start_time}"] if start_time else []
+    extra += [f"start={start}"] if start else []
     config = configuration.load(path, [*overrides, *extra])
+    available_now |= config.source.get("mode") == "snapshot"  # else it would wait for ever
     return run(config, available_now, Console(stderr=True))
 
 

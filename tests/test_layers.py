@@ -16,9 +16,10 @@ LAYERS = {
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.mongo": {"bson", "pymongo", "tenacity", "cdc.model", "cdc.errors"},
+    "cdc.task": {"bson", "pyarrow", "cdc.mongo", "cdc.model", "cdc.errors"},
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
-        *("cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
+        *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
     },
     "cdc.delta": {"pyspark", "delta", "cdc.model", "cdc.errors"},
 }

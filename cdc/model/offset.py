@@ -18,7 +18,9 @@ replica set is one without a name. `late` holds, by shard, the times behind T of
 before it and have been emitted: a transaction across shards is seen from its commit timestamp on,
 but each shard tells of it at a time of its own, a little later. So a batch holds such a transaction
 whole, as a read at T does.
-`silent` lists the shards that do not tell of the DDL that ended the batch, because another does.
+`position` is set where a run begins behind an event: of those after T, the ones up to there are not
+told. `silent` lists the shards that do not tell of the DDL that ended the batch, because another
+does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
 
@@ -84,6 +86,7 @@ class Offset:
     shards: tuple[str, ...] = ("",)
     topology_time: Timestamp = NEVER
     late: Times = ()
+    position: str = ""
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
@@ -113,6 +116,7 @@ class Offset:
             "shards": list(self.shards),
             "topology_time": timestamp.text(self.topology_time),
             "late": {shard: [timestamp.text(at) for at in times] for shard, times in self.late},
+            "position": self.position,
         }
 
     def described(self) -> dict[str, Any]:
@@ -149,6 +153,7 @@ class Offset:
                     (shard, tuple(timestamp.parse(at) for at in times))
                     for shard, times in data["late"].items()
                 ),
+                position=_text(data["position"]),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -160,14 +165,14 @@ class Offset:
         return offset
 
 
-def beginning(time: Timestamp, source: str, selection: str) -> Offset:
+def beginning(time: Timestamp, source: str, selection: str, position: str = "") -> Offset:
     """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
-    return Offset(time, source, selection, swept="")
+    return Offset(time, source, selection, swept="", position=position)
 
 
-def streaming(time: Timestamp, source: str, selection: str) -> Offset:
-    """Where a run without a snapshot starts: every change after `time`."""
-    return Offset(time, source, selection)
+def streaming(time: Timestamp, source: str, selection: str, position: str = "") -> Offset:
+    """Where a run without a snapshot starts: every change after `time`, behind `position`."""
+    return Offset(time, source, selection, position=position)
 
 
 # --- advancing -----------------------------------------------------------------------------------
@@ -245,8 +250,9 @@ def begun_again(start: Offset, end: Offset) -> list[Namespace]:
 
 def _at(start: Offset, time: Timestamp) -> Offset:
     """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
-    late = start.late if time == start.time else ()
-    return replace(start, time=time, scans=(), silent=(), late=late)
+    if time == start.time:
+        return replace(start, scans=(), silent=())
+    return replace(start, time=time, scans=(), silent=(), late=(), position="")
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:

@@ -60,7 +60,7 @@ class StreamSplit:
     """The change events with after < clusterTime ≤ upto that pass `pipeline`.
 
     But for those at a time in `told`, which an earlier batch has told, and with those at a time in
-    `late`, behind `upto`: see `late` of the offset.
+    `late`, behind `upto`: see `late` of the offset. Only those behind the position `behind`.
 
     `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
     `database` is the scope of the stream, None for the whole deployment. With `only`, events of
@@ -79,6 +79,7 @@ class StreamSplit:
     shard: str = ""
     late: tuple[Timestamp, ...] = ()
     told: tuple[Timestamp, ...] = ()
+    behind: str = ""
 
     @property
     def last(self) -> Timestamp:

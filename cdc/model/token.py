@@ -9,6 +9,8 @@ Source: jstests and `resume_token.cpp` of the server; tried on 4.2, 5.0 and 6.0.
 
 from __future__ import annotations
 
+import json
+
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadToken
@@ -28,6 +30,22 @@ def behind(time: Timestamp) -> str:
     """The position behind every event at `time` and before any later one: where a document read as
     of `time` stands, which has seen all of those events. It is the next time's high-water mark."""
     return high_water_mark(timestamp.after(time))
+
+
+def parse(text: str) -> str:
+    """The position that a user names: a token's `_data`, or the token as a change stream gives it
+    (`{"_data": …}`). Raises BadToken."""
+    data = text.strip()
+    try:
+        if data.startswith("{"):
+            data = str(json.loads(data)["_data"])
+        time_of(data)
+    except (BadToken, ValueError, KeyError) as error:
+        raise BadToken(
+            "What is given is no resume token.",
+            'Write it as {"_data": "82…"}, as 82… alone, or as the position of a row.',
+        ) from error
+    return data.upper()
 
 
 def time_of(data: str) -> Timestamp:

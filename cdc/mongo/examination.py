@@ -20,9 +20,9 @@ from cdc.mongo.client import translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.cuts import SINGLE, Choice, Size, chosen, size_of
 from cdc.mongo.enumerator import Collection
+from cdc.mongo.oplog import Window, oplog_window
 from cdc.mongo.preflight import Wanted, log_in, problems_of, required, shards_of
 from cdc.mongo.privileges import Need, named
-from cdc.mongo.window import Window, oplog_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     ]
     work: list[Work] = []
     with _noted(problems, "Asking for sizes"):
-        work += (_work(source, each, wanted.copies, split_bytes) for each in collections)
+        work += (_work(source, each, wanted.start.copies, split_bytes) for each in collections)
     return Examination(
         source.name,
         source.shards,

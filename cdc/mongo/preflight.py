@@ -23,19 +23,19 @@ from cdc.mongo import privileges
 from cdc.mongo.client import FIELD_UNKNOWN, Client, translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Collection, Listing
+from cdc.mongo.oplog import lost
 from cdc.mongo.privileges import Need, named, on
+from cdc.mongo.start import Start
 
 
 class Wanted(NamedTuple):
-    """What a run asks for. Without `follows` it reads no changes; without `copies` nothing else;
-    `start` is the first moment to read changes of, or None."""
+    """What a run asks for. Without `follows` it reads no changes."""
 
     selection: Selection
     images_required: bool = False
     is_new: bool = True
     follows: bool = True
-    copies: bool = True
-    start: Timestamp | None = None
+    start: Start = Start()
 
 
 def check(source: Source, wanted: Wanted) -> Listing:
@@ -139,33 +139,34 @@ def _absent(selection: Selection, found: Listing) -> Iterator[CdcError]:
 
 
 def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
-    start = wanted.start
-    if start is not None and start > source.live_edge(seen):
-        yield BadOption("Option 'start' lies in the future of the server.", "Set it back.")
+    after, option = wanted.start.after, wanted.start.option
+    if after is not None and after > source.live_edge(seen):
+        yield BadOption(f"Option '{option}' lies in the future of the server.", "Set it back.")
         return
-    if start is not None and start <= source.topology_time:
+    if after is not None and after < source.topology_time:
         when = timestamp.text(source.topology_time)
         yield HistoryLost(
-            f"Option 'start' lies before {when}, when a shard joined or left: nobody knows any more"
-            " whose changes there were before.",
-            "Start behind that time, or without 'start' and with mode initial.",
+            f"Option '{option}' lies before {when}, when a shard joined or left: nobody knows any"
+            " more whose changes there were before.",
+            "Start behind that time, or with mode initial.",
         )
     for shard in source.shards:
         try:
             with named(source.clients, required(source, wanted)):
-                _open_stream(source.clients[shard], wanted.selection, start, shard)
+                _open_stream(source.clients[shard], wanted.selection, wanted.start, shard)
         except CdcError as error:
             yield error
 
 
-def _open_stream(client: Client, selection: Selection, start: Timestamp | None, shard: str) -> None:
+def _open_stream(client: Client, selection: Selection, start: Start, shard: str) -> None:
     """Opens a stream as a run would. One in the past is asked for an event at once: the server
     looks only then whether its oplog reaches back so far."""
     scope = client if selection.database is None else client[selection.database]
-    since = None if start is None else timestamp.before(start)
     try:
-        scope.watch(start_at_operation_time=since, batch_size=1).close()
+        scope.watch(start_at_operation_time=start.after, batch_size=1).close()
     except pymongo.errors.PyMongoError as error:
         where = f"database {selection.database}" if selection.database else "the deployment"
-        where += on([shard])
-        raise translated(error, f"Reading changes of {where}") from error
+        problem = translated(error, f"Reading changes of {where}{on([shard])}")
+        if isinstance(problem, HistoryLost) and start.after is not None:
+            problem = lost(client, shard, start.option)
+        raise problem from error

@@ -98,7 +98,7 @@ def read(
     """
     attempted = f"Reading changes after {split.after} up to {split.upto}"
     progress = Progress()
-    passed = _Passed()
+    passed = _Passed(split.behind)
     for attempt in retrying(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
@@ -112,10 +112,11 @@ def read(
                 member.end()
 
 
+@dataclass(slots=True)
 class _Passed:
     """The last position handed out: a slice opened again skips up to it."""
 
-    position = ""
+    position: str
 
 
 def _fitting(

@@ -54,7 +54,7 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
 ) -> None:
     database.orders.insert_many({"_id": i, "n": i} for i in range(50))
-    done = run(replicate, "--mode", "initial", "--available-now")
+    done = run(replicate, "--mode", "snapshot")
     assert done.exit_code == 0, done.output
     report = tmp_path / "verdict.json"
     assert run(verify, "--json", str(report)).exit_code == 0
@@ -95,6 +95,7 @@ def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(
         (["-o", "collections=nowhere.nothing"], 1, "nowhere.nothing"),
         (["--mode", "timestamp"], 2, "start"),
         (["--mode", "timestamp", "--start", "yesterday"], 2, "yesterday"),
+        (["--mode", "token", "--start", "yesterday"], 2, "resume token"),
         (["-o", "images=required"], 1, "collMod"),
     ],
 )

@@ -14,7 +14,7 @@ from jobs.config import SINK_KEYS, TABLE_KEYS
 
 ROOT = Path(__file__).parents[2]
 # Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
-_NOT_CONFIGURED = {"emit.watermark", "snapshot.at", "snapshot.below"}
+_NOT_CONFIGURED = {"emit.watermark", "snapshot.at", "snapshot.below", "from", "to"}
 _REQUIRED = ["uri=mongodb://h", "collections=a.b", "sink.path=/lake"]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bson.timestamp import Timestamp
 from click.testing import CliRunner, Result
 from pymongo.database import Database
 
@@ -27,7 +26,8 @@ from cdc.mongo.privileges import OPLOG, Need, optional, required
 from jobs import plan
 from jobs.mongod import ReplicaSet
 from tests.mongo.access import SECRET, Guarded
-from tests.mongo.capture import Client, Document, asked, failing, until
+from tests.mongo.capture import Client, Document, asked, failing
+from tests.mongo.forgetful import forgetful, push_out
 
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 
@@ -142,26 +142,14 @@ def test_a_start_that_the_oplog_reaches_copies_nothing(orders: Any, run: Run) ->
 
 def test_a_start_that_the_oplog_does_not_reach_is_lost_history(run: Run) -> None:
     """Guards: exit code 4, before a run that would end with it."""
-    with (
-        ReplicaSet(oplog_megabytes=1, arguments=["--syncdelay", "1"]) as server,
-        server.client() as client,
-    ):
+    with forgetful() as server, server.client() as client:
         client.shop.orders.insert_one({"_id": 0})
         start = client.admin.command("ping")["operationTime"]
-        until(lambda: pushed_out(client, start))
+        push_out(client, start)
         given = (f"uri={server.uri}", "collections=shop.orders", "mode=timestamp")
         given += (f"start={start.time}:{start.inc}",)
         found = told(run("--json", *(part for each in given for part in ("-o", each))), 4)
         assert [each["error"] for each in found["problems"]] == ["HistoryLost"]
-
-
-def pushed_out(client: Client, moment: Timestamp) -> bool:
-    """Whether the oplog begins behind a moment; if not yet, ten megabytes are written."""
-    oplog = client.admin.command({"serverStatus": 1, "oplog": 1})["oplog"]
-    if oplog["earliestOptime"] > moment:
-        return True
-    client.shop.other.insert_many([{"pad": "x" * 100_000} for _ in range(100)])
-    return False
 
 
 def test_all_problems_are_told_at_once(database: Database[Document], run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.errors import BadOption
+from cdc.errors import BadOption, BadToken
 from cdc.options import OPTIONS, Option, parse
 
 NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
@@ -103,7 +103,14 @@ def test_mode_timestamp_needs_a_start() -> None:
     assert (parsed["mode"], parsed["start"]) == ("timestamp", "5:1")
 
 
-@pytest.mark.parametrize("mode", ["initial", "latest"])
+def test_mode_token_needs_a_token() -> None:
+    assert "'start' is not set" in refusal(mode="token").message
+    for start in ("", "5:1", "zz", "82", '{"_id": 1}', "{", "[]"):
+        with pytest.raises(BadToken):
+            parse({**NEEDED, "mode": "token", "start": start})
+
+
+@pytest.mark.parametrize("mode", ["initial", "snapshot", "latest", "earliest"])
 def test_a_start_contradicts_every_other_mode(mode: str) -> None:
     assert "'start' is set" in refusal(mode=mode, start="5:1").message
 

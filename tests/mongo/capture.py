@@ -27,16 +27,17 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from cdc import options as declared
-from cdc import source
+from cdc import task
 from cdc.model.change import Change
 from cdc.model.key import merge_key
-from cdc.model.offset import NEVER, Offset, beginning, streaming
+from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
 from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster, Source
-from cdc.mongo.planner import Planner, read_of
+from cdc.mongo.planner import Planner
+from cdc.mongo.start import first_offset, start_of
 from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
@@ -117,9 +118,11 @@ class Capture:
         given = {name.replace("_", "."): value for name, value in options.items()}
         defaults = {"document.format": "bson", "retry.seconds": "20"}
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
-        self.options = declared.parse({"uri": uri, "collections": collections, **defaults, **given})
+        named = {"uri": uri, "collections": collections, "mode": mode}
+        self.options = declared.parse({**named, **defaults, **given})
         self.selection = Selection.parse(collections)
-        found = source._source(self.options)
+        found = task.source_of(self.options)
+        start = start_of(found, mode, self.options["start"])
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
             found,
@@ -128,17 +131,14 @@ class Capture:
             2**20,
             splits_per_batch,
             self.options["retry.seconds"],
-            copies=mode == "initial",
+            copies=start.copies,
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
-        begin = beginning if mode == "initial" else streaming
-        edge = self.now()
-        offset = begin(edge, self.source.name, self.selection.text)
-        self.offset = read_of(self.source, offset, self.source.late(edge))
+        self.offset = first_offset(found, self.selection, start, found.listing(self.selection))
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
@@ -195,7 +195,7 @@ class Capture:
         return self.source.open(shard) if shard else self.open_member()
 
     def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
-        return list(source._rows(split, self.options, may_be_void))
+        return list(task.rows(split, self.options, may_be_void))
 
     def batch(self) -> Batch:
         """Plans and reads one batch."""

@@ -13,7 +13,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
 from cdc import options as declared
-from cdc import source
+from cdc import source, task
 from cdc.errors import (
     BadOption,
     CdcError,
@@ -207,7 +207,7 @@ def copied(uri: str) -> list[str]:
     return [
         row.op
         for partition in reader.partitions(offset, end)
-        for row in source._rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
+        for row in task.rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
     ]
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from cdc import options as declared
 from cdc import source
 from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
+from cdc.model import timestamp
 from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
@@ -40,6 +41,7 @@ from tests.mongo.capture import (
 )
 from tests.mongo.capture import replayed as replay
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
+from tests.mongo.test_window import window
 
 _numbers = itertools.count(1)
 
@@ -401,6 +403,29 @@ def test_a_document_that_moves_by_a_change_of_its_shard_key_is_told_in_one_batch
     keys = [bson.json_util.loads(row.document_key or "") for row in pipeline.rows if row.txn]
     assert sorted(key["region"] for key in keys) == [1, 7]
     same(pipeline, orders)
+
+
+def test_windows_that_adjoin_hold_a_transaction_across_shards_once(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: it belongs to its commit timestamp, whenever its shards tell of it."""
+    orders = Orders(cluster, db)
+    pipeline = capture(cluster, orders.full, mode="latest")
+    start = timestamp.after(pipeline.now())
+    transaction = touching_both(cluster, db)
+    transaction.commit("s1")
+    orders.update(2)
+    transaction.commit("s2")
+    orders.update(7)
+    middle, end = timestamp.after(transaction.time), timestamp.after(pipeline.now())
+    bounds = {"shards_direct": "true", "uri": cluster.config.uri, "collections": orders.full}
+    whole = window(**bounds, from_=start, to=end)
+    first, second = (
+        window(**bounds, from_=low, to=high) for low, high in ((start, middle), (middle, end))
+    )
+    assert sorted(row.op for row in first) == sorted(["delete", "update", "insert"] * 2)
+    assert sorted([*first, *second]) == sorted(whole)
+    assert len(whole) == len(first) + 20
 
 
 def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> None:

@@ -17,7 +17,7 @@ from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
 from cdc import options as declared
-from cdc import source
+from cdc import source, task
 from cdc.errors import SourceUnreachable, UnsuitableSource
 from cdc.model.change import Change
 from cdc.mongo import stream
@@ -244,7 +244,7 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
     frozen: list[Member] = []
     ids = []
     try:
-        for row in source._rows(split, pipeline.options, True):
+        for row in task.rows(split, pipeline.options, True):
             ids.append(id_of(row))
             if len(ids) == 14:
                 frozen.append(four.in_use(database.name))

@@ -17,9 +17,9 @@ from cdc import source
 from cdc.errors import NotPermitted
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
+from cdc.mongo.oplog import oplog_window
 from cdc.mongo.privileges import OPLOG, Need, missing, optional, required
 from cdc.mongo.topology import discover
-from cdc.mongo.window import oplog_window
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Capture, Client, Document, contents, filled
 

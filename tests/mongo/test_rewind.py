@@ -326,7 +326,7 @@ def use(
     pipeline: Capture, monkeypatch: pytest.MonkeyPatch, open_member: Callable[[], Member]
 ) -> None:
     """The pipeline's splits are read through `open_member`."""
-    monkeypatch.setattr("cdc.source._open", lambda options: open_member())
+    monkeypatch.setattr("cdc.task.open_member", lambda options: open_member())
 
 
 def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(

@@ -291,7 +291,7 @@ def test_a_failure_in_mid_scan_neither_loses_nor_doubles_a_document(
         return Watched(inner(), watch)
 
     pipeline.open_member = watched
-    monkeypatch.setattr("cdc.source._open", lambda options: watched())
+    monkeypatch.setattr("cdc.task.open_member", lambda options: watched())
     pipeline.run()
     assert seen > 6
     assert len(pipeline.rows) == 61

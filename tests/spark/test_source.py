@@ -182,6 +182,22 @@ def test_timestamp_begins_with_the_event_at_that_very_time(
     assert stream.ops() == [("insert", "2"), ("insert", "3")]
 
 
+def test_a_window_of_changes_is_a_batch_of_rows(
+    spark: SparkSession, options: dict[str, str], database: Database[dict[str, Any]]
+) -> None:
+    database.orders.insert_one({"_id": "before"})
+    times = []
+    for number in (1, 2, 3):
+        database.orders.insert_one({"_id": number})
+        times.append(_majority_time(database))
+    bounds = {"from": times[0], "to": times[2]}
+    rows = spark.read.format("mongodb-cdc").options(**options, **bounds).load()
+    assert [(row["op"], row["key"]) for row in rows.orderBy("position").collect()] == [
+        ("insert", "1"),
+        ("insert", "2"),
+    ]
+
+
 def test_a_watermark_row_comes_only_if_asked_for_and_tells_the_batchs_time(
     spark: SparkSession,
     options: dict[str, str],

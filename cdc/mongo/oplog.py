@@ -1,15 +1,17 @@
-"""How far an oplog reaches back: what was changed before that is lost to a change stream."""
+"""How far oplogs reach back: what was changed before that is lost to a change stream."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.errors import TransientError
+from cdc.errors import HistoryLost, NotPermitted, TransientError
+from cdc.model import timestamp
 from cdc.mongo.client import Client, translated
-from cdc.mongo.privileges import OPLOG
+from cdc.mongo.privileges import OPLOG, on
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,28 @@ def oplog_window(client: Client, shard: str = "") -> Window | None:
             if isinstance(problem, TransientError):
                 raise problem from error
     return None
+
+
+def oldest(clients: Mapping[str, Client], shards: Iterable[str]) -> Timestamp:
+    """The first time after which all of these oplogs hold every change. Raises NotPermitted."""
+    found = [oplog_window(clients[shard], shard) for shard in shards]
+    known = [window.first for window in found if window is not None]
+    if len(known) < len(found):
+        raise NotPermitted(
+            "The user may not ask how far the oplog reaches back.",
+            f"Grant find on {OPLOG}, or the role clusterMonitor.",
+        )
+    return max(known)
+
+
+def lost(client: Client, shard: str, option: str) -> HistoryLost:
+    """What to say where no change stream can be opened at the time that an option gave."""
+    window = oplog_window(client, shard)
+    to = "" if window is None else f", but to {timestamp.text(window.first)} only"
+    return HistoryLost(
+        f"The oplog{on([shard])} does not reach back to what option '{option}' asks for{to}.",
+        "Set it to a later time, or copy with mode initial; enlarge the oplog.",
+    )
 
 
 def _by_oplog(client: Client) -> tuple[Timestamp, Timestamp, str]:

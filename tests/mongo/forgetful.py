@@ -1,0 +1,30 @@
+"""A server whose oplog is as short as it can be, and how changes are pushed out of it."""
+
+from __future__ import annotations
+
+from bson.timestamp import Timestamp
+
+from jobs.mongod import ReplicaSet
+from tests.mongo.capture import Client, until
+
+
+def forgetful() -> ReplicaSet:
+    return ReplicaSet(oplog_megabytes=1, arguments=["--syncdelay", "1"])
+
+
+def push_out(client: Client, moment: Timestamp) -> None:
+    """Writes until the oplog begins behind a moment."""
+    until(lambda: _is_pushed_out(client, moment))
+
+
+def oldest(client: Client) -> Timestamp:
+    time: Timestamp = client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"]
+    return time
+
+
+def _is_pushed_out(client: Client, moment: Timestamp) -> bool:
+    """If it is not yet, ten megabytes are written."""
+    if oldest(client) > moment:
+        return True
+    client.shop.other.insert_many([{"pad": "x" * 100_000} for _ in range(100)])
+    return False

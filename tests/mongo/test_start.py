@@ -1,0 +1,163 @@
+"""Where a run begins: nothing before that is told, and everything behind it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bson.timestamp import Timestamp
+from pymongo.database import Database
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from cdc import source
+from cdc.errors import BadOption
+from cdc.model import timestamp
+from cdc.model.change import Change
+from cdc.model.offset import Offset
+from jobs.mongod import ReplicaSet
+from tests.mongo.capture import Capture, Document, contents, filled, id_of
+
+Begin = Callable[..., Capture]
+
+
+def ids(rows: list[Change]) -> list[Any]:
+    return [id_of(row) for row in rows if row.document_key]
+
+
+def test_earliest_begins_with_the_oldest_change_of_the_oplog(
+    capture: Begin, database: Database[Document], mongod: ReplicaSet
+) -> None:
+    coll = filled(database, "a", ["old"])
+    coll.update_one({"_id": "old"}, {"$set": {"n": 1}})
+    pipeline = capture("a", mode="earliest")
+    with mongod.client() as client:
+        first = client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"]
+    assert pipeline.offset.time == first
+    coll.delete_one({"_id": "old"})
+    pipeline.run()
+    assert [row.op for row in pipeline.rows] == ["insert", "update", "delete"]
+
+
+def in_a_transaction(database: Database[Document], numbers: range) -> None:
+    with database.client.start_session() as session, session.start_transaction():
+        for number in numbers:
+            database.a.insert_one({"_id": number}, session=session)
+
+
+@pytest.fixture
+def told(capture: Begin, database: Database[Document]) -> list[Change]:
+    """A single change, five at one cluster time, a single one."""
+    filled(database, "a", [])
+    pipeline = capture("a", mode="latest")
+    database.a.insert_one({"_id": 0})
+    in_a_transaction(database, range(1, 6))
+    database.a.insert_one({"_id": 6})
+    pipeline.run()
+    rows = sorted(pipeline.rows, key=lambda row: row.position)
+    assert ids(rows) == list(range(7))
+    return rows
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_token_begins_behind_its_event_also_within_a_transaction(
+    capture: Begin, database: Database[Document], told: list[Change], number: int
+) -> None:
+    """Guards: all events of a transaction have one time."""
+    pipeline = capture("a", mode="token", start=told[number].position)
+    first = pipeline.batch()
+    assert ids(first.rows) == list(range(number + 1, 7))
+    again = capture("a", mode="token", start=told[0].position)
+    again.offset = Offset.from_json(json.loads(json.dumps(first.start.to_json())))
+    assert again.read(first.end).rows == first.rows, "a replay tells the same"
+    database.a.delete_one({"_id": 3})
+    assert [row.op for batch in pipeline.run() for row in batch.rows] == ["delete"]
+
+
+def test_a_token_may_be_written_as_a_change_stream_gives_it(
+    capture: Begin, told: list[Change]
+) -> None:
+    position = told[3].position
+    for start in (position.lower(), f" {position}\n", json.dumps({"_data": position})):
+        assert ids(capture("a", mode="token", start=start).batch().rows) == [4, 5, 6]
+
+
+def test_the_position_of_a_copied_document_is_a_place_to_begin_too(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(3))
+    copying = capture("a")
+    copying.run()
+    in_a_transaction(database, range(3, 6))
+    position = next(row.position for row in copying.rows if row.op == "read")
+    pipeline = capture("a", mode="token", start=position)
+    pipeline.run()
+    assert sorted(ids(pipeline.rows)) == [3, 4, 5]
+
+
+def test_a_drop_before_the_token_is_not_told_again(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", [1])
+    pipeline = capture("a", mode="latest")
+    database.a.drop()
+    filled(database, "a", [2])
+    pipeline.run()
+    drop = next(row for row in pipeline.rows if row.op == "drop")
+    again = capture("a", mode="token", start=drop.position)
+    again.run()
+    assert [row.op for row in again.rows] == ["insert"]
+    assert not again.resyncs
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "token"])
+def test_a_start_in_the_future_is_refused(
+    capture: Begin, database: Database[Document], mode: str
+) -> None:
+    filled(database, "a", [1])
+    start = "4000000000:1" if mode == "timestamp" else "82EE6B2800000000012B0229296E04"
+    with pytest.raises(BadOption, match="future"):
+        reader(capture("a", mode=mode, start=start)).initialOffset()
+
+
+def reader(pipeline: Capture) -> source.ChangeReader:
+    return source.ChangeReader(pipeline.options, StructType())
+
+
+def test_a_snapshot_ends_as_of_one_time_behind_its_start(
+    capture: Begin, database: Database[Document]
+) -> None:
+    coll = filled(database, "a", range(30))
+    pipeline = capture("a", mode="snapshot", split_size_mb="1")
+    bounded = reader(pipeline)
+    pipeline.offset = Offset.from_json(bounded.initialOffset())
+    coll.update_one({"_id": 3}, {"$set": {"n": 1}})
+    while (end := latest(bounded, pipeline.offset)) != pipeline.offset:
+        pipeline.read(end)
+        there = contents(coll, end.time)
+        coll.delete_one({"_id": 4})
+        coll.insert_one({"_id": len(pipeline.batches) + 100})
+    assert pipeline.offset.is_streaming
+    assert pipeline.replayed(coll) == there
+    following = capture("a")
+    following.offset, following.batches = pipeline.offset, pipeline.batches
+    following.run()
+    assert following.replayed(coll) == contents(coll), "mode initial goes on from there"
+
+
+def latest(bounded: source.ChangeReader, start: Offset) -> Offset:
+    return Offset.from_json(bounded.latestOffset(start.to_json(), ReadAllAvailable()))
+
+
+def test_the_first_moment_of_a_timestamp_is_told(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", [])
+    in_a_transaction(database, range(3))
+    at = database.client.local["oplog.rs"].find({"op": "c"}).sort("$natural", -1).limit(1)[0]["ts"]
+    for time, count in ((at, 3), (Timestamp(at.time, at.inc + 1), 0)):
+        pipeline = capture("a", mode="timestamp", start=timestamp.text(time))
+        pipeline.run()
+        assert len(pipeline.rows) == count
