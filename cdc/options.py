@@ -138,6 +138,14 @@ OPTIONS = (
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(
+        "heartbeat.interval",
+        int,
+        10,
+        "Seconds after which a micro-batch is made though nothing has changed, so that the offset"
+        " stays within the oplog.",
+        least=0,
+    ),
+    Option(
         "retry.seconds",
         int,
         120,

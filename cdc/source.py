@@ -39,6 +39,7 @@ from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
 from cdc.mongo.splits import below_splits, snapshot_splits, window_splits
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
+from cdc.mongo.watch import Watch
 from cdc.task import record_batches, source_of
 
 _log = logging.getLogger(__name__)
@@ -180,6 +181,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
         self._known_planner: Planner | None = None
+        text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
+        self._watch = Watch(self._open, text, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
 
@@ -206,8 +209,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, offset: Offset) -> Offset:
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
         shard without a primary, for instance) only means that there is nothing new yet."""
+        planner = self._planner()
+        # A bounded query has to come to its end, be there changes or not.
+        if self._until is None and not self._watch.is_due(offset, planner.source.shards):
+            return offset
         try:
-            end = self._planner().next_offset(offset)
+            end = planner.next_offset(offset)
         except TransientError as error:
             if self._answered.idle_seconds > self._options["retry.seconds"]:
                 raise
@@ -239,6 +246,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=True)
+
+    def stop(self) -> None:
+        self._watch.close()
 
     def _own(self, data: dict[str, Any]) -> Offset:
         """An offset of the checkpoint, if it belongs to this source."""

@@ -205,7 +205,7 @@ def slices(
 
     Returns when the slice is complete; raises the driver's errors.
     """
-    cursor = _Cursor(member, split, images)
+    cursor = Cursor(member, split, images)
     try:
         while not cursor.complete:
             yield cursor.next_batch(), cursor.operation_time
@@ -213,14 +213,26 @@ def slices(
         cursor.close()
 
 
-class _Cursor:
-    """A change stream cursor that knows when its slice is complete."""
+class Cursor:
+    """A change stream cursor that knows when its slice is complete.
 
-    def __init__(self, member: Member, split: StreamSplit, images: Images) -> None:
+    It has passed everything before `reached`. A reply holds at most `most` events, and comes after
+    `longest_wait_ms` if there is none.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        split: StreamSplit,
+        images: Images,
+        most: int = _BATCH,
+        longest_wait_ms: int = _LONGEST_WAIT_MS,
+    ) -> None:
         self._member, self._split, self._images = member, split, images
+        self._most, self._longest_wait_ms = most, longest_wait_ms
         self.complete = split.last <= split.after
-        self.operation_time = split.after
-        self._wait_ms, self._moved, self._reached = 1, time.monotonic(), split.after
+        self.operation_time = self.reached = split.after
+        self._wait_ms, self._moved = 1, time.monotonic()
         self._id, self._namespace = 0, ""
         if not self.complete:
             self._open({"startAtOperationTime": split.after})
@@ -253,7 +265,7 @@ class _Cursor:
             {
                 "getMore": self._id,
                 "collection": coll,
-                "batchSize": _BATCH,
+                "batchSize": self._most,
                 "maxTimeMS": self._wait_ms,
             },
         )
@@ -299,11 +311,11 @@ class _Cursor:
     def _pace(self, delivered: bool, reached: Timestamp) -> None:
         """Waits longer for a member that is behind, and gives up on one that does not move."""
         now = time.monotonic()
-        if delivered or reached > self._reached:
+        if delivered or reached > self.reached:
             self._moved, self._wait_ms = now, 1
         else:
-            self._wait_ms = min(self._wait_ms * 2, _LONGEST_WAIT_MS)
-        self._reached = max(self._reached, reached)
+            self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
+        self.reached = max(self.reached, reached)
         if now - self._moved > _STALL_SECONDS:
             raise TransientError(
                 f"Reading changes up to {self._split.upto}: the server has not passed"

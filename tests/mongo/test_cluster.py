@@ -41,6 +41,7 @@ from tests.mongo.capture import (
 )
 from tests.mongo.capture import replayed as replay
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
+from tests.mongo.test_watch import Reader
 from tests.mongo.test_window import window
 
 _numbers = itertools.count(1)
@@ -449,7 +450,7 @@ def test_a_start_that_waits_for_an_undecided_transaction_in_vain_says_so(
     given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
     reader = source.ChangeReader(declared.parse(given), StructType())
     with (
-        patch.object(source, "_START_SECONDS", 0.3),
+        patch("cdc.mongo.start._START_SECONDS", 0.3),
         pytest.raises(UnsuitableSource, match="across shards stays undecided"),
     ):
         reader.initialOffset()
@@ -549,6 +550,17 @@ def test_a_shard_that_nobody_writes_to_does_not_hold_the_others_up(
         until(lambda: pipeline.read(pipeline.plan_now()).rows)
     assert time.monotonic() - began < 8
     same(pipeline, orders)
+
+
+def test_a_change_on_any_shard_makes_a_batch_at_once(cluster: Cluster, db: str) -> None:
+    orders = Orders(cluster, db, count=20)
+    changes = Reader(capture(cluster, orders.full, mode="latest", heartbeat_interval="1000"))
+    assert not changes.asks()
+    for region in (1, 6, 1):  # on s1, s2, s1
+        orders.update(region)
+        assert changes.asks()
+        assert not changes.asks()
+    changes.stop()
 
 
 def test_an_idle_cluster_has_nothing_new_all_the_time(cluster: Cluster, db: str) -> None:
