@@ -103,6 +103,28 @@ OPTIONS = (
         least=1,
     ),
     Option(
+        "stream.parallelism",
+        int,
+        4,
+        "Time slices that a micro-batch's changes are read in, on each shard; few changes are read"
+        " in one.",
+        least=1,
+    ),
+    Option(
+        "max.events.per.batch",
+        int,
+        100_000,
+        "Changes in a micro-batch, about; a larger transaction goes alone.",
+        least=1,
+    ),
+    Option(
+        "max.mb.per.batch",
+        int,
+        256,
+        "Size of a micro-batch's changes in the oplog (images are not in it), about.",
+        least=1,
+    ),
+    Option(
         "snapshot.at",
         str,
         None,

@@ -37,6 +37,7 @@ from cdc.mongo.examination import Examination, examine
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
+from cdc.mongo.slices import Limits
 from cdc.mongo.splits import below_splits, snapshot_splits, window_splits
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
 from cdc.mongo.watch import Watch
@@ -273,6 +274,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._selection,
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
+                Limits(
+                    options["max.events.per.batch"],
+                    options["max.mb.per.batch"] * 2**20,
+                    options["stream.parallelism"],
+                ),
                 options["retry.seconds"],
                 copies=options["mode"] in ("initial", "snapshot"),
             )

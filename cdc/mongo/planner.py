@@ -40,6 +40,7 @@ from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
+from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
 
 _log = logging.getLogger(__name__)
@@ -81,10 +82,15 @@ class Planner:
     selection: Selection
     split_bytes: int
     splits_per_batch: int
+    limits: Limits
     retry_seconds: float
     copies: bool = True
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
     _late: dict[Timestamp, Times] = field(default_factory=dict)
+    _slicer: Slicer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slicer = Slicer(self.limits)
 
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
@@ -146,8 +152,11 @@ class Planner:
                 intents.append(self._sweeping(start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        intents.append(_Intent(advance(start, edge)))
-        return begin_again(self._first_possible(start, edge, intents), void)
+        reach = self._slicer.reach(self.source.clients, start, edge)
+        if reach < edge:  # what was listed, and what is to be copied, is behind the backlog
+            intents.clear()
+        intents.append(_Intent(advance(start, reach)))
+        return begin_again(self._first_possible(start, reach, intents), void)
 
     def _sweeping(self, start: Offset, edge: Timestamp, sweep: _Sweep) -> _Intent:
         """An event of a collection that nobody scans forbids to declare its name done."""
@@ -294,7 +303,9 @@ class Planner:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*stream_splits(start, end)]
+        found: list[Split] = []
+        for split in stream_splits(start, end):
+            found += self._slicer.sliced(split)
         for scan in end.scans:
             known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
             found += scan_splits(scan, end.time, known)

@@ -37,6 +37,7 @@ from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster, Source
 from cdc.mongo.planner import Planner
+from cdc.mongo.slices import Limits
 from cdc.mongo.start import first_offset, start_of
 from tests.mongo.abilities import Abilities, abilities
 
@@ -112,6 +113,7 @@ class Capture:
         mode: str = "initial",
         documents_per_split: int | None = 10,
         splits_per_batch: int = 2,
+        limits: Limits | None = None,
         seed: int = 1,
         **options: str,
     ) -> None:
@@ -130,6 +132,7 @@ class Capture:
             self.selection,
             2**20,
             splits_per_batch,
+            limits or Limits(10**6, 2**30, 1),
             self.options["retry.seconds"],
             copies=start.copies,
         )
