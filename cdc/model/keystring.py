@@ -7,7 +7,7 @@ Only ascending, and without the discriminators that bounds of index scans end wi
 either.
 
 Source: version 1 of the format, key_string.cpp of the server; compared with the tokens and with
-`$sort` of real servers, see tests/mongo/test_keystring.py. `$sort` differs from an index, and from
+`$sort` of real servers, see tests/mongo/test_tokens.py. `$sort` differs from an index, and from
 this, for DBPointers alone.
 """
 

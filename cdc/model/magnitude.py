@@ -6,7 +6,7 @@ that range follow as they are. A decimal that no double equals begins with the d
 marker, two bits at the end of that, and perhaps a continuation of 8 bytes tell how far above.
 
 Source: version 1 of the format, key_string.cpp of the server; each range was compared with tokens
-of real servers, see tests/mongo/test_keystring.py.
+of real servers, see tests/mongo/test_tokens.py.
 """
 
 from __future__ import annotations
