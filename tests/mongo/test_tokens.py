@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import bson
 from bson import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
@@ -38,14 +39,17 @@ def test_tokens_of_every_type_of_key_are_written_and_read_as_the_server_does(
     keys = []
     with collection.watch(start_at_operation_time=begin, batch_size=1000) as stream:
         for event in _some(stream, len(ids)):
-            data, type_bits = event["_id"]["_data"], bytes(event["_id"].get("_typeBits") or b"")
             document_key = bytes(event["documentKey"].raw)
             keys.append(keystring.encode(document_key)[0])
-            told = token.decode(data, type_bits)
+            told = _told(event["_id"])
             assert told == _expected(told, event)
-            assert _written(told, document_key) == (bytes.fromhex(data), type_bits)
+            assert _written(told, document_key) == dict(event["_id"])
             assert told.document_key == mixed.as_kept((0x03, document_key))[1]
     assert sorted(range(len(keys)), key=lambda n: keys[n]) == _in_order_of_id(collection)
+
+
+def _told(resume_token: Any) -> Token:
+    return token.decode(resume_token["_data"], bytes(resume_token.get("_typeBits") or b""))
 
 
 def _some(stream: Iterator[Any], count: int) -> Iterator[Any]:
@@ -60,12 +64,16 @@ def _expected(told: Token, event: Any) -> Token:
     )
 
 
-def _written(told: Token, document_key: bytes) -> tuple[bytes, bytes]:
+def _written(told: Token, document_key: bytes) -> dict[str, Any]:
+    """The whole token, as it would be written by us."""
     assert told.uuid is not None
     time = struct.pack("<II", told.cluster_time.inc, told.cluster_time.time)
-    uuid = struct.pack("<iB", 16, 4) + told.uuid.bytes
-    values = [(0x11, time), of(1), of(128), of(0), of(False), (0x05, uuid), (0x03, document_key)]
-    return keystring.encode(raw(*[(b"", value) for value in values]))
+    collection = struct.pack("<iB", 16, 4) + told.uuid.bytes
+    values = [(0x11, time), of(1), of(128), of(0), of(False), (0x05, collection)]
+    key, type_bits = keystring.encode(
+        raw(*[(b"", value) for value in [*values, (0x03, document_key)]])
+    )
+    return {"_data": key.hex().upper(), **({"_typeBits": type_bits} if type_bits else {})}
 
 
 def _in_order_of_id(collection: Collection[Any]) -> list[int]:
@@ -87,3 +95,28 @@ def test_ten_thousand_mixed_values_sort_as_the_server_sorts_them(database: Datab
     order = [found["_id"] for found in database["mixed"].aggregate(stages, allowDiskUse=True)]
     assert order == sorted(range(len(items)), key=lambda n: (keys[n], n))
     assert 5000 < len(set(keys)) < len(keys)
+
+
+def test_tokens_of_transactions_and_ddl_tell_their_place(
+    mongo: MongoClient[Any], database: Database[Any]
+) -> None:
+    collection = database.create_collection("a")
+    begin = mongo.admin.command("ping")["operationTime"]
+    with mongo.start_session() as session, session.start_transaction():
+        collection.insert_many([{"_id": n} for n in range(3)], session=session)
+    collection.drop()
+    mongo.drop_database(database.name)
+    with database.watch(start_at_operation_time=begin, batch_size=0) as stream:
+        # What a stream says before it has got anywhere is a high-water mark.
+        opening = stream.resume_token
+        events = list(_some(stream, 6))
+    assert opening == {"_data": token.high_water_mark(begin)}
+    found = [_told(event["_id"]) for event in events]
+    assert [each.txn_op_index for each in found] == [0, 1, 2, 0, 0, 0]
+    assert [each.from_invalidate for each in found] == [False] * 5 + [True]
+    keys = [each.document_key and bson.decode(each.document_key) for each in found]
+    assert keys == [{"_id": 0}, {"_id": 1}, {"_id": 2}, None, None, None]
+    assert {each.uuid for each in found[:4]} == {found[0].uuid}
+    assert [each.uuid for each in found[4:]] == [None, None]
+    for each, event in zip(found, events, strict=True):
+        assert each.cluster_time == event["clusterTime"]
