@@ -68,17 +68,19 @@ def of_words(high: int, low: int) -> Decimal:
     return of_units((high & (1 << 49) - 1) << 64 | low, (high >> 49) - BIAS)
 
 
-def packed(is_negative: bool, magnitude: Decimal, exponent_bits: int) -> bytes:
+def packed(is_negative: bool, magnitude: Decimal, exponent_bits: int | None) -> bytes:
     """The BSON value of that magnitude, not zero, with those lowest 6 bits of its exponent.
 
     There is at most one, because no value has 64 exponents to choose from; BadToken if there is
-    none.
+    none. Without such bits it is the one of the least digits.
     """
     if magnitude.is_infinite():
         return struct.pack("<QQ", 0, is_negative << 63 | 0x78 << 56)
     shortest = magnitude.normalize(_EXACT)
     last = int(shortest.as_tuple().exponent)
-    exponent = last - (last + BIAS - exponent_bits) % 64
+    exponent = min(last, LAST_EXPONENT)
+    if exponent_bits is not None:
+        exponent = last - (last + BIAS - exponent_bits) % 64
     if not unit(shortest) <= exponent <= LAST_EXPONENT:
         raise BadToken("a decimal in it is not the one that its type bits tell")
     high, low = _words(units(shortest, exponent), exponent)

@@ -67,10 +67,11 @@ def encode(document: bytes) -> tuple[bytes, bytes]:
     return bytes(writer.key), writer.bits.packed()
 
 
-def decode(key: bytes, packed_type_bits: bytes = b"") -> bytes:
+def decode(key: bytes, packed_type_bits: bytes | None = None) -> bytes:
     """A BSON document of the values, each under an empty name.
 
-    Without type bits all numbers are int32 and all strings strings, as on the server. The result's
+    If the type bits are None, because they are not at hand, each number is of the first type of
+    int32, int64, double and decimal128 that holds its value, and each string a string. The result's
     `encode` is the very arguments: whatever has another one raises BadToken, whose message is a
     clause that tells what is wrong with "it".
     """
@@ -81,10 +82,10 @@ def decode(key: bytes, packed_type_bits: bytes = b"") -> bytes:
         fields.append(_field(kind, b"", value))
     document = _document(fields)
     try:
-        is_canonical = encode(document) == (key, packed_type_bits)
+        encoded, type_bits_of_it = encode(document)
     except UnmappableValue as error:
         raise BadToken("a value in it is none of BSON's") from error
-    if not is_canonical:
+    if encoded != key or packed_type_bits not in (None, type_bits_of_it):
         raise BadToken("no server writes its values with these bytes")
     return document
 
@@ -155,7 +156,7 @@ class _Writer:
 class _Reader:
     """Reads a key value by value; every method raises BadToken where the bytes are none."""
 
-    def __init__(self, key: bytes, packed_type_bits: bytes) -> None:
+    def __init__(self, key: bytes, packed_type_bits: bytes | None) -> None:
         self._key = key
         self._at = 0
         self._bits = type_bits.Reader(packed_type_bits)

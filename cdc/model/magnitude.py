@@ -70,24 +70,15 @@ def of_decimal(number: Decimal) -> bytes:
     return _binary(binary, marker) + _continuation(number, _stored(binary, marker))
 
 
-def read_number(code: int, take: Take) -> float:
-    """An integer or a double whose first byte is `code`; `take(n)` gives n more. Raises BadToken.
+def read(code: int, take: Take) -> float | Decimal:
+    """The number whose first byte is `code`; `take(n)` gives n more. Raises BadToken.
 
-    Bytes that are never written may give any number instead.
+    An integer or a double if one has that value, else a decimal. Bytes that are never written may
+    give any number instead.
     """
     number, marker = _read(code, take)
-    if marker != _EQUAL or isinstance(number, Decimal):
-        raise BadToken("a decimal in it has the type bits of another type")
-    return number
-
-
-def read_decimal(code: int, take: Take) -> Decimal:
-    """A decimal, by its value; else as `read_number`."""
-    number, marker = _read(code, take)
-    if isinstance(number, Decimal):
+    if isinstance(number, Decimal) or marker == _EQUAL:
         return number
-    if marker == _EQUAL:
-        return Decimal(number)
     if marker == _ROUNDED:
         return decimal128.rounded(number, 15, ROUND_UP)
     stored = _stored(number, marker)

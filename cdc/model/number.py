@@ -55,19 +55,30 @@ def decode(code: int, take: Take, bits: type_bits.Reader) -> tuple[int, bytes]:
     that again and compare.
     """
     if code == _ZERO:
-        return _decoded_zero(bits)
-    kind = bits.take(2)
+        return _packed(_INT32, 0) if bits.is_lost else _decoded_zero(bits)
     if code == _NAN:
-        return _decoded_nan(kind)
+        return _decoded_nan(_DOUBLE if bits.is_lost else bits.take(2))
     is_negative = code < _ZERO
     if is_negative:
         code, take = 2 * _ZERO - code, _inverted(take)
-    if kind != _DECIMAL:
-        number = magnitude.read_number(code, take)
-        return _packed(kind, -number if is_negative else number)
-    value = magnitude.read_decimal(code, take)
-    exponent = 0 if value.is_infinite() else bits.take(6)
-    return element.DECIMAL128, decimal128.packed(is_negative, value, exponent)
+    value = magnitude.read(code, take)
+    kind = _first_kind(is_negative, value) if bits.is_lost else bits.take(2)
+    if kind == _DECIMAL:
+        exact = Decimal(value)
+        exponent = None if bits.is_lost or exact.is_infinite() else bits.take(6)
+        return element.DECIMAL128, decimal128.packed(is_negative, exact, exponent)
+    if isinstance(value, Decimal):
+        raise BadToken("a decimal in it has the type bits of another type")
+    return _packed(kind, -value if is_negative else value)
+
+
+def _first_kind(is_negative: bool, value: float | Decimal) -> int:
+    """The first type that holds the value."""
+    if isinstance(value, Decimal):
+        return _DECIMAL
+    if not float(value).is_integer() or value >= 2**63 + is_negative:
+        return _DOUBLE
+    return _INT32 if value < 2**31 + is_negative else _INT64
 
 
 def _double(number: float, bits: type_bits.Writer) -> bytes:

@@ -107,11 +107,12 @@ def time_of(data: str) -> Timestamp:
     return Timestamp(int.from_bytes(head[1:5]), int.from_bytes(head[5:9]))
 
 
-def decode(data: str, type_bits: bytes = b"") -> Token:
+def decode(data: str, type_bits: bytes | None = None) -> Token:
     """All that the token with this `_data` and these `_typeBits` tells.
 
-    Without its type bits a token is another one: all numbers in its key are int32 and all strings
-    strings. Stricter than the server, which reads over bytes that it would not have written.
+    The server gives none if they are all zero: then they are empty here. None means that they are
+    not at hand, as with a row's `position`; numbers in the key then have the right value, but
+    perhaps another type. Stricter than the server, which reads over bytes that it does not write.
     Raises BadToken, which names what is wrong but no value.
     """
     try:

@@ -40,10 +40,15 @@ class Writer:
 
 
 class Reader:
-    """Gives back the bits of `packed`, in the order in which they were put; without any, zeros."""
+    """Gives back the bits of `packed`, in the order in which they were put; if it is empty, zeros.
 
-    def __init__(self, packed: bytes) -> None:
+    None stands for bits that are lost: then `is_lost`, and only a string's may be asked for.
+    """
+
+    def __init__(self, packed: bytes | None) -> None:
         """Raises BadToken if the length is not that of the bits."""
+        self.is_lost = packed is None
+        packed = packed or b""
         if packed and packed[0] >= _LENGTH:
             prefix = 1 if packed[0] > _LENGTH else 5
             size = int.from_bytes(packed[1:5], "little") if prefix == 5 else packed[0] - _LENGTH

@@ -145,7 +145,7 @@ def test_type_bits_have_a_length_of_one_byte_or_of_four() -> None:
                 keystring.decode(data, wrong)
 
 
-def refused(data: bytes, type_bits: bytes = b"") -> str:
+def refused(data: bytes, type_bits: bytes | None = b"") -> str:
     with pytest.raises(BadToken) as error:
         keystring.decode(data, type_bits)
     return error.value.message
@@ -163,7 +163,7 @@ def refused(data: bytes, type_bits: bytes = b"") -> str:
         ("2B0204", "04", "no server writes"),
         ("2B038000000000000004", "", "no integer"),
         ("318000000000000004", "", "too large"),
-        ("2A582000000000000104", "01", "type bits of another"),
+        ("2A5820000000000001" + "00" * 8 + "04", "01", "type bits of another"),
         ("2904", "0B", "type bits end"),
         ("2904", "810B", "type bits end"),
         ("2904", "82070000", "length of its type bits"),
@@ -216,6 +216,41 @@ def test_any_bytes_are_a_key_or_are_refused(data: bytes, type_bits: bytes) -> No
         except BadToken:
             continue
         assert keystring.encode(found) == (number, type_bits)
+        assert keystring.encode(keystring.decode(number))[0] == number
+
+
+def test_without_type_bits_a_value_keeps_its_place_and_loses_its_type() -> None:
+    for item in tricky_values() + mixed.values(seed=9, count=2000):
+        data, _ = key(item)
+        assert key_without_type_bits(data) == data
+
+
+def key_without_type_bits(data: bytes) -> bytes:
+    return keystring.encode(keystring.decode(data))[0]
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        (double(-0.0), of(0)),
+        (dec("1.00"), of(1)),
+        (double(-(2.0**31)), of(-(2**31))),
+        (double(2.0**31), of(Int64(2**31))),
+        (double(-(2.0**63)), of(Int64(-(2**63)))),
+        (of(Int64(2**63 - 1)), of(Int64(2**63 - 1))),
+        (dec("9223372036854775808"), double(2.0**63)),
+        (dec("1.50"), double(1.5)),
+        (dec("0.100"), dec("0.1")),
+        (dec("1E+6144"), dec("1E+6144")),
+        (dec("-Infinity"), double(float("-inf"))),
+        (dec("NaN"), double(float("nan"))),
+        (text(b"a", 0x0E), text(b"a")),
+    ],
+)
+def test_without_type_bits_a_number_is_of_the_first_type_that_holds_it(
+    item: Element, found: Element
+) -> None:
+    assert keystring.decode(key(item)[0]) == raw((b"", found))
 
 
 CONTAINERS: dict[str, Callable[[Element], Element]] = {

@@ -283,7 +283,6 @@ HEAD = "826B01B7990000001"
         (f"{HEAD}22B042C0100296E{UUID}{TYPE}64726F70001E6100290004", "goes on behind its end"),
         (f"{HEAD}22B042C0100296E{UUID}{TYPE}FF000004", "not valid UTF-8"),
         (f"{HEAD}22B042C0100296E{UUID}{TYPE}640000{'27FD'}04", "fragment is below zero"),
-        (f"{HEAD}22B022C0100296E{UUID}461E5F6964002B03800000000000000004", "no integer"),
     ],
 )
 def test_what_is_no_token_is_refused_with_its_reason(data: str, reason: str) -> None:
@@ -309,6 +308,15 @@ def test_a_damaged_token_is_refused_or_one_that_a_server_could_have_given() -> N
         assert told.cluster_time == token.time_of(data.hex())
     assert accepted > 50
     assert refused > 50
+
+
+def test_a_token_with_type_bits_is_another_one_without_or_with_other_ones() -> None:
+    data = f"{HEAD}22B022C0100296E{UUID}461E5F6964002B03800000000000000004"
+    key = bson.encode({"_id": 1.5})
+    assert token.decode(data, b"@").document_key == token.decode(data).document_key == key
+    for wrong in (b"", b"A", b"@\0", b"\x81@", b"\x20"):
+        with pytest.raises(BadToken):
+            token.decode(data, wrong)
 
 
 @given(st.text(), st.binary(max_size=5))
