@@ -116,7 +116,7 @@ def decode(data: str, type_bits: bytes | None = None) -> Token:
     Raises BadToken, which names what is wrong but no value.
     """
     try:
-        if not re.fullmatch("(?:[0-9A-Fa-f]{2})+", data):
+        if len(data) % 2 or not re.fullmatch("[0-9A-Fa-f]+", data):
             raise BadToken("it is not hexadecimal")
         return _token(_Fields(keystring.decode(bytes.fromhex(data), type_bits)))
     except (BadToken, UnmappableValue) as error:

@@ -6,6 +6,7 @@ import decimal
 import math
 import random
 import struct
+import sys
 
 from bson import Decimal128, Int64
 
@@ -16,8 +17,10 @@ from tests.model.test_key import (
     Element,
     array,
     code_with_scope,
+    decimals_around,
     document,
     double,
+    numbers_around,
     of,
     text,
 )
@@ -32,6 +35,16 @@ def values(seed: int, count: int, pointers: bool = True) -> list[Element]:
     """`pointers`: with DBPointers. No document has one name twice."""
     draw = random.Random(seed)
     return [_value(draw, pointers, 0) for _ in range(count)]
+
+
+def edges() -> list[Element]:
+    """Numbers on both sides of where the way of storing them changes, of either sign."""
+    found = []
+    for power in (-1074, -1073, -1022, -255, -254, 0, 8, 52, 53, 54, 55, 56, 62, 63, 64, 1023):
+        edge = math.ldexp(1, power)
+        for number in (math.nextafter(edge, 0), edge, math.nextafter(edge, math.inf)):
+            found += decimals_around(number) + decimals_around(-number)
+    return found + decimals_around(sys.float_info.max) + numbers_around(2**54) + numbers_around(255)
 
 
 def as_kept(item: Element) -> Element:

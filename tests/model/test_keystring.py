@@ -77,7 +77,7 @@ def test_a_value_has_this_key(item: Element, data: str, type_bits: str) -> None:
 
 
 def test_what_is_encoded_is_decoded_again() -> None:
-    for item in tricky_values() + mixed.values(seed=3, count=4000):
+    for item in tricky_values() + mixed.edges() + mixed.values(seed=3, count=4000):
         assert keystring.decode(*key(item)) == raw((b"", mixed.as_kept(item)))
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cdc.errors import BadToken
 from cdc.model import timestamp, token
 from cdc.model.token import Token
+from tests.model.test_key import of, raw, text
 
 MOST = 2**32 - 1
 NUMBERS = st.integers(0, MOST) | st.sampled_from([0, 1, MOST - 1, MOST])
@@ -192,6 +193,12 @@ DECODED: list[tuple[dict[str, Any], str, bytes]] = [
         b"\x84\x80/\xf0\x06",
     ),
     (
+        # A shard key may have any name.
+        {"document_key": raw((b"operationType", text(b"x")), (b"_id", of(1)))},
+        f"2B022C0100296E{UUID}{TYPE}78001E5F6964002B020004",
+        b"",
+    ),
+    (
         {"operation_type": "create", "operation_description": bson.encode(INDEX)},
         f"2B022C0100296E{UUID}{TYPE}63726561746500{DESCRIPTION}{CREATED}0000000004",
         b"",
@@ -254,7 +261,7 @@ HEAD = "826B01B7990000001"
     [
         ("", "not hexadecimal"),
         ("8", "not hexadecimal"),
-        ("82 6B", "not hexadecimal"),
+        ("82  6B", "not hexadecimal"),
         ("８２", "not hexadecimal"),
         ("zz", "not hexadecimal"),
         (f"{HEAD}22B0229296E04\n", "not hexadecimal"),
