@@ -3,7 +3,8 @@
 A token's `_data` is the hex of a KeyString that begins with the cluster time: byte 0x82 (the type),
 then seconds and increment as big-endian 32-bit numbers. Upper-case hex sorts as the bytes do, so
 `_data` itself is the total order of all events: the column `position`. That holds for the tokens of
-versions 1 (servers from 4.2) and 2 (from 7.0); version 0 (4.0) has its time at the same place.
+versions 1 (servers from 4.2) and 2 (from 7.0, and of 6.0 where large events are split); version 0
+(4.0) has its time at the same place.
 Source: jstests and `resume_token.cpp` of the server; tried on 4.2, 5.0 and 6.0.
 """
 
