@@ -85,8 +85,8 @@ def parse(text: str) -> str:
     try:
         if data.startswith("{"):
             data = str(json.loads(data)["_data"])
-        time_of(data)
-    except (BadToken, ValueError, KeyError) as error:
+        decode(data)
+    except (BadToken, ValueError, KeyError, RecursionError) as error:
         raise BadToken(
             "What is given is no resume token.",
             'Write it as {"_data": "82…"}, as 82… alone, or as the position of a row.',

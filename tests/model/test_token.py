@@ -254,6 +254,7 @@ def test_a_high_water_mark_tells_its_time_and_nothing_else(time: Timestamp) -> N
 
 
 HEAD = "826B01B7990000001"
+MARK = f"{HEAD}22B0229296E04"
 
 
 @pytest.mark.parametrize(
@@ -335,3 +336,18 @@ def test_any_text_is_a_token_or_is_refused(data: str, type_bits: bytes) -> None:
 def test_a_deeply_nested_token_is_refused() -> None:
     with pytest.raises(BadToken, match="levels deep"):
         token.decode(f"{HEAD}22B022C0100296E{UUID}" + "4646610046" * 100_000)
+
+
+@pytest.mark.parametrize("text", [MARK, f" {MARK.lower()}\n", f'{{"_data": "{MARK}"}}'])
+def test_a_start_is_named_by_a_token_or_by_its_data(text: str) -> None:
+    assert token.parse(text) == MARK
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", '{"_data": 8}', '{"_data":' * 100_000, MARK[:-2], MARK[:18], f"{MARK}04"],
+)
+def test_what_is_no_whole_token_is_no_start(text: str) -> None:
+    """Guards: a token that was cut lies elsewhere in the order than the event it is of."""
+    with pytest.raises(BadToken):
+        token.parse(text)
