@@ -29,6 +29,7 @@ from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import settled
 from cdc.mongo.preflight import Wanted, check
+from cdc.mongo.start import Start
 from tests.mongo.capture import (
     Batch,
     Capture,
@@ -960,7 +961,7 @@ def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> 
     pipeline = capture(growing, orders.full, mode="latest")
     changed = max(pipeline.source.changed_at.values())
     for start, is_refused in ((changed, True), (Timestamp(changed.time, changed.inc + 1), False)):
-        wanted = Wanted(pipeline.selection, copies=False, start=start)
+        wanted = Wanted(pipeline.selection, start=Start(False, timestamp.before(start)))
         with pytest.raises(HistoryLost, match="shard joined") if is_refused else nullcontext():
             check(pipeline.source, wanted)
 
