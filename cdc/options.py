@@ -94,6 +94,15 @@ OPTIONS = (
         "Whether `uri` leads to a sharded cluster (a mongos or its config servers), of which each"
         " shard is read by itself.",
     ),
+    Option(
+        "on.history.lost",
+        str,
+        "fail",
+        "When the oplog does not reach back to the next change: `fail` ends the run; `resync`"
+        " copies all collections again; `skip` goes on with the oldest change that there is. The"
+        " last two leave a `gap` row.",
+        choices=("fail", "resync", "skip"),
+    ),
     Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
     Option(
         "snapshot.splits.per.batch",

@@ -281,6 +281,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ),
                 options["retry.seconds"],
                 copies=options["mode"] in ("initial", "snapshot"),
+                on_history_lost=options["on.history.lost"],
             )
         return self._known_planner
 

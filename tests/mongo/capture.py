@@ -135,6 +135,7 @@ class Capture:
             limits or Limits(10**6, 2**30, 1),
             self.options["retry.seconds"],
             copies=start.copies,
+            on_history_lost=self.options["on.history.lost"],
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
@@ -237,7 +238,7 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     homes = _homes(rows)
     for row in sorted(rows, key=lambda row: row.position):
         if row.op in EMPTYING:
-            if (db, coll) in _emptied(row) or (db, None) in _emptied(row):
+            if {(db, coll), (db, None), (None, None)} & {*_emptied(row)}:
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
             if row.txn and row.txn["shard"] != homes[_in_transaction(row)]:
