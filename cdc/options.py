@@ -103,6 +103,14 @@ OPTIONS = (
         " last two leave a `gap` row.",
         choices=("fail", "resync", "skip"),
     ),
+    Option(
+        "oplog.window.warn",
+        int,
+        25,
+        "Percent of the oplog's time below which the log warns, every minute, that the next changes"
+        " will leave it; 0 for never.",
+        least=0,
+    ),
     Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
     Option(
         "snapshot.splits.per.batch",

@@ -34,6 +34,7 @@ from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import estimated_documents
 from cdc.mongo.examination import Examination, examine
+from cdc.mongo.oplog import Lookout
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
@@ -183,6 +184,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = Selection.parse(options["collections"])
         self._known_planner: Planner | None = None
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
+        self._lookout = Lookout(options["oplog.window.warn"])
         self._watch = Watch(self._open, text, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
@@ -211,6 +213,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
         shard without a primary, for instance) only means that there is nothing new yet."""
         planner = self._planner()
+        self._lookout.look(planner.source.clients, offset)
         # A bounded query has to come to its end, be there changes or not.
         if self._until is None and not self._watch.is_due(offset, planner.source.shards):
             return offset

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
@@ -84,6 +85,37 @@ def test_earliest_begins_where_the_oplog_begins_now(server: ReplicaSet, client: 
     assert pipeline.offset.time == oldest(client)
     pipeline.run()
     assert [row.key for row in pipeline.rows] == ["1"]
+
+
+@pytest.mark.parametrize(("percent", "warns"), [(100, True), (0, False)])
+def test_a_run_that_falls_behind_is_warned_long_before(
+    server: ReplicaSet,
+    client: Client,
+    gone: Timestamp,
+    caplog: pytest.LogCaptureFixture,
+    percent: int,
+    warns: bool,
+) -> None:
+    pipeline = Capture(server.uri, "shop.orders", mode="earliest", oplog_window_warn=str(percent))
+    assert gone < pipeline.offset.time
+    reader = source.ChangeReader(pipeline.options, StructType())
+    for _ in range(3):
+        reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+    warnings = [each for each in caplog.messages if "are left before changes are lost" in each]
+    assert len(warnings) == warns
+    assert all("of the oplog 0.0 hours (0 %)" in each for each in warnings)
+
+
+def test_an_oplog_that_still_holds_everything_is_no_danger(
+    mongod: ReplicaSet, mongo: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: every young deployment would be warned."""
+    filled(mongo.young, "a", [1])
+    pipeline = Capture(mongod.uri, "young.a", mode="earliest", oplog_window_warn="100")
+    reader = source.ChangeReader(pipeline.options, StructType())
+    reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+    assert "are left" not in caplog.text
+    mongo.drop_database("young")
 
 
 # --- while a run stood still ---------------------------------------------------------------------
