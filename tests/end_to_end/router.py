@@ -24,7 +24,7 @@ _REGIONS = 8
 _BOXES = 64
 _OTHER = {"s1": "s2", "s2": "s1"}
 # A chunk or a lock is not what the sender took it for, or somebody else writes to the document.
-_TRY_AGAIN = frozenset({STALE, 24, 112, 246, 251})
+_TRY_AGAIN = frozenset({*STALE, 24, 112, 246, 251})
 # An orphan is in the way; or it takes too long.
 _GIVE_UP = frozenset({11000, 50})
 

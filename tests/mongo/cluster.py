@@ -22,12 +22,16 @@ from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 
 from jobs.mongod import Client, ReplicaSet
+from tests.mongo.abilities import takes
 
 Document = dict[str, Any]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-STALE = 13388  # the shard has other chunks than the sender of the command believes
+# The shard has other chunks than the sender of the command believes; before 6.0 in a write's reply.
+STALE = (13388, 63)
+NO_SUCH_COMMAND = 59
 MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
+NEVER = Timestamp(0, 0)
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
@@ -57,6 +61,7 @@ class Cluster:
         self.clients: dict[str, Client] = {}
         self._open = ExitStack()
         self._time: Any = None
+        self._takes_documents = True
         self._outside: dict[str, ReplicaSet] = {}
 
     def __enter__(self) -> Self:
@@ -65,6 +70,9 @@ class Cluster:
             self.clients[server.name] = self._open.enter_context(self._log_in(server))
         for name in self.shards:
             self._join(name)
+        nothing = {"e": bson.ObjectId("0" * 24), "t": NEVER, "v": NEVER}
+        config = self.clients["s1"]["config"]
+        self._takes_documents = takes(config, find="transactions", limit=1, shardVersion=nothing)
         return self
 
     def start(self, name: str) -> Client:
@@ -105,6 +113,9 @@ class Cluster:
 
     def move_primary(self, db: str, to: str) -> None:
         """Moves a database's unsharded collections."""
+        with self._unless_unknown():
+            self.configure({"_configsvrMovePrimary": db, "to": to})  # before 6.0
+            return
         found = self.metadata["databases"].find_one({"_id": db})
         moving = {"_shardsvrMovePrimary": db, "to": to, "databaseVersion": found["version"]}
         self.clients[found["primary"]].admin.command({**moving, **MAJORITY})
@@ -132,8 +143,19 @@ class Cluster:
     def configure(self, command: Document) -> Document:
         return self.clients["cfg"].admin.command({**command, **MAJORITY})
 
+    @contextmanager
+    def _unless_unknown(self) -> Iterator[None]:
+        """Goes on behind a command that this server does not have."""
+        try:
+            yield
+        except OperationFailure as error:
+            if error.code != NO_SUCH_COMMAND:
+                raise
+
     def create_database(self, db: str, primary: str = "s1") -> None:
         self.configure({"_configsvrCreateDatabase": db, "primaryShardId": primary})
+        with self._unless_unknown():
+            self.configure({"_configsvrEnableSharding": db})  # before 6.0
 
     def shard_collection(self, db: str, coll: str, key: Document, **options: Any) -> None:
         """Creates a sharded collection, in one chunk on the primary shard (hashed: two a shard)."""
@@ -169,11 +191,14 @@ class Cluster:
 
     def hashes(self, values: Sequence[Any]) -> dict[Any, int]:
         """Where documents with these values lie in a collection sharded by the hash of a field."""
+        admin = self.clients["cfg"].admin
+        with self._unless_unknown():  # before 6.0 only
+            return {value: admin.command("_hashBSONElement", value)["out"] for value in values}
         stages: list[Document] = [
             {"$documents": [{"v": value} for value in values]},
             {"$project": {"h": {"$toHashedIndexKey": "$v"}}},
         ]
-        found = self.clients["cfg"].admin.aggregate(stages)
+        found = admin.aggregate(stages)
         return {value: each["h"] for value, each in zip(values, found, strict=True)}
 
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
@@ -193,7 +218,7 @@ class Cluster:
         takes the collection for unsharded, and leaves the shard key out of its change events."""
         for _ in range(200):
             reply = self._sent(shard, db, command, routing, **options)
-            is_stale = any(each["code"] == STALE for each in reply.get("writeErrors", ()))
+            is_stale = any(each["code"] in STALE for each in reply.get("writeErrors", ()))
             if routing is not None or not is_stale:
                 return reply
             time.sleep(0.02)  # the shard learns of the new version
@@ -239,7 +264,7 @@ class Cluster:
             try:
                 return self.run(shard, db, command, codec_options=RAW)
             except OperationFailure as error:
-                if error.code != STALE:
+                if error.code not in STALE:
                     raise
 
     def transaction(
@@ -256,7 +281,8 @@ class Cluster:
         found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
         assert found is not None
         chunks = self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1)
-        return Routing(found["lastmodEpoch"], found["timestamp"], tuple(chunks))
+        known = (found["lastmodEpoch"], found["timestamp"], tuple(chunks))
+        return Routing(*known, self._takes_documents)
 
     @contextmanager
     def keeping_orphans(self) -> Iterator[None]:
@@ -295,7 +321,39 @@ class Cluster:
         }
         if high is not None:
             command["max"] = high
-        self.configure(command)
+        with self._unless_unknown():
+            self.configure(command)
+            return
+        self._move_chunk(found, self._cut_out(found, low, high), to)
+
+    def _cut_out(self, of: Document, low: Document, high: Document | None) -> Document:
+        """The chunk of that range, split from the one that holds it if there is none yet."""
+        within = {"uuid": of["uuid"], "min": {"$lte": low}}
+        chunk = self.metadata["chunks"].find(within).sort("min", -1).next()
+        cuts = [cut for cut in (low, high) if cut not in (None, chunk["min"], chunk["max"])]
+        if not cuts:
+            return chunk
+        splitting = {
+            "splitChunk": of["_id"],
+            "from": chunk["shard"],
+            "keyPattern": of["key"],
+            "min": chunk["min"],
+            "max": chunk["max"],
+            "splitKeys": cuts,
+            "epoch": of["lastmodEpoch"],
+            "timestamp": of["timestamp"],
+        }
+        self.clients[chunk["shard"]].admin.command(splitting)
+        return self._cut_out(of, low, high)
+
+    def _move_chunk(self, of: Document, chunk: Document, to: str) -> None:
+        if chunk["shard"] == to:
+            return
+        known = {name: chunk[name] for name in ("min", "max", "shard", "lastmod")}
+        moving = {"_configsvrMoveChunk": 1, "ns": of["_id"], "toShard": to, **known}
+        size = bson.Int64(2**26)  # or hardly any document may be moved
+        moving |= {"lastmodEpoch": of["lastmodEpoch"], "maxChunkSizeBytes": size}
+        self.configure(moving)
 
 
 @dataclass(frozen=True)
@@ -306,6 +364,7 @@ class Routing:
     epoch: Any
     timestamp: Timestamp
     chunks: tuple[Document, ...]
+    as_documents: bool = True
 
     def owner(self, value: Any) -> str:
         """The shard of documents with this value in the first field of the shard key, or with this
@@ -316,9 +375,13 @@ class Routing:
                 return str(chunk["shard"])
         raise AssertionError(f"nobody owns {value}")
 
-    def version(self, shard: str) -> Document:
+    def version(self, shard: str) -> Document | list[Any]:
+        """As this server takes it: before 6.0 as an array."""
         mods = [chunk["lastmod"] for chunk in self.chunks if chunk["shard"] == shard]
-        return {"e": self.epoch, "t": self.timestamp, "v": max(mods, default=Timestamp(0, 0))}
+        newest = max(mods, default=NEVER)
+        if not self.as_documents:
+            return [newest, self.epoch, self.timestamp]
+        return {"e": self.epoch, "t": self.timestamp, "v": newest}
 
 
 class Transaction:
