@@ -7,7 +7,8 @@ rewound takes the events of all shards, and a document to be looked up is looked
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -16,10 +17,11 @@ from cdc.model.offset import Copying
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import stream
+from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
-from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
+from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, opened, scan
 from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
 
 
@@ -44,10 +46,11 @@ def _found_elsewhere(cluster: Cluster, event: stream.Event, retry_seconds: float
             if uuid is None:
                 return event
             now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
-            for shard in cluster.holders(now):
-                after = _looked_up(cluster, now, shard, event)
-                if after is not None:
-                    return event._replace(after=after, exact_from=at)
+            with suppress(Void):
+                for shard in cluster.holders(now):
+                    after = _looked_up(cluster, now, shard, event)
+                    if after is not None:
+                        return event._replace(after=after, exact_from=at)
     return event
 
 
@@ -55,10 +58,11 @@ def _looked_up(
     cluster: Cluster, split: SnapshotSplit, shard: str, event: stream.Event
 ) -> bytes | None:
     concern = {"level": "snapshot", "atClusterTime": split.at}
-    version = cluster.version(split, shard)
+    rest = Rest(split, partial(cluster.version, split, shard))
     member = cluster.open(shard)
     try:
-        return stream.looked_up(member, event.raw, concern, shardVersion=version)[0]
+        with cluster.void_if_gone(split):
+            return stream.looked_up(partial(opened, member, rest), event.raw, concern)[0]
     finally:
         member.end()
 
@@ -70,19 +74,24 @@ def read(
     told: list[bytes] = []
     try:
         try:
-            shards = cluster.holders(split)
-            if not shards:  # the metadata forgets a collection with its incarnation
-                raise Void
-            for shard in shards:
+            for shard in cluster.holders(split):
                 rest = Rest(split, partial(cluster.version, split, shard))
                 opener = partial(cluster.open, shard)
-                for documents in retried(opener, rest, retry_seconds, read_at_time):
+                attempt = partial(_read_at_time, cluster)
+                for documents in retried(opener, rest, retry_seconds, attempt):
                     told += map(key_of, documents.raw)
                     yield documents
         except TimeUnreadable:
             yield from _rewound(cluster, split, retry_seconds, told)
     except Void as void:
         require_may_be_void(split, may_be_void, void)
+
+
+def _read_at_time(
+    cluster: Cluster, member: Member, rest: Rest, open_member: Callable[[], Member]
+) -> Iterator[Documents]:
+    with cluster.void_if_gone(rest.split):
+        yield from read_at_time(member, rest, open_member)
 
 
 def _rewound(
@@ -150,7 +159,7 @@ def _scan_shard(
     rest = Rest(split, partial(cluster.version, split, shard))
     concern = {"level": "snapshot", "atClusterTime": split.at}
     try:
-        with newest(split):
+        with newest(split), cluster.void_if_gone(split):
             for documents, _ in scan(member, rest, concern):
                 keep(documents, scanned)
     finally:

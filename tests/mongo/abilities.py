@@ -5,7 +5,7 @@ A test of something that a server does not have states what is documented instea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bson import Binary
@@ -57,6 +57,12 @@ def abilities(client: Client) -> Abilities:
 
 
 _known: list[Abilities] = []
+
+
+def abilities_of_shards(client: Client) -> Abilities:
+    """`recordPreImages` is refused on a shard: there are both images, or none."""
+    can = abilities(client)
+    return replace(can, before_images=can.after_images)
 
 
 def _stream(**options: Any) -> dict[str, Any]:

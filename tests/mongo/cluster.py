@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import bson
@@ -28,7 +29,7 @@ Document = dict[str, Any]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # The shard has other chunks than the sender of the command believes; before 6.0 in a write's reply.
 STALE = (13388, 63)
-NO_SUCH_COMMAND = 59
+NO_SUCH_COMMAND, BUSY = 59, 117
 MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
 NEVER = Timestamp(0, 0)
@@ -113,8 +114,7 @@ class Cluster:
 
     def move_primary(self, db: str, to: str) -> None:
         """Moves a database's unsharded collections."""
-        with self._unless_unknown():
-            self.configure({"_configsvrMovePrimary": db, "to": to})  # before 6.0
+        if self._knows({"_configsvrMovePrimary": db, "to": to}):  # before 6.0
             return
         found = self.metadata["databases"].find_one({"_id": db})
         moving = {"_shardsvrMovePrimary": db, "to": to, "databaseVersion": found["version"]}
@@ -143,19 +143,19 @@ class Cluster:
     def configure(self, command: Document) -> Document:
         return self.clients["cfg"].admin.command({**command, **MAJORITY})
 
-    @contextmanager
-    def _unless_unknown(self) -> Iterator[None]:
-        """Goes on behind a command that this server does not have."""
+    def _knows(self, command: Document) -> bool:
+        """Does as told, if this version's config servers have that command."""
         try:
-            yield
+            self.configure(command)
         except OperationFailure as error:
             if error.code != NO_SUCH_COMMAND:
                 raise
+            return False
+        return True
 
     def create_database(self, db: str, primary: str = "s1") -> None:
         self.configure({"_configsvrCreateDatabase": db, "primaryShardId": primary})
-        with self._unless_unknown():
-            self.configure({"_configsvrEnableSharding": db})  # before 6.0
+        self._knows({"_configsvrEnableSharding": db})  # before 6.0
 
     def shard_collection(self, db: str, coll: str, key: Document, **options: Any) -> None:
         """Creates a sharded collection, in one chunk on the primary shard (hashed: two a shard)."""
@@ -191,15 +191,8 @@ class Cluster:
 
     def hashes(self, values: Sequence[Any]) -> dict[Any, int]:
         """Where documents with these values lie in a collection sharded by the hash of a field."""
-        admin = self.clients["cfg"].admin
-        with self._unless_unknown():  # before 6.0 only
-            return {value: admin.command("_hashBSONElement", value)["out"] for value in values}
-        stages: list[Document] = [
-            {"$documents": [{"v": value} for value in values]},
-            {"$project": {"h": {"$toHashedIndexKey": "$v"}}},
-        ]
-        found = admin.aggregate(stages)
-        return {value: each["h"] for value, each in zip(values, found, strict=True)}
+        hashed = partial(self.clients["cfg"].admin.command, "_hashBSONElement")
+        return {value: hashed(value)["out"] for value in values}
 
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
         """The shard of a document in a collection sharded by the hash of one field."""
@@ -275,7 +268,12 @@ class Cluster:
     ) -> Transaction:
         """Sends these commands to these shards, as one transaction of a router, and prepares it.
         `routings` is what it knows of each collection, by default the newest."""
-        return Transaction(self, db, commands, routings or {})
+        while True:
+            try:
+                return Transaction(self, db, commands, routings or {})
+            except OperationFailure as error:
+                if routings or error.code not in STALE:
+                    raise
 
     def routing(self, db: str, coll: str) -> Routing:
         found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
@@ -321,15 +319,15 @@ class Cluster:
         }
         if high is not None:
             command["max"] = high
-        with self._unless_unknown():
-            self.configure(command)
-            return
-        self._move_chunk(found, self._cut_out(found, low, high), to)
+        if not self._knows(command):  # before 6.0
+            whole = partial(_in_full, found["key"])
+            chunk = self._cut_out(found, whole(low), None if high is None else whole(high))
+            self._move_chunk(found, chunk, to)
 
     def _cut_out(self, of: Document, low: Document, high: Document | None) -> Document:
         """The chunk of that range, split from the one that holds it if there is none yet."""
         within = {"uuid": of["uuid"], "min": {"$lte": low}}
-        chunk = self.metadata["chunks"].find(within).sort("min", -1).next()
+        chunk: Document = self.metadata["chunks"].find(within).sort("min", -1).next()
         cuts = [cut for cut in (low, high) if cut not in (None, chunk["min"], chunk["max"])]
         if not cuts:
             return chunk
@@ -343,7 +341,7 @@ class Cluster:
             "epoch": of["lastmodEpoch"],
             "timestamp": of["timestamp"],
         }
-        self.clients[chunk["shard"]].admin.command(splitting)
+        self._once_free(lambda: self.clients[chunk["shard"]].admin.command(splitting))
         return self._cut_out(of, low, high)
 
     def _move_chunk(self, of: Document, chunk: Document, to: str) -> None:
@@ -353,7 +351,26 @@ class Cluster:
         moving = {"_configsvrMoveChunk": 1, "ns": of["_id"], "toShard": to, **known}
         size = bson.Int64(2**26)  # or hardly any document may be moved
         moving |= {"lastmodEpoch": of["lastmodEpoch"], "maxChunkSizeBytes": size}
-        self.configure(moving)
+        self._once_free(lambda: self.configure(moving))
+
+    def _once_free(self, command: Callable[[], Any]) -> None:
+        """When the shards have done with what they did before, of which they tell too early."""
+        for _ in range(200):
+            try:
+                command()
+            except OperationFailure as error:
+                if error.code != BUSY:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+        raise AssertionError("a shard is never done with its last move")
+
+
+def _in_full(key: Document, bound: Document) -> Document:
+    """A bound of a chunk, of which only the first fields were named."""
+    rest = HIGHEST if HIGHEST in bound.values() else LOWEST
+    return {name: bound.get(name, rest) for name in key}
 
 
 @dataclass(frozen=True)
