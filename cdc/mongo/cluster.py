@@ -37,7 +37,6 @@ from cdc.mongo.scan import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
-NEVER = Timestamp(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
