@@ -21,6 +21,7 @@ from bson.min_key import MinKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pymongo.write_concern import WriteConcern
 
 from jobs.mongod import Client, ReplicaSet
 from tests.mongo.abilities import takes
@@ -155,7 +156,10 @@ class Cluster:
 
     def create_database(self, db: str, primary: str = "s1") -> None:
         self.configure({"_configsvrCreateDatabase": db, "primaryShardId": primary})
-        self._knows({"_configsvrEnableSharding": db})  # before 6.0
+        # As `enableSharding`, without which up to 5.0 nothing is sharded in it.
+        confirmed = {"write_concern": WriteConcern("majority")}
+        databases = self.metadata.get_collection("databases", **confirmed)
+        databases.update_one({"_id": db}, {"$set": {"partitioned": True}})
 
     def shard_collection(self, db: str, coll: str, key: Document, **options: Any) -> None:
         """Creates a sharded collection, in one chunk on the primary shard (hashed: two a shard)."""
@@ -278,8 +282,8 @@ class Cluster:
     def routing(self, db: str, coll: str) -> Routing:
         found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
         assert found is not None
-        chunks = self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1)
-        known = (found["lastmodEpoch"], found["timestamp"], tuple(chunks))
+        chunks = self.metadata["chunks"].find(_chunks_of(found)).sort("min", 1)
+        known = (found["lastmodEpoch"], found.get("timestamp"), tuple(chunks))
         return Routing(*known, self._takes_documents)
 
     @contextmanager
@@ -326,7 +330,7 @@ class Cluster:
 
     def _cut_out(self, of: Document, low: Document, high: Document | None) -> Document:
         """The chunk of that range, split from the one that holds it if there is none yet."""
-        within = {"uuid": of["uuid"], "min": {"$lte": low}}
+        within = {**_chunks_of(of), "min": {"$lte": low}}
         chunk: Document = self.metadata["chunks"].find(within).sort("min", -1).next()
         cuts = [cut for cut in (low, high) if cut not in (None, chunk["min"], chunk["max"])]
         if not cuts:
@@ -339,8 +343,9 @@ class Cluster:
             "max": chunk["max"],
             "splitKeys": cuts,
             "epoch": of["lastmodEpoch"],
-            "timestamp": of["timestamp"],
         }
+        if "timestamp" in of:
+            splitting["timestamp"] = of["timestamp"]
         self._once_free(lambda: self.clients[chunk["shard"]].admin.command(splitting))
         return self._cut_out(of, low, high)
 
@@ -367,6 +372,11 @@ class Cluster:
         raise AssertionError("a shard is never done with its last move")
 
 
+def _chunks_of(collection: Document) -> Document:
+    """By name where the feature compatibility version is 4.4."""
+    return {"$or": [{"uuid": collection["uuid"]}, {"ns": collection["_id"]}]}
+
+
 def _in_full(key: Document, bound: Document) -> Document:
     """A bound of a chunk, of which only the first fields were named."""
     rest = HIGHEST if HIGHEST in bound.values() else LOWEST
@@ -379,7 +389,7 @@ class Routing:
     version of that owner belong together, and a shard that has changed since refuses both."""
 
     epoch: Any
-    timestamp: Timestamp
+    timestamp: Timestamp | None
     chunks: tuple[Document, ...]
     as_documents: bool = True
 
@@ -397,7 +407,7 @@ class Routing:
         mods = [chunk["lastmod"] for chunk in self.chunks if chunk["shard"] == shard]
         newest = max(mods, default=NEVER)
         if not self.as_documents:
-            return [newest, self.epoch, self.timestamp]
+            return [newest, self.epoch, *filter(None, [self.timestamp])]
         return {"e": self.epoch, "t": self.timestamp, "v": newest}
 
 
