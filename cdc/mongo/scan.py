@@ -150,7 +150,7 @@ def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocume
             versioned = {"shardVersion": version.document} if version else {}
             return member.command(split.namespace.db, {**named, **versioned})
         except pymongo.errors.OperationFailure as error:
-            if error.code not in _NOT_NAMED:
+            if not _is_of_the_name(error.code, member, split.namespace):
                 raise
             rest.names_it = False
     if version is None:
@@ -163,8 +163,25 @@ def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocume
     return reply
 
 
-_NOT_NAMED = FIELD_UNKNOWN | {14}  # TypeMismatch: the version of a shard as a document
 _ANY = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+
+
+# The server takes no `collectionUUID`: it does not know it, or it does not take the version of a
+# shard as a document (TypeMismatch), which is as old.
+_UNNAMED = FIELD_UNKNOWN | {14}
+_NOT_ENABLED = 72  # nor does 6.0 with a feature compatibility version of 5.0; see SNAPSHOT_REFUSED
+
+
+def _is_of_the_name(code: int | None, member: Member, namespace: Namespace) -> bool:
+    """Whether a find was refused because it named the incarnation."""
+    if code != _NOT_ENABLED:
+        return code in _UNNAMED
+    probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **_ANY}
+    try:
+        member.command(namespace.db, probe)
+    except pymongo.errors.OperationFailure as error:
+        return error.code == _NOT_ENABLED
+    return False
 
 
 def _by_uuid(member: Member, split: SnapshotSplit, command: dict[str, Any]) -> RawBSONDocument:

@@ -94,8 +94,11 @@ def test_a_cluster_is_read_on_when_its_feature_compatibility_version_is_raised()
         cluster.configure({"setFeatureCompatibilityVersion": older})
         cluster.create_database("shop")
         filled(cluster, "shop", "orders")
-        pipeline = capture(cluster, "shop.orders", documents_per_split=4, splits_per_batch=1)
-        pipeline.batch()
+        cluster.clients["s1"].shop.boxes.insert_one({"_id": "a"})
+        names = "shop.orders,shop.boxes"
+        pipeline = capture(cluster, names, documents_per_split=4, splits_per_batch=1)
+        for _ in ("boxes", "orders"):
+            pipeline.batch()
         update(cluster, 3)
         end = pipeline.plan()
         cluster.configure({"setFeatureCompatibilityVersion": newer})
@@ -108,7 +111,7 @@ def test_a_cluster_is_read_on_when_its_feature_compatibility_version_is_raised()
         row.key: document(row.after) for row in sorted(pipeline.rows, key=lambda r: r.position)
     }
     changed = {str(n): {"_id": n, "n": 1} if n in (3, 4, 17) else {"_id": n} for n in range(20)}
-    assert found == changed
+    assert found == {**changed, '"a"': {"_id": "a"}}
     assert not pipeline.resyncs
 
 
