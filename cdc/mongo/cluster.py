@@ -282,16 +282,15 @@ class Cluster:
         """
         if split.shard:
             return [split.shard]
+        its = _chunks_of(self._sharded(split))
         owner = {
             "$filter": {
                 "input": "$history",
                 "cond": {"$lte": ["$$this.validAfter", split.at]},
             }
         }
-        uuid = bson.Binary(split.uuid, 4)
-        # By name where the cluster's feature compatibility version is 4.4.
         stages: list[dict[str, Any]] = [
-            {"$match": {"$or": [{"uuid": uuid}, {"ns": str(split.namespace)}]}},
+            {"$match": its},
             {"$group": {"_id": {"$arrayElemAt": [owner, 0]}}},
             {"$group": {"_id": "$_id.shard"}},
         ]
@@ -300,7 +299,7 @@ class Cluster:
             asked = chunks.aggregate(stages, session=session, maxTimeMS=self.timeout_ms)
             found = [entry["_id"] for entry in asked]
         if not found:
-            raise Void
+            raise TransientError(f"Copying {split.namespace}: the metadata of its chunks changes.")
         if None in found:
             raise TimeUnreadable
         return sorted(found)
@@ -318,10 +317,8 @@ class Cluster:
         if split.shard:
             return None
         collection = self._sharded(split)
-        if collection is None:
-            raise Void
-        uuid = {"$or": [{"uuid": collection["uuid"]}, {"ns": collection["_id"]}]}
-        newest = self._metadata("chunks", {**uuid, "shard": shard}, sort=[("lastmod", -1)], limit=1)
+        its = {**_chunks_of(collection), "shard": shard}
+        newest = self._metadata("chunks", its, sort=[("lastmod", -1)], limit=1)
         version = newest[0]["lastmod"] if newest else NEVER
         return Version(collection["lastmodEpoch"], collection.get("timestamp"), version)
 
@@ -332,18 +329,21 @@ class Cluster:
         try:
             yield
         except Void as void:
-            if not split.shard and self._sharded(split) is not None:
+            if not split.shard:
+                self._sharded(split)
                 raise TransientError(
                     f"Copying {split.namespace}: a shard does not have it as the metadata says.",
                     "Check that no sharding operation is stuck.",
                 ) from void
             raise
 
-    def _sharded(self, split: SnapshotSplit) -> dict[str, Any] | None:
-        """The metadata of the split's collection, as long as there is that incarnation of it."""
-        uuid = bson.Binary(split.uuid, 4)
-        found = self._metadata("collections", {"_id": str(split.namespace), "uuid": uuid})
-        return found[0] if found else None
+    def _sharded(self, split: SnapshotSplit) -> dict[str, Any]:
+        """The metadata of the split's collection. Raises Void if there is none of its incarnation
+        under its name."""
+        its = {"_id": str(split.namespace), "uuid": bson.Binary(split.uuid, 4)}
+        for found in self._metadata("collections", its):
+            return found
+        raise Void
 
     def _metadata(self, coll: str, query: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
         with self._behind_the_shards(f"Reading config.{coll}") as session:
@@ -352,6 +352,12 @@ class Cluster:
 
 
 Source = ReplicaSet | Cluster
+
+
+def _chunks_of(collection: dict[str, Any]) -> dict[str, Any]:
+    """By name, as the index, where the cluster's feature compatibility version is 4.4."""
+    of_5_0 = "timestamp" in collection
+    return {"uuid": collection["uuid"]} if of_5_0 else {"ns": collection["_id"]}
 
 
 def _metadata_of(client: Client) -> Database[dict[str, Any]]:

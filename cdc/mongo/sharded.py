@@ -74,7 +74,7 @@ def read(
     told: list[bytes] = []
     try:
         try:
-            for shard in cluster.holders(split):
+            for shard in _holders(cluster, split, retry_seconds):
                 rest = Rest(split, partial(cluster.version, split, shard))
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)
@@ -85,6 +85,13 @@ def read(
             yield from _rewound(cluster, split, retry_seconds, told)
     except Void as void:
         require_may_be_void(split, may_be_void, void)
+
+
+def _holders(cluster: Cluster, split: SnapshotSplit, retry_seconds: float) -> list[str]:
+    for attempt in retrying(Progress(), retry_seconds, f"Asking who held {split.namespace}"):
+        with attempt:
+            found = cluster.holders(split)
+    return found
 
 
 def _read_at_time(
