@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import bson
@@ -164,7 +165,7 @@ def _event(
         if after is None and used.look_up:
             exact = False
             concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(member, raw, concern)
+            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern)
         elif after is None:
             exact = False
         elif used.after == "updateLookup":
@@ -172,20 +173,24 @@ def _event(
     return Event(raw, after, exact, exact_from)
 
 
+def _find(member: Member, ns: RawBSONDocument, command: dict[str, Any]) -> RawBSONDocument:
+    return member.command(ns["db"], {"find": ns["coll"], **command})
+
+
 def looked_up(
-    member: Member, raw: RawBSONDocument, concern: dict[str, Any], **more: Any
+    find: Callable[[dict[str, Any]], RawBSONDocument], raw: RawBSONDocument, concern: dict[str, Any]
 ) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state."""
-    reply = member.command(
-        raw["ns"]["db"],
+    """The document of an event as a read finds it, and a time by which it was in that state.
+
+    `find` sends one on the event's collection.
+    """
+    reply = find(
         {
-            "find": raw["ns"]["coll"],
             "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,
-            **more,
-        },
+        }
     )
     found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     # Under a collation, a document of another key may answer to this one.
