@@ -88,11 +88,8 @@ class Planner:
     on_history_lost: str = "fail"
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
     _late: dict[Timestamp, Times] = field(default_factory=dict)
-    _slicer: Slicer = field(init=False)
+    _slicer: Slicer = field(default_factory=Slicer)
     _planned: Offset | None = None
-
-    def __post_init__(self) -> None:
-        self._slicer = Slicer(self.limits)
 
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
@@ -170,7 +167,7 @@ class Planner:
                 intents.append(self._sweeping(start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        reach = self._slicer.reach(self.source.clients, start, edge)
+        reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
         if reach < edge:  # what was listed, and what is to be copied, is behind the backlog
             intents.clear()
         intents.append(_Intent(advance(start, reach)))

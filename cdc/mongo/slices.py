@@ -26,6 +26,7 @@ from cdc.mongo.client import Client, translated
 from cdc.mongo.privileges import OPLOG
 
 _BUCKETS = 256
+_ALL = 2**62
 # Fewer events are read sooner by one task than by several.
 LEAST_EVENTS = 1000
 # Of an oplog that may not be read, only the time is known.
@@ -38,6 +39,11 @@ class Limits(NamedTuple):
     events: int
     bytes: int
     slices: int
+
+    @property
+    def lifted(self) -> Limits:
+        """For a batch that is to hold all that there is."""
+        return self._replace(events=_ALL, bytes=_ALL)
 
 
 class _Bucket(NamedTuple):
@@ -53,19 +59,20 @@ class _Bucket(NamedTuple):
 class Slicer:
     """What it remembers of a batch only saves asking twice: without it, a batch is one slice."""
 
-    limits: Limits
     _cuts: dict[str, list[Timestamp]] = field(default_factory=dict)
 
-    def reach(self, clients: Mapping[str, Client], start: Offset, edge: Timestamp) -> Timestamp:
+    def reach(
+        self, clients: Mapping[str, Client], start: Offset, edge: Timestamp, limits: Limits
+    ) -> Timestamp:
         """The time up to which a batch from `start` should go, at most `edge`. Raises
         TransientError."""
         self._cuts.clear()
         if edge <= start.time:
             return edge
         shards = [shard for shard in start.shards if shard in clients]
-        limits = self.limits._replace(
-            events=math.ceil(self.limits.events / len(shards)),
-            bytes=math.ceil(self.limits.bytes / len(shards)),
+        limits = limits._replace(
+            events=math.ceil(limits.events / len(shards)),
+            bytes=math.ceil(limits.bytes / len(shards)),
         )
         selection, ends = Selection.parse(start.selection), [edge]
         for shard in shards:

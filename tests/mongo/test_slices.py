@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from pymongo.database import Database
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
+from cdc import source
 from cdc.model.offset import Offset
 from cdc.mongo import slices
 from cdc.mongo.slices import Limits
@@ -75,6 +78,21 @@ def test_a_batch_holds_no_more_events_than_it_may(
     assert max(told) <= 100
     assert len(told) <= 6
     assert pipeline.replayed(database.a).keys() == {str(number) for number in range(5)}
+
+
+def test_spark_may_ask_for_everything_at_once(capture: Begin, database: Database[Document]) -> None:
+    """Guards: Trigger.Once makes one batch."""
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", max_events_per_batch="10")
+    reader = source.ChangeReader(pipeline.options, StructType())
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    updates(database, 40)
+    time = pipeline.now()
+    asked = pipeline.offset.to_json()
+    limited = Offset.from_json(reader.latestOffset(asked, reader.getDefaultReadLimit()))
+    assert limited.time < time
+    assert Offset.from_json(reader.latestOffset(asked, ReadAllAvailable())).time >= time
+    reader.stop()
 
 
 def test_a_transaction_that_is_larger_goes_alone_and_whole(
