@@ -104,7 +104,9 @@ class Display:
 
     def _line(self, report: BatchReport) -> str:
         parts = [
-            f"{namespace} " + " ".join(f"{op}={count}" for op, count in sorted(counts.items()))
+            f"{namespace} "
+            + " ".join(f"{op}={count}" for op, count in sorted(counts.items()))
+            + (f" inexact={report.inexact[namespace]}" if namespace in report.inexact else "")
             for namespace, counts in sorted(report.counts.items())
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"

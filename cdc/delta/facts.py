@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,8 @@ class Facts:
     `shared` lists what is told to more tables than its own: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
+    `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
+    later.
     `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
     move to another shard.
     """
@@ -47,6 +50,7 @@ class Facts:
     copying: Mapping[Namespace, Any]
     counts: Mapping[Namespace, Mapping[str, int]]
     exact_from: Mapping[Namespace, Timestamp]
+    inexact: Mapping[Namespace, int]
     departures: frozenset[Namespace]
     emptied: tuple[Emptied, ...]
     shared: frozenset[tuple[str | None, str | None]]
@@ -93,6 +97,7 @@ def read_facts(batch: DataFrame) -> Facts | None:
         copying={Namespace.parse(name): at for name, at in said.get("copying", {}).items()},
         counts=_counts(own),
         exact_from=_exact_from(own),
+        inexact=_inexact(own),
         departures=frozenset(
             Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
         ),
@@ -108,6 +113,7 @@ def _groups(batch: DataFrame) -> DataFrame:
     return batch.groupBy("db", "coll", "op").agg(
         F.count(F.lit(1)).alias("rows"),
         F.count("txn.shard").alias("across_shards"),
+        F.count(F.when(~F.col("exact"), 1)).alias("inexact"),
         F.collect_list(told).alias("told"),
         # As numbers: "9:10" is after "9:9", and text says otherwise.
         F.max(
@@ -134,6 +140,14 @@ def _exact_from(groups: list[Row]) -> dict[Namespace, Timestamp]:
             namespace, time = Namespace(row.db, row.coll), Timestamp(*row.exact_from)
             latest[namespace] = max(time, latest.get(namespace, time))
     return latest
+
+
+def _inexact(groups: list[Row]) -> dict[Namespace, int]:
+    counts = Counter[Namespace]()
+    for row in groups:
+        if row.inexact and row.coll is not None:
+            counts[Namespace(row.db, row.coll)] += row.inexact
+    return dict(counts)
 
 
 def _emptied(group: Row) -> list[Emptied]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,8 @@ from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
+
+_log = logging.getLogger(__name__)
 
 
 class _Writer(Protocol):
@@ -34,11 +37,13 @@ _WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror}
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
-    the collections whose copy is not complete after it, and how many tables were written."""
+    those of them that are not exact, the collections whose copy is not complete after it, and how
+    many tables were written."""
 
     batch_id: int
     watermark: Timestamp | None
     counts: Mapping[Namespace, Mapping[str, int]]
+    inexact: Mapping[Namespace, int]
     copying: frozenset[Namespace]
     tables: int
 
@@ -60,6 +65,7 @@ class Sink:
             if (route := routes[kind])
         ]
         self._is_first = True
+        self._warned: set[Namespace] = set()
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Write one batch: all changelogs, then all mirrors. May be repeated after any failure.
@@ -71,10 +77,13 @@ class Sink:
         try:
             facts = read_facts(batch)
             if facts is None:
-                return BatchReport(batch_id, None, {}, frozenset(), 0)
+                return BatchReport(batch_id, None, {}, {}, frozenset(), 0)
             written = self._write(batch, facts, batch_id)
             copying = frozenset(facts.copying)
-            return BatchReport(batch_id, facts.watermark, facts.counts, copying, written)
+            self._warn(facts)
+            return BatchReport(
+                batch_id, facts.watermark, facts.counts, facts.inexact, copying, written
+            )
         finally:
             batch.unpersist()
 
@@ -91,6 +100,17 @@ class Sink:
         for writer, tables, namespace in work:
             writer.write(batch, namespace, facts, batch_id, tables)
         return len(work)
+
+    def _warn(self, facts: Facts) -> None:
+        """Once for each collection: what to do about it is the same every time."""
+        for namespace in sorted(facts.inexact.keys() - self._warned):
+            self._warned.add(namespace)
+            _log.warning(
+                "%s: %d rows are marked exact = false: images are missing, or were taken later; let"
+                " the server record them (changeStreamPreAndPostImages)",
+                namespace,
+                facts.inexact[namespace],
+            )
 
     def _discover(self, spark: SparkSession) -> None:
         if self._is_first:

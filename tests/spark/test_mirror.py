@@ -14,6 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc.delta.mirror import state
+from cdc.model.selection import Namespace
 from tests.spark.batches import batch, change, commits, content, sink
 
 MIRROR = "shop/orders/mirror"
@@ -209,6 +210,26 @@ def test_a_resync_of_everything_empties_every_mirror(pipeline: Pipeline) -> None
     )
     assert pipeline.mirror() == {"b": {"n": 2}}
     assert pipeline.mirror("club/members/mirror") == {}
+
+
+def test_rows_that_are_not_exact_are_counted_and_warned_of_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = sink(tmp_path)
+    later = {"exactFrom": "9:1"}
+    rows = [
+        change("insert", "a", {"n": 1}, time=1),
+        change("update", "a", {"n": 2}, time=2, description=later),
+        change("read", "b", {"n": 2}, time=2, description=later),
+    ]
+    report = target.write_batch(batch(spark, rows, until=3), 0)
+    assert report.inexact == {Namespace("shop", "orders"): 2}
+    update = change("update", "a", {"n": 3}, time=4, description=later)
+    target.write_batch(batch(spark, [update], until=5), 1)
+    assert [each for each in caplog.messages if "exact = false" in each] == [
+        "shop.orders: 2 rows are marked exact = false: images are missing, or were taken later; let"
+        " the server record them (changeStreamPreAndPostImages)"
+    ]
 
 
 def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
