@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
@@ -15,13 +15,17 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnmappableValue
 from cdc.model import timestamp, token
 from cdc.model.document import Column, relaxed_json
+from cdc.model.element import Element, elements
+from cdc.model.extended_json import Json, value
 from cdc.model.key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, key_of
 
 Encode = Callable[[bytes], Column]
 WATERMARK, RESYNC, GAP = "watermark", "resync", "gap"
-_DESCRIBING = ("to", "operationDescription", "stateBeforeChange", "collectionUUID")
+ROW_EVENTS = ("insert", "update", "replace", "delete")
+# What has a column of its own, whatever happened.
+_TOLD = frozenset({"_id", "operationType", "clusterTime", "wallTime", "lsid", "txnNumber"})
 
 
 class Change(NamedTuple):
@@ -77,30 +81,32 @@ def event_row(
     selection: Selection,
     encode: Encode,
 ) -> Change:
-    """The row of a change event of any type, known or not.
+    """The row of a change event of any type, known or not: that is never an error.
 
+    What is not about one document is told in `description`, with fields that no server has yet.
     A rename of a collection that is not selected onto one that is has the target as its namespace:
     it concerns that collection's changelog; `description` tells both names.
     """
     time: Timestamp = event["clusterTime"]
-    document_key = event.get("documentKey")
-    before = event.get("fullDocumentBeforeChange")
-    namespace = _namespace(event, selection)
+    operation, namespace = str(event["operationType"]), _namespace(event, selection)
+    is_row = operation in ROW_EVENTS
+    document_key = bytes(event["documentKey"].raw) if is_row else None
+    before = event.get("fullDocumentBeforeChange") if is_row else None
     return Change(
-        op=str(event["operationType"]),
+        op=operation,
         position=str(event["_id"]["_data"]),
         cluster_time=time.time * 1_000_000,
         cluster_inc=time.inc,
         wall_time=_wall_time(event),
         db=namespace[0],
         coll=namespace[1],
-        key=None if document_key is None else merge_key(key_of(bytes(document_key.raw))),
-        document_key=None if document_key is None else document_key_json(bytes(document_key.raw)),
+        key=None if document_key is None else merge_key(key_of(document_key)),
+        document_key=None if document_key is None else document_key_json(document_key),
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
-        update_description=_json(event.get("updateDescription")),
+        update_description=_json(event.get("updateDescription")) if is_row else None,
         txn=_transaction(event, shard),
-        description=_exact_from(exact_from) or _description(event, document_key),
+        description=_exact_from(exact_from) if is_row else _description(event),
         exact=exact,
     )
 
@@ -130,13 +136,15 @@ def _control(op: str, at: Timestamp, position: str, description: str | None) -> 
 
 
 def _namespace(event: RawBSONDocument, selection: Selection) -> tuple[str | None, str | None]:
-    ns, to = event.get("ns"), event.get("to")
-    if ns is None:
-        return None, None
-    named = Namespace(ns["db"], ns["coll"]) if "coll" in ns else None
-    if to is not None and named is not None and not selection.matches(named):
-        return to["db"], to["coll"]
-    return ns["db"], ns.get("coll")
+    own, target = _names(event.get("ns")), _names(event.get("to"))
+    if None not in (*own, *target) and not selection.matches(Namespace(*own)):
+        return target
+    return own
+
+
+def _names(value: Any) -> tuple[Any, Any]:
+    """Database and collection, each None if it is not told."""
+    return (value.get("db"), value.get("coll")) if isinstance(value, Mapping) else (None, None)
 
 
 def _wall_time(event: RawBSONDocument) -> int | None:
@@ -157,19 +165,18 @@ def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
     return {"lsid": identity, "number": int(event["txnNumber"]), "shard": shard or None}
 
 
-def _description(event: RawBSONDocument, document_key: RawBSONDocument | None) -> str | None:
-    if document_key is not None:
-        return None
-    parts = {name: event[name] for name in ("ns", *_DESCRIBING) if event.get(name) is not None}
-    if not parts:
-        return None
-    texts = {
-        name: json.loads(_json(value) or "null")
-        if isinstance(value, RawBSONDocument)
-        else str(value)
-        for name, value in parts.items()
-    }
-    return json.dumps(texts, ensure_ascii=False)
+def _description(event: RawBSONDocument) -> str:
+    data = bytes(event.raw)
+    fields = ((each.name.decode(), each) for each in elements(data, 0, len(data)))
+    told = {name: _value(data, each) for name, each in fields if name not in _TOLD}
+    return json.dumps(told, ensure_ascii=False)
+
+
+def _value(data: bytes, item: Element) -> Json:
+    try:
+        return value(data, item, relaxed=True)
+    except UnmappableValue as error:
+        return {"$unmappable": str(error)}
 
 
 def _exact_from(exact_from: Timestamp | None) -> str | None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import bson
 
+from cdc.model.change import ROW_EVENTS
 from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection, full_name
 from cdc.model.split import MIN_KEY, literal
 
-ROW_EVENTS = ["insert", "update", "replace", "delete"]
 # The events after which a name holds other content than row events told. dropDatabase is one only
 # because a stream of that database ends there: a batch has to end with it.
 CUTTING_EVENTS = ["drop", "rename", "dropDatabase"]

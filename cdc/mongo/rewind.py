@@ -14,6 +14,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
+from cdc.model.change import ROW_EVENTS
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
@@ -138,7 +139,7 @@ def keep(documents: list[bytes], scanned: dict[str, bytes]) -> int:
 
 def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
     match = {
-        "operationType": {"$in": pipeline.ROW_EVENTS},
+        "operationType": {"$in": ROW_EVENTS},
         "ns.db": split.namespace.db,
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},

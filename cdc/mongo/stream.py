@@ -31,12 +31,24 @@ from cdc.errors import TransientError
 from cdc.model import token
 from cdc.model.key import merge_key
 from cdc.model.split import StreamSplit, key_of
-from cdc.mongo.client import RAW, Member
+from cdc.mongo.client import FIELD_UNKNOWN, RAW, Member
 from cdc.mongo.retry import Progress, retrying
 
 _TOO_LARGE = 10334  # an event with its images exceeds 16 MiB
 _NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
 _NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
+# With `showExpandedEvents`, views and time series are told of as if they were collections; only
+# they have no UUID.
+_NOT_OF_VIEWS = {
+    "$match": {
+        "$nor": [
+            {
+                "operationType": {"$in": ["create", "modify", "drop"]},
+                "collectionUUID": {"$exists": False},
+            }
+        ]
+    }
+}
 _STALL_SECONDS = 600.0
 _LONGEST_WAIT_MS = 500
 _BATCH = 1000
@@ -239,20 +251,35 @@ class Cursor:
         self.operation_time = self.reached = split.after
         self._wait_ms, self._moved = 1, time.monotonic()
         self._id, self._namespace = 0, ""
+        self._is_expanded = True
         if not self.complete:
             self._open({"startAtOperationTime": split.after})
 
     def _open(self, start: dict[str, Any]) -> None:
+        """With all events of DDL, where the server has them."""
+        try:
+            reply = self._opened(start)
+        except pymongo.errors.OperationFailure as error:
+            if not self._is_expanded or error.code not in FIELD_UNKNOWN:
+                raise
+            self._is_expanded = False  # before 6.0
+            reply = self._opened(start)
+        self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
+
+    def _opened(self, start: dict[str, Any]) -> RawBSONDocument:
         split, images = self._split, self._images
         stage = {"fullDocument": images.after, **start}
         if images.expects_before:
             stage["fullDocumentBeforeChange"] = images.before
         if split.database is None:
             stage["allChangesForCluster"] = True
+        if self._is_expanded:
+            stage["showExpandedEvents"] = True
         command = {
             "aggregate": 1,
             "pipeline": [
                 {"$changeStream": stage},
+                *([_NOT_OF_VIEWS] if self._is_expanded else []),
                 *bson.decode(split.pipeline, codec_options=RAW)["pipeline"],
             ],
             # An opening reply is never progress, so nothing is gained by events in it.
@@ -260,8 +287,7 @@ class Cursor:
         }
         if split.collation is not None:
             command["collation"] = RawBSONDocument(split.collation)
-        reply = self._member.command(split.database or "admin", command)
-        self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
+        return self._member.command(split.database or "admin", command)
 
     def next_batch(self) -> list[RawBSONDocument]:
         db, _, coll = self._namespace.partition(".")
