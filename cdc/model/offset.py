@@ -20,8 +20,7 @@ but each shard tells of it at a time of its own, a little later. So a batch hold
 whole, as a read at T does.
 `position` is set where a run begins behind an event: of those after T, the ones up to there are not
 told. With `gap`, the batch that ended here has read nothing: what happened since that time is lost.
-`silent` lists the shards that do not tell of the DDL that ended the batch, because another
-does.
+`silent` lists the shards that do not tell of the DDL in the batch, because another does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
 

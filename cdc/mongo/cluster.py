@@ -32,11 +32,15 @@ from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit
 from cdc.mongo import settled
 from cdc.mongo.client import RAW, TIME_UNREADABLE, Client, Member, connect, translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
+from cdc.mongo.pipeline import CUTTING_EVENTS
 from cdc.mongo.privileges import named, of_metadata
 from cdc.mongo.scan import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
+# DDL that each shard does that has the collection, and that each does that owns some of it.
+_BY_ALL = ("create", "shardCollection", *CUTTING_EVENTS)
+_BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +143,30 @@ class Cluster:
 
     def _owned_something(self, shard: str, at: Timestamp) -> bool:
         """Whether documents of the shard may have changed at a later time."""
-        concern = {"level": "snapshot", "atClusterTime": at}
         for coll, query in (("chunks", {"shard": shard}), ("databases", {"primary": shard})):
-            find = {"find": coll, "filter": query, "limit": 1, "readConcern": concern}
-            with self._behind_the_shards(f"Asking what shard '{shard}' held", False) as session:
-                try:
-                    reply = self.client.get_database("config").command(find, session=session)
-                except pymongo.errors.OperationFailure as error:
-                    if error.code not in TIME_UNREADABLE:
-                        raise
-                    return True  # nobody knows any more
-            if reply["cursor"]["firstBatch"]:
+            found = self._metadata_at(at, coll, [{"$match": query}, {"$limit": 1}])
+            if found is None or found:
                 return True
         # Chunks keep the history of their owners for as long as that time could be read.
         owned_since = {"$elemMatch": {"shard": shard, "validAfter": {"$gt": at}}}
         return bool(self._metadata("chunks", {"history": owned_since}, limit=1))
+
+    def _metadata_at(
+        self, at: Timestamp, coll: str, stages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]] | None:
+        """As it was at a time that the shards have reached; None if nobody knows any more."""
+        concern = {"level": "snapshot", "atClusterTime": at}
+        command = {"aggregate": coll, "pipeline": stages, "cursor": {}, "readConcern": concern}
+        what = f"Reading config.{coll} as of {at}"
+        with self._behind_the_shards(what, waits=False) as session:
+            try:
+                reply = self.client.get_database("config").command(command, session=session)
+            except pymongo.errors.OperationFailure as error:
+                if error.code not in TIME_UNREADABLE:
+                    raise
+                return None
+        found: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
+        return found
 
     @contextmanager
     def _behind_the_shards(self, what: str, waits: bool = True) -> Iterator[ClientSession]:
@@ -224,9 +237,36 @@ class Cluster:
         return by_shard
 
     def tells(self, shard: str, event: RawBSONDocument) -> bool:
-        """Only the database's primary shard tells of DDL: it is the last to do what all do."""
-        found = self._metadata("databases", {"_id": event["ns"]["db"]})
-        return not found or found[0]["primary"] == shard
+        """Whether that shard is the one to tell of DDL that others may report too.
+
+        It is the primary one of the database as it was then: the last to do what all do. Of indexes
+        and options it knows only if it owned some of the collection; else the first tells that did.
+        Of a kind not known yet each shard tells: a row too many is better than none.
+        """
+        operation, at = event["operationType"], event["clusterTime"]
+        if operation not in (*_BY_ALL, *_BY_OWNERS):
+            return True
+        primary = self._then(at, "databases", [{"$match": {"_id": event["ns"]["db"]}}])
+        if not primary:
+            return True
+        tellers = {primary[0]["primary"]}
+        if operation in _BY_OWNERS:
+            of_collection = {"$match": {"uuid": event.get("collectionUUID")}}
+            found = self._then(at, "chunks", [of_collection, {"$group": {"_id": "$shard"}}])
+            owners = {owner["_id"] for owner in found}
+            tellers = tellers & owners or owners or tellers
+        return bool(shard == min(tellers))
+
+    def _then(self, at: Timestamp, coll: str, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Metadata as of a time, or the newest if nobody knows any more."""
+        found = self._metadata_at(at, coll, stages)
+        if found is None:
+            with self._behind_the_shards(f"Reading config.{coll}") as session:
+                asked = _metadata_of(self.client)[coll].aggregate(
+                    stages, session=session, maxTimeMS=self.timeout_ms
+                )
+                found = list(asked)
+        return found
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """At most `most` adjacent ranges, none of them larger than `split_bytes` on any shard."""

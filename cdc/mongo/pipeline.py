@@ -6,7 +6,7 @@ the oplog itself. `$expr` (regular expressions, key bounds) is evaluated on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import bson
@@ -36,6 +36,15 @@ def pipeline(conditions: list[Condition], project: dict[str, Any] | None = None)
 def cutting(selection: Selection) -> Condition:
     """DDL events that end a batch."""
     return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _concerned(selection)]}
+
+
+def cuts(event: Mapping[str, Any]) -> bool:
+    return event["operationType"] in CUTTING_EVENTS
+
+
+def ends_batch(event: Mapping[str, Any]) -> bool:
+    """Whether a batch cannot hold an event that its survey asked for; all other DDL it can."""
+    return cuts(event) or event["operationType"] in ROW_EVENTS
 
 
 def not_rows(selection: Selection) -> Condition:

@@ -14,7 +14,7 @@ a batch replayed days later reads the same rows. The order of the questions matt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
+from cdc.mongo.tellers import Told, told_once
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
@@ -63,10 +64,12 @@ class _Intent(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the survey of a batch's time found first, by shard: DDL, or (none) a row event."""
+    """What the survey of a batch's time found. `time`: of the first event that the batch cannot
+    hold, a row event or, with `ddl`, one that cuts it; `others`: DDL that cuts nothing."""
 
-    time: Timestamp
-    ddl: dict[str, RawBSONDocument]
+    time: Timestamp | None = None
+    ddl: tuple[Told, ...] = ()
+    others: tuple[Told, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,12 +198,13 @@ class Planner:
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
         for intent in intents:
-            conditions = [pipeline.cutting(before), *intent.unless]
+            conditions = [pipeline.not_rows(before), *intent.unless]
             found = self._survey(both, start, edge, conditions)
-            if found is None:
-                return intent.end
-            if found.ddl:
-                return self._cut_at(found, start, before)
+            end = intent.end
+            if found.time is not None and found.ddl:
+                end = self._cut_at(found.time, found.ddl, start, before)
+            if found.time is None or found.ddl:
+                return told_once(self.source, start, end, found.ddl + found.others)
         raise AssertionError("nothing but DDL forbids to let time pass")
 
     def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
@@ -219,7 +223,7 @@ class Planner:
             found, only = listed.find(copying.namespace), Selection.of([copying.namespace])
             if found is None or (found.uuid, found.shard) == (copying.uuid, copying.shard):
                 continue
-            if self._survey(only, start, edge, [pipeline.cutting(only)]) is None:
+            if self._survey(only, start, edge, [pipeline.cutting(only)]).time is None:
                 void.add(copying.namespace)
         for namespace in void:
             _log.warning("%s was replaced without an event: copying it again", namespace)
@@ -273,46 +277,46 @@ class Planner:
         start: Offset,
         edge: Timestamp,
         conditions: list[pipeline.Condition],
-    ) -> _Found | None:
-        """The first event in (start, edge] that meets one of the conditions."""
+    ) -> _Found:
+        """The events in (start, edge] that meet one of the conditions, up to the first that the
+        batch cannot hold."""
         if edge <= start.time:
-            return None
-        slim = {"ns": 1, "to": 1, "operationType": 1, "clusterTime": 1}
+            return _Found()
+        slim = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
         stages = pipeline.pipeline(conditions, slim)
         reach = replace(start, time=edge, late=self._late_at(edge))
-        firsts = {
-            shard: self._first(span(start, reach, shard, selection, stages))
+        told = [
+            (shard, event)
             for shard in self.source.shards
-        }
-        events = {shard: event for shard, event in firsts.items() if event is not None}
-        if not events:
-            return None
-        time = min(event["clusterTime"] for event in events.values())
-        ddl = {
-            shard: event
-            for shard, event in events.items()
-            if event["clusterTime"] == time and event["operationType"] in pipeline.CUTTING_EVENTS
-        }
-        return _Found(time, ddl)
+            for event in self._up_to_the_first(span(start, reach, shard, selection, stages))
+        ]
+        time = min((e["clusterTime"] for _, e in told if pipeline.ends_batch(e)), default=None)
+        ddl = [(s, e) for s, e in told if e["clusterTime"] == time and pipeline.cuts(e)]
+        others = [(s, e) for s, e in told if not pipeline.ends_batch(e)]
+        return _Found(time, tuple(ddl), tuple(others))
 
-    def _first(self, split: StreamSplit) -> RawBSONDocument | None:
+    def _up_to_the_first(self, split: StreamSplit) -> Iterator[RawBSONDocument]:
         opener = partial(self.open_member, split.shard)
-        read = stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds)
-        return next((events[0].raw for events in read), None)
+        for events in stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds):
+            for event in events:
+                yield event.raw
+                if pipeline.ends_batch(event.raw):
+                    return
 
     def _late_at(self, time: Timestamp) -> Times:
         if time not in self._late:
             self._late = {time: self.source.late(time)}
         return self._late[time]
 
-    def _cut_at(self, found: _Found, start: Offset, selection: Selection) -> Offset:
-        replaced = replaced_by(list(found.ddl.values()), selection)
-        silent = tuple(s for s, event in found.ddl.items() if not self.source.tells(s, event))
-        if len(silent) == len(found.ddl):
+    def _cut_at(
+        self, time: Timestamp, ddl: tuple[Told, ...], start: Offset, selection: Selection
+    ) -> Offset:
+        replaced = replaced_by([event for _, event in ddl], selection)
+        if not any(self.source.tells(shard, event) for shard, event in ddl):
             # Another shard tells, or will; or none: what moved with its database is dropped where
             # it was, and inserted elsewhere without an event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
-        return replace(advance(start, found.time, replaced=replaced), silent=silent)
+        return advance(start, time, replaced=replaced)
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""

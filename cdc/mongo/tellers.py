@@ -1,0 +1,45 @@
+"""DDL that several shards report is told by one of them.
+
+A split cannot know what other shards report, or have reported in an earlier batch. So when a
+batch is planned, it is decided for each shard whether it tells of all DDL of that time or of none,
+and the offset keeps the decision: a replay tells the same, whoever is the primary shard by then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.model import timestamp
+from cdc.model.offset import Offset, advance
+from cdc.mongo.cluster import Source
+
+Told = tuple[str, RawBSONDocument]  # an event of DDL, and the shard that reports it
+
+
+def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Told]) -> Offset:
+    """The end of a batch with the shards that are silent in it; or the end of a shorter one, if a
+    shard has to tell of some and not of all: the primary shards of two databases may differ.
+
+    `reported`: at least all DDL of the batch.
+    """
+    tells: dict[str, bool] = {}
+    inside = [told for told in reported if _time(told) <= end.time]
+    for time, at_once in itertools.groupby(sorted(inside, key=_time), _time):
+        now: dict[str, bool] = {}
+        for shard, event in at_once:
+            now[shard] = source.tells(shard, event) or now.get(shard, False)
+        if any(tells.get(shard, is_told) != is_told for shard, is_told in now.items()):
+            end = advance(start, timestamp.before(time))
+            break
+        tells |= now
+    return replace(end, silent=tuple(shard for shard, is_told in tells.items() if not is_told))
+
+
+def _time(told: Told) -> Timestamp:
+    time: Timestamp = told[1]["clusterTime"]
+    return time
