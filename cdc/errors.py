@@ -57,6 +57,10 @@ class ImagesMissing(UnsuitableSource):
     """`images = required`, and a collection does not record pre- and post-images."""
 
 
+class ContentReplaced(CdcError):
+    """`on.replaced = fail`, and a collection holds content that no row event told of."""
+
+
 class ForeignOffset(CdcError):
     """A checkpoint that this version, source or selection of collections cannot continue from."""
 

@@ -74,6 +74,15 @@ OPTIONS = (
         choices=("auto", "required", "when_available", "update_lookup", "off"),
     ),
     Option(
+        "on.replaced",
+        str,
+        "resync",
+        "When a collection's content is replaced without row events (`$out`, a rename onto it,"
+        " convertToCapped; resharded in the midst of its copy): `resync` copies it anew, `fail`"
+        " ends the run.",
+        choices=("resync", "fail"),
+    ),
+    Option(
         "document.format",
         str,
         "variant",

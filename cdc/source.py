@@ -296,6 +296,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options["retry.seconds"],
                 copies=options["mode"] in ("initial", "snapshot"),
                 on_history_lost=options["on.history.lost"],
+                on_replaced=options["on.replaced"],
             )
         return self._known_planner
 

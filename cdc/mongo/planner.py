@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.errors import HistoryLost, TransientError
+from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
 from cdc.model.offset import (
     Copying,
@@ -32,6 +32,7 @@ from cdc.model.offset import (
     Times,
     advance,
     begin_again,
+    begun_again,
     reselect,
 )
 from cdc.model.selection import Namespace, Selection
@@ -77,7 +78,9 @@ class Planner:
     """Plans the batches of one query. What it remembers only saves asking twice.
 
     `selection` is what is to be captured; an offset says what was up to it. With `copies` False, a
-    collection that only the newer selection names is captured from its next change on.
+    collection that only the newer selection names is captured from its next change on. With
+    `on_replaced` "fail", content that no row event told of is a ContentReplaced before any of it is
+    planned.
     """
 
     source: Source
@@ -89,6 +92,7 @@ class Planner:
     retry_seconds: float
     copies: bool = True
     on_history_lost: str = "fail"
+    on_replaced: str = "resync"
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
     _late: dict[Timestamp, Times] = field(default_factory=dict)
     _slicer: Slicer = field(default_factory=Slicer)
@@ -226,6 +230,7 @@ class Planner:
             if self._survey(only, start, edge, [pipeline.cutting(only)]).time is None:
                 void.add(copying.namespace)
         for namespace in void:
+            self._require_resyncs(namespace, "no event tells how (it was resharded, or moved)")
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return frozenset(void)
 
@@ -312,11 +317,22 @@ class Planner:
         self, time: Timestamp, ddl: tuple[Told, ...], start: Offset, selection: Selection
     ) -> Offset:
         replaced = replaced_by([event for _, event in ddl], selection)
+        for namespace in begun_again(start, advance(start, time, replaced=replaced)):
+            names = (e["ns"] for _, e in ddl if e.get("to") and _named(e["to"]) == namespace)
+            whence = " and ".join({str(_named(name)) for name in names})
+            self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {whence}")
         if not any(self.source.tells(shard, event) for shard, event in ddl):
             # Another shard tells, or will; or none: what moved with its database is dropped where
             # it was, and inserted elsewhere without an event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
         return advance(start, time, replaced=replaced)
+
+    def _require_resyncs(self, namespace: Namespace, how: str) -> None:
+        if self.on_replaced == "fail" and self.selection.matches(namespace):
+            raise ContentReplaced(
+                f"The content of {namespace} was replaced without row events: {how}.",
+                "Set on.replaced = resync to have it copied anew, or take it out of 'collections'.",
+            )
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
@@ -360,5 +376,9 @@ def replaced_by(events: list[RawBSONDocument], selection: Selection) -> Replaced
 def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozenset[Namespace]:
     if value is None or "coll" not in value:
         return frozenset()
-    namespace = Namespace(value["db"], value["coll"])
+    namespace = _named(value)
     return frozenset({namespace} if selection.matches(namespace) else ())
+
+
+def _named(value: RawBSONDocument) -> Namespace:
+    return Namespace(value["db"], value["coll"])

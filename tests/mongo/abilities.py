@@ -18,12 +18,13 @@ Client = MongoClient[dict[str, Any]]
 @dataclass(frozen=True)
 class Abilities:
     """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0, and since
-    then a find names the incarnation that it means by `collectionUUID`."""
+    then a find names the incarnation that it means by `collectionUUID` and all DDL is told of."""
 
     before_images: bool
     after_images: bool
     reads_at_a_time: bool
     names_the_incarnation: bool
+    tells_all_ddl: bool
 
     def exact(self, op: str) -> bool:
         """Whether an event's row of this kind is exact, in a collection that records images."""
@@ -51,6 +52,7 @@ def abilities(client: Client) -> Abilities:
                 database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
             ),
             names_the_incarnation=takes(database, find="none", collectionUUID=Binary(bytes(16), 4)),
+            tells_all_ddl=takes(database, **_stream(showExpandedEvents=True)),
         )
         _known.append(can)
     return _known[0]

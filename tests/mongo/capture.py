@@ -136,6 +136,7 @@ class Capture:
             self.options["retry.seconds"],
             copies=start.copies,
             on_history_lost=self.options["on.history.lost"],
+            on_replaced=self.options["on.replaced"],
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges

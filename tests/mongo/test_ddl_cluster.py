@@ -1,0 +1,194 @@
+"""DDL of a cluster: what each shard reports is one row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdc.model.change import Change
+from tests.mongo.capture import Capture, Document, contents
+from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, Cluster
+
+_numbers = itertools.count(1)
+ROWS = ("read", "insert", "update", "replace", "delete")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def db(cluster: Cluster) -> str:
+    name = f"ddl{next(_numbers)}"
+    cluster.create_database(name)
+    return name
+
+
+def capture(cluster: Cluster, *names: str, **settings: Any) -> Capture:
+    return Capture(cluster.config.uri, ",".join(names), shards_direct="true", **settings)
+
+
+def coordinated(cluster: Cluster, db: str, command: Document) -> None:
+    """A command that a router leaves to the primary shard of the database."""
+    found = cluster.metadata["databases"].find_one({"_id": db})
+    versioned = {**command, "databaseVersion": found["version"], **MAJORITY}
+    cluster.clients[found["primary"]][db].command(versioned)
+
+
+def index_on(cluster: Cluster, db: str, coll: str, *shards: str) -> None:
+    """What a router sends to the shards that own some of the collection."""
+    command = {"createIndexes": coll, "indexes": [{"key": {"x": 1}, "name": "x"}]}
+    for shard in shards:
+        cluster.run(shard, db, command)
+
+
+def ddl(pipeline: Capture) -> list[tuple[str, str | None]]:
+    told = sorted((row for row in pipeline.rows if row.op not in ROWS), key=lambda r: r.position)
+    return [(row.op, row.coll) for row in told]
+
+
+def both_shards_change(cluster: Cluster, db: str) -> None:
+    """Every kind of DDL on a collection of which both shards own a half."""
+    cluster.shard_collection(db, "o", {"k": 1})
+    cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
+    index_on(cluster, db, "o", "s1", "s2")
+    coordinated(cluster, db, {"_shardsvrDropIndexes": "o", "index": "x"})
+    coordinated(cluster, db, {"_shardsvrCollMod": "o", "validator": {"k": {"$gte": 0}}})
+    coordinated(cluster, db, {"_shardsvrRenameCollection": "o", "to": f"{db}.p"})
+    cluster.drop_collection(db, "p")
+
+
+EXPECTED = [
+    ("create", "o"),
+    ("createIndexes", "o"),
+    ("shardCollection", "o"),
+    ("createIndexes", "o"),
+    ("dropIndexes", "o"),
+    ("modify", "o"),
+    ("rename", "o"),
+    ("drop", "p"),
+]
+
+
+@pytest.mark.parametrize("followed", ["from the oplog", "step by step"])
+def test_ddl_that_both_shards_report_is_one_row_each(
+    cluster: Cluster, db: str, followed: str
+) -> None:
+    """Guards: a collection appears on a shard with its first chunk, which is nobody's doing."""
+    pipeline = capture(cluster, f"{db}.[op]", mode="latest")
+    if followed == "from the oplog":
+        both_shards_change(cluster, db)
+    else:
+        stepwise(cluster, db, pipeline)
+    pipeline.run()
+    assert ddl(pipeline) == EXPECTED
+    assert not pipeline.namespaces_copied
+
+
+def stepwise(cluster: Cluster, db: str, pipeline: Capture) -> None:
+    """Reads whatever there is between what one shard does and the other."""
+    cluster.shard_collection(db, "o", {"k": 1})
+    cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
+    for shard in ("s2", "s1"):
+        index_on(cluster, db, "o", shard)
+        pipeline.run()
+    coordinated(cluster, db, {"_shardsvrDropIndexes": "o", "index": "x"})
+    coordinated(cluster, db, {"_shardsvrCollMod": "o", "validator": {"k": {"$gte": 0}}})
+    pipeline.run()
+    coordinated(cluster, db, {"_shardsvrRenameCollection": "o", "to": f"{db}.p"})
+    cluster.drop_collection(db, "p")
+
+
+def test_ddl_of_a_collection_that_the_primary_shard_owns_nothing_of_is_told(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: the primary shard is not asked to make indexes on what it does not own."""
+    cluster.shard_collection(db, "o", {"k": 1})
+    cluster.move(db, "o", {"k": LOWEST}, "s2")
+    pipeline = capture(cluster, f"{db}.o", mode="latest")
+    index_on(cluster, db, "o", "s2")
+    coordinated(cluster, db, {"_shardsvrDropIndexes": "o", "index": "x"})
+    coordinated(cluster, db, {"_shardsvrCollMod": "o", "validator": {"k": {"$gte": 0}}})
+    cluster.drop_collection(db, "o")
+    pipeline.run()
+    expected = ["createIndexes", "dropIndexes", "modify", "drop"]
+    assert ddl(pipeline) == [(op, "o") for op in expected]
+
+
+def test_databases_with_different_primary_shards_are_told_by_each_its_own(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: a shard is silent for one and not for the other, so no batch holds both."""
+    other = f"{db}_other"
+    cluster.create_database(other, "s2")
+    for name in (db, other):
+        cluster.shard_collection(name, "o", {"k": 1})
+        cluster.move(name, "o", {"k": LOWEST}, "s1", {"k": 5})
+        cluster.move(name, "o", {"k": 5}, "s2", {"k": HIGHEST})
+    pipeline = capture(cluster, f"{db}.o", f"{other}.o", mode="latest")
+    for name in (db, other, db):
+        index_on(cluster, name, "o", "s1", "s2")
+        coordinated(cluster, name, {"_shardsvrDropIndexes": "o", "index": "x"})
+        pair = {"k": 1}
+        cluster.run("s1", name, {"insert": "o", "documents": [pair]})
+    pipeline.run()
+    each = ("createIndexes", "dropIndexes", "insert")
+    told = Counter((row.db, row.op) for row in pipeline.rows)
+    assert told == Counter((name, op) for name in (db, other, db) for op in each)
+    assert_replayed_alike(pipeline)
+
+
+def assert_replayed_alike(pipeline: Capture) -> None:
+    """Guards: who tells is in the offset, and not asked again."""
+    for batch in list(pipeline.batches):
+        splits = pipeline.planner.splits(batch.start, batch.end, control=False)
+        rows = [row for split in splits for row in pipeline.rows_of(split)]
+        assert changes(rows) == changes(batch.rows)
+
+
+def changes(rows: list[Change]) -> list[Change]:
+    """Without what was copied: it may be gone."""
+    return sorted((row for row in rows if row.op != "read"), key=lambda row: row.position)
+
+
+def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_time(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: that it moves is no DDL of its collections, though shards report some."""
+    cluster.shard_collection(db, "o", {"k": 1})
+    cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
+    plain = cluster.clients["s1"][db]["plain"]
+    plain.insert_one({"_id": 1})
+    pipeline = capture(cluster, f"{db}.plain", f"{db}.o", f"{db}.q", mode="latest")
+    plain.create_index("x")
+    cluster.move_primary(db, "s2")
+    cluster.clients["s2"][db]["plain"].create_index("y")
+    pipeline.run()
+    assert ddl(pipeline) == [("createIndexes", "plain"), ("createIndexes", "plain")]
+    held, there = pipeline.replayed(plain), contents(cluster.clients["s2"][db]["plain"])
+    assert held == there
+    coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
+    cluster.create_database(db, "s1")
+    cluster.clients["s1"][db]["q"].insert_one({})
+    pipeline.run()
+    expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
+    assert Counter(ddl(pipeline)[2:]) == Counter(expected)
+    assert_replayed_alike(pipeline)
+
+
+def test_a_description_names_the_incarnation_and_what_was_done(cluster: Cluster, db: str) -> None:
+    pipeline = capture(cluster, f"{db}.o", mode="latest")
+    cluster.shard_collection(db, "o", {"k": "hashed"})
+    pipeline.run()
+    sharded = next(row for row in pipeline.rows if row.op == "shardCollection")
+    described = json.loads(sharded.description or "")
+    assert described["ns"] == {"db": db, "coll": "o"}
+    assert described["operationDescription"] == {"shardKey": {"k": "hashed"}}
+    assert described["collectionUUID"]
