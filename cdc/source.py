@@ -43,9 +43,10 @@ from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
 from cdc.mongo.slices import Limits
-from cdc.mongo.splits import below_splits, snapshot_splits, window_splits
+from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
 from cdc.mongo.watch import Watch
+from cdc.mongo.window import window_splits
 from cdc.task import record_batches, source_of
 
 _log = logging.getLogger(__name__)
@@ -168,7 +169,9 @@ class WindowReader(DataSourceReader):
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not reached(source, until):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
-        return [Partition(split) for split in window_splits(source, selection, after, until)]
+        patience = float(self._options["retry.seconds"])
+        found = window_splits(source, selection, after, until, patience)
+        return [Partition(split) for split in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=False)

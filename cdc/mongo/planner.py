@@ -43,7 +43,7 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
-from cdc.mongo.tellers import Told, told_once
+from cdc.mongo.tellers import SLIM, Told, told_once
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
@@ -287,8 +287,7 @@ class Planner:
         batch cannot hold."""
         if edge <= start.time:
             return _Found()
-        slim = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
-        stages = pipeline.pipeline(conditions, slim)
+        stages = pipeline.pipeline(conditions, SLIM)
         reach = replace(start, time=edge, late=self._late_at(edge))
         told = [
             (shard, event)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bson.timestamp import Timestamp
 
-from cdc.model.offset import Offset, Scan, begun_again, streaming
+from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.mongo import pipeline
@@ -90,18 +90,6 @@ def snapshot_splits(
             Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes)
         )
     ]
-
-
-def window_splits(
-    source: Source, selection: Selection, after: Timestamp, until: Timestamp
-) -> list[StreamSplit]:
-    """All changes of the selected collections after one time and up to another, which has to be
-    behind no live edge. Windows that adjoin hold each change once."""
-    if until <= after:
-        return []
-    start = replace(streaming(after, source.name, selection.text), late=source.late(after))
-    end = replace(start, time=until, late=source.late(until), shards=source.shards)
-    return stream_splits(start, end)
 
 
 def below_splits(found: Listing, below: bytes, at: Timestamp) -> list[SnapshotSplit]:

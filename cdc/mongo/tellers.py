@@ -19,6 +19,8 @@ from cdc.model.offset import Offset, advance
 from cdc.mongo.cluster import Source
 
 Told = tuple[str, RawBSONDocument]  # an event of DDL, and the shard that reports it
+# What has to be known of an event.
+SLIM = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
 
 
 def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Told]) -> Offset:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from cdc.model import timestamp
 from cdc.model.change import Change
 from tests.mongo.capture import Capture, Document, contents
 from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, Cluster
+from tests.mongo.test_window import window
 
 _numbers = itertools.count(1)
 ROWS = ("read", "insert", "update", "replace", "delete")
@@ -133,6 +135,7 @@ def test_databases_with_different_primary_shards_are_told_by_each_its_own(
         cluster.move(name, "o", {"k": LOWEST}, "s1", {"k": 5})
         cluster.move(name, "o", {"k": 5}, "s2", {"k": HIGHEST})
     pipeline = capture(cluster, f"{db}.o", f"{other}.o", mode="latest")
+    since = pipeline.offset.time
     for name in (db, other, db):
         index_on(cluster, name, "o", "s1", "s2")
         coordinated(cluster, name, {"_shardsvrDropIndexes": "o", "index": "x"})
@@ -143,6 +146,10 @@ def test_databases_with_different_primary_shards_are_told_by_each_its_own(
     told = Counter((row.db, row.op) for row in pipeline.rows)
     assert told == Counter((name, op) for name in (db, other, db) for op in each)
     assert_replayed_alike(pipeline)
+    bounds = {"from_": timestamp.after(since), "to": timestamp.after(pipeline.offset.time)}
+    captured = {"uri": cluster.config.uri, "collections": f"{db}.o,{other}.o"}
+    rows = window(**captured, **bounds, shards_direct="true")
+    assert rows == changes(pipeline.rows)
 
 
 def assert_replayed_alike(pipeline: Capture) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from cdc import source
 from cdc.model.offset import Offset
+from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, failing, filled, until
 
 Begin = Callable[..., Capture]
@@ -73,6 +74,18 @@ def test_a_change_makes_a_batch_at_once(
         if not changes.asks():
             return
     raise AssertionError("what has been told is told again")
+
+
+def test_ddl_makes_a_batch_where_the_server_tells_of_it_and_that_of_a_view_makes_none(
+    reader: Callable[..., Reader], database: Database[Document]
+) -> None:
+    changes = reader(heartbeat_interval="1000")
+    assert not changes.asks()
+    database.create_collection("v", viewOn="a", pipeline=[])
+    database.v.drop()
+    assert not changes.asks()
+    database.a.create_index("n")
+    assert changes.asks() == abilities(database.client).tells_all_ddl
 
 
 def test_what_came_while_a_batch_was_written_makes_the_next_one(
