@@ -6,8 +6,9 @@ a batch replayed days later reads the same rows. The order of the questions matt
 1. list the collections, and cut the next ranges of the one whose turn it is;
 2. take the live edge, at or after the listing and in its term: what was listed can then not be
    rolled back;
-3. survey (start, edge] for DDL of selected collections. A batch ends at the first such event, and
-   then scans nothing: the events before it belong to the old content. When the batch would declare
+3. survey (start, edge] for DDL of selected collections. A batch ends at the first that replaces or
+   removes content, and then scans nothing: the events before it belong to the old content; of other
+   DDL it is found out which shard tells of it. When the batch would declare
    names done, an event of one that nobody scans postpones the scan: it was born after the listing.
 """
 
@@ -230,7 +231,7 @@ class Planner:
             if self._survey(only, start, edge, [pipeline.cutting(only)]).time is None:
                 void.add(copying.namespace)
         for namespace in void:
-            self._require_resyncs(namespace, "no event tells how (it was resharded, or moved)")
+            self._require_resyncs(namespace, "resharded, or moved to another shard")
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return frozenset(void)
 

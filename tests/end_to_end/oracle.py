@@ -194,11 +194,12 @@ def violations(
     if not frontier:
         return []
     changelog = _rows(spark, config.changelog.path(namespace), batch)
+    of_documents = [row for row in changelog if row["key"] is not None]
     mirrored = _rows(spark, config.mirror.path(namespace), batch)
     return [
         *_doubled(changelog),
-        *_broken_paths(changelog),
-        *_missing_or_invented(changelog, truth.story(namespace), namespace, frontier),
+        *_broken_paths(of_documents),
+        *_missing_or_invented(of_documents, truth.story(namespace), namespace, frontier),
         *_wrong_mirror(mirrored, truth, namespace, frontier[-1]),
     ]
 

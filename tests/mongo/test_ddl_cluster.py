@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cdc.errors import ContentReplaced
 from cdc.model import timestamp
 from cdc.model.change import Change
 from tests.mongo.capture import Capture, Document, contents
@@ -188,6 +189,38 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
     assert Counter(ddl(pipeline)[2:]) == Counter(expected)
     assert_replayed_alike(pipeline)
+
+
+def test_with_on_replaced_fail_a_collection_resharded_in_the_midst_of_its_copy_ends_the_run(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: no event tells of it; a copy that is complete is not harmed by it."""
+    cluster.fill(db, "o")
+    done, half = (capture(cluster, f"{db}.o", on_replaced="fail") for _ in range(2))
+    done.run()
+    cluster.run("s1", db, {"insert": "o", "documents": [{"_id": -1, "k": -1}]})
+    done.run()
+    half.batch()
+    cluster.reshard(db, "o", {"_id": 1})
+    with pytest.raises(ContentReplaced, match=rf"{db}\.o was replaced .*resharded"):
+        half.run()
+    done.run()
+    again = half.restarted(f"{db}.o", shards_direct="true")
+    again.run()
+    assert len(again.replayed(cluster.clients["s1"][db]["o"])) == 101
+
+
+def test_with_on_replaced_fail_a_drop_that_one_shard_reports_first_is_no_reason_to_end(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: until the primary shard tells, it could be a collection that has moved."""
+    cluster.shard_collection(db, "o", {"k": 1})
+    cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
+    pipeline = capture(cluster, f"{db}.o", on_replaced="fail")
+    pipeline.run()
+    cluster.drop_collection(db, "o")
+    pipeline.run()
+    assert ddl(pipeline) == [("drop", "o")]
 
 
 def test_a_description_names_the_incarnation_and_what_was_done(cluster: Cluster, db: str) -> None:

@@ -208,6 +208,23 @@ def test_a_rename_is_told_at_both_names_and_a_dropped_database_everywhere_in_it(
     assert ops(spark, tmp_path / "club/members/changelog") == [("insert", "m")]
 
 
+def test_ddl_of_a_kind_not_known_yet_is_kept_and_makes_no_mirror(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: also one that tells of no collection, or of a target."""
+    target = sink(tmp_path)
+    to = {"to": {"db": "shop", "coll": "zebras"}}
+    frobnicated = change("frobnicate", None, time=1, description=to)
+    target.write_batch(batch(spark, [frobnicated], until=1), 0)
+    insert = change("insert", "a", {}, time=2)
+    moved = change("movePrimary", None, time=3, ns=("shop", None), description={"to": "s2"})
+    target.write_batch(batch(spark, [insert, moved], until=3), 1)
+    expected = [("frobnicate", None), ("insert", "a"), ("movePrimary", None)]
+    assert ops(spark, tmp_path / LOG) == expected
+    assert content(spark, tmp_path / "shop/orders/mirror") == {"a": {}}
+    assert not (tmp_path / "shop/zebras").exists()
+
+
 def test_a_batch_without_a_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     rows = batch(spark, [change("insert", "a", {}, time=3)], until=5).where("op <> 'watermark'")
     with pytest.raises(BadOption):
