@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from cdc.errors import ContentReplaced
 from cdc.model import timestamp
 from cdc.model.change import Change
+from cdc.mongo.pipeline import CUTTING_EVENTS
+from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Document, contents
-from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, Cluster
+from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, NO_SUCH_COMMAND, Cluster
 from tests.mongo.test_window import window
 
 _numbers = itertools.count(1)
+SCATTERED = {"_shardsvrDropIndexes": "dropIndexes", "_shardsvrCollMod": "collMod"}
 ROWS = ("read", "insert", "update", "replace", "delete")
 
 
@@ -39,10 +43,19 @@ def capture(cluster: Cluster, *names: str, **settings: Any) -> Capture:
 
 
 def coordinated(cluster: Cluster, db: str, command: Document) -> None:
-    """A command that a router leaves to the primary shard of the database."""
+    """A command that a router leaves to the primary shard of the database; that of 5.0 sends some
+    to each shard that owns some of the collection."""
     found = cluster.metadata["databases"].find_one({"_id": db})
     versioned = {**command, "databaseVersion": found["version"], **MAJORITY}
-    cluster.clients[found["primary"]][db].command(versioned)
+    try:
+        cluster.clients[found["primary"]][db].command(versioned)
+    except OperationFailure as error:
+        if error.code != NO_SUCH_COMMAND:
+            raise
+        name, coll = next(iter(command.items()))
+        scattered = {SCATTERED[name]: coll, **dict(list(command.items())[1:])}
+        for shard in sorted({chunk["shard"] for chunk in cluster.chunks(db, coll)}):
+            cluster.run(shard, db, scattered)
 
 
 def index_on(cluster: Cluster, db: str, coll: str, *shards: str) -> None:
@@ -55,6 +68,12 @@ def index_on(cluster: Cluster, db: str, coll: str, *shards: str) -> None:
 def ddl(pipeline: Capture) -> list[tuple[str, str | None]]:
     told = sorted((row for row in pipeline.rows if row.op not in ROWS), key=lambda r: r.position)
     return [(row.op, row.coll) for row in told]
+
+
+def told_by(cluster: Cluster, *expected: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """What of it the servers tell: before 6.0 only what empties a collection."""
+    can = abilities(cluster.clients["s1"])
+    return [each for each in expected if can.tells_all_ddl or each[0] in CUTTING_EVENTS]
 
 
 def both_shards_change(cluster: Cluster, db: str) -> None:
@@ -91,7 +110,7 @@ def test_ddl_that_both_shards_report_is_one_row_each(
     else:
         stepwise(cluster, db, pipeline)
     pipeline.run()
-    assert ddl(pipeline) == EXPECTED
+    assert ddl(pipeline) == told_by(cluster, *EXPECTED)
     assert not pipeline.namespaces_copied
 
 
@@ -121,8 +140,8 @@ def test_ddl_of_a_collection_that_the_primary_shard_owns_nothing_of_is_told(
     coordinated(cluster, db, {"_shardsvrCollMod": "o", "validator": {"k": {"$gte": 0}}})
     cluster.drop_collection(db, "o")
     pipeline.run()
-    expected = ["createIndexes", "dropIndexes", "modify", "drop"]
-    assert ddl(pipeline) == [(op, "o") for op in expected]
+    expected = [(op, "o") for op in ("createIndexes", "dropIndexes", "modify", "drop")]
+    assert ddl(pipeline) == told_by(cluster, *expected)
 
 
 def test_databases_with_different_primary_shards_are_told_by_each_its_own(
@@ -143,9 +162,9 @@ def test_databases_with_different_primary_shards_are_told_by_each_its_own(
         pair = {"k": 1}
         cluster.run("s1", name, {"insert": "o", "documents": [pair]})
     pipeline.run()
-    each = ("createIndexes", "dropIndexes", "insert")
+    indexes = [op for op, _ in told_by(cluster, ("createIndexes", "o"), ("dropIndexes", "o"))]
     told = Counter((row.db, row.op) for row in pipeline.rows)
-    assert told == Counter((name, op) for name in (db, other, db) for op in each)
+    assert told == Counter((name, op) for name in (db, other, db) for op in (*indexes, "insert"))
     assert_replayed_alike(pipeline)
     bounds = {"from_": timestamp.after(since), "to": timestamp.after(pipeline.offset.time)}
     captured = {"uri": cluster.config.uri, "collections": f"{db}.o,{other}.o"}
@@ -179,7 +198,8 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     cluster.move_primary(db, "s2")
     cluster.clients["s2"][db]["plain"].create_index("y")
     pipeline.run()
-    assert ddl(pipeline) == [("createIndexes", "plain"), ("createIndexes", "plain")]
+    indexes = told_by(cluster, ("createIndexes", "plain"), ("createIndexes", "plain"))
+    assert ddl(pipeline) == indexes
     held, there = pipeline.replayed(plain), contents(cluster.clients["s2"][db]["plain"])
     assert held == there
     coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
@@ -187,7 +207,7 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     cluster.clients["s1"][db]["q"].insert_one({})
     pipeline.run()
     expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
-    assert Counter(ddl(pipeline)[2:]) == Counter(expected)
+    assert Counter(ddl(pipeline)[len(indexes) :]) == Counter(told_by(cluster, *expected))
     assert_replayed_alike(pipeline)
 
 
@@ -227,8 +247,11 @@ def test_a_description_names_the_incarnation_and_what_was_done(cluster: Cluster,
     pipeline = capture(cluster, f"{db}.o", mode="latest")
     cluster.shard_collection(db, "o", {"k": "hashed"})
     pipeline.run()
-    sharded = next(row for row in pipeline.rows if row.op == "shardCollection")
-    described = json.loads(sharded.description or "")
-    assert described["ns"] == {"db": db, "coll": "o"}
-    assert described["operationDescription"] == {"shardKey": {"k": "hashed"}}
-    assert described["collectionUUID"]
+    cluster.drop_collection(db, "o")
+    pipeline.run()
+    described = {row.op: json.loads(row.description or "") for row in pipeline.rows}
+    assert {op: told["ns"] for op, told in described.items()}["drop"] == {"db": db, "coll": "o"}
+    if told_by(cluster, ("shardCollection", "o")):
+        sharded = described["shardCollection"]
+        assert sharded["operationDescription"] == {"shardKey": {"k": "hashed"}}
+        assert sharded["collectionUUID"] == described["drop"]["collectionUUID"]
