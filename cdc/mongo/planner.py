@@ -205,11 +205,11 @@ class Planner:
         for intent in intents:
             conditions = [pipeline.not_rows(before), *intent.unless]
             found = self._survey(both, start, edge, conditions)
-            end = intent.end
-            if found.time is not None and found.ddl:
-                end = self._cut_at(found.time, found.ddl, start, before)
-            if found.time is None or found.ddl:
-                return told_once(self.source, start, end, found.ddl + found.others)
+            if found.time is not None and not found.ddl:
+                continue
+            end = intent.end if found.time is None else advance(start, found.time)
+            end = told_once(self.source, start, end, found.ddl + found.others)
+            return end if end.time != found.time else self._cut_at(end, found.ddl, start, before)
         raise AssertionError("nothing but DDL forbids to let time pass")
 
     def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
@@ -314,18 +314,18 @@ class Planner:
         return self._late[time]
 
     def _cut_at(
-        self, time: Timestamp, ddl: tuple[Told, ...], start: Offset, selection: Selection
+        self, end: Offset, ddl: tuple[Told, ...], start: Offset, selection: Selection
     ) -> Offset:
-        replaced = replaced_by([event for _, event in ddl], selection)
+        time, replaced = end.time, replaced_by([event for _, event in ddl], selection)
         for namespace in begun_again(start, advance(start, time, replaced=replaced)):
             names = (e["ns"] for _, e in ddl if e.get("to") and _named(e["to"]) == namespace)
             whence = " and ".join({str(_named(name)) for name in names})
             self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {whence}")
-        if not any(self.source.tells(shard, event) for shard, event in ddl):
+        if all(shard in end.silent for shard, _ in ddl):
             # Another shard tells, or will; or none: what moved with its database is dropped where
             # it was, and inserted elsewhere without an event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
-        return advance(start, time, replaced=replaced)
+        return replace(advance(start, time, replaced=replaced), silent=end.silent)
 
     def _require_resyncs(self, namespace: Namespace, how: str) -> None:
         if self.on_replaced == "fail" and self.selection.matches(namespace):

@@ -39,7 +39,9 @@ def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Tol
             end = advance(start, timestamp.before(time))
             break
         tells |= now
-    return replace(end, silent=tuple(shard for shard, is_told in tells.items() if not is_told))
+    silent = tuple(shard for shard, is_told in tells.items() if not is_told)
+    # An end that is the start still says who was silent, and what was copied, before it.
+    return replace(end, silent=silent) if silent else end
 
 
 def _time(told: Told) -> Timestamp:

@@ -15,6 +15,7 @@ from cdc.errors import ContentReplaced
 from cdc.model import timestamp
 from cdc.model.change import Change
 from cdc.mongo.pipeline import CUTTING_EVENTS
+from cdc.mongo.tellers import told_once
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Document, contents
 from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, NO_SUCH_COMMAND, Cluster
@@ -209,6 +210,22 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
     assert Counter(ddl(pipeline)[len(indexes) :]) == Counter(told_by(cluster, *expected))
     assert_replayed_alike(pipeline)
+
+
+def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: where nothing is new, the end of the last batch stays what it is, word for word."""
+    cluster.fill(db, "o")
+    pipeline = capture(cluster, f"{db}.o", documents_per_split=1000)
+    index_on(cluster, db, "o", "s1", "s2")
+    batch = pipeline.batch()
+    if told_by(cluster, ("createIndexes", "o")):
+        assert batch.end.scans
+        assert batch.end.silent == ("s2",)
+    assert told_once(pipeline.source, batch.end, batch.end, []) == batch.end
+    pipeline.run()
+    assert len(pipeline.rows) == 100 + len(told_by(cluster, ("createIndexes", "o")))
 
 
 def test_with_on_replaced_fail_a_collection_resharded_in_the_midst_of_its_copy_ends_the_run(
