@@ -74,6 +74,15 @@ OPTIONS = (
         choices=("auto", "required", "when_available", "update_lookup", "off"),
     ),
     Option(
+        "on.oversize",
+        str,
+        "lookup",
+        "Where an event exceeds 16 MiB with its images and the server cannot split it: `lookup`"
+        " leaves out the images that do not fit, reads a missing `after` by key and marks the row,"
+        " `fail` ends the run.",
+        choices=("lookup", "fail"),
+    ),
+    Option(
         "document.format",
         str,
         "variant",

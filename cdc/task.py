@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -75,7 +76,7 @@ def _documents(
 def _changes(
     split: StreamSplit, options: Mapping[str, Any], patience: float
 ) -> Iterator[list[stream.Event]]:
-    images = stream.IMAGES[options["images"]]
+    images = replace(stream.IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
         return sharded.changes(_shards(options), split, images, patience)
     return stream.read(partial(open_member, options), split, images, patience)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
@@ -69,7 +69,7 @@ def read_row(
 
 
 def event_row(
-    event: RawBSONDocument,
+    event: Mapping[str, Any],
     after: bytes | None,
     exact: bool,
     exact_from: Timestamp | None,
@@ -124,7 +124,7 @@ def _control(op: str, at: Timestamp, position: str, description: str | None) -> 
     )
 
 
-def _namespace(event: RawBSONDocument, selection: Selection) -> tuple[str | None, str | None]:
+def _namespace(event: Mapping[str, Any], selection: Selection) -> tuple[str | None, str | None]:
     ns, to = event.get("ns"), event.get("to")
     if ns is None:
         return None, None
@@ -134,7 +134,7 @@ def _namespace(event: RawBSONDocument, selection: Selection) -> tuple[str | None
     return ns["db"], ns.get("coll")
 
 
-def _wall_time(event: RawBSONDocument) -> int | None:
+def _wall_time(event: Mapping[str, Any]) -> int | None:
     wall = event.get("wallTime")
     if wall is None:
         return None
@@ -142,7 +142,7 @@ def _wall_time(event: RawBSONDocument) -> int | None:
     return milliseconds * 1000
 
 
-def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
+def _transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
@@ -152,7 +152,7 @@ def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
     return {"lsid": identity, "number": int(event["txnNumber"]), "shard": shard or None}
 
 
-def _description(event: RawBSONDocument, document_key: RawBSONDocument | None) -> str | None:
+def _description(event: Mapping[str, Any], document_key: RawBSONDocument | None) -> str | None:
     if document_key is not None:
         return None
     parts = {name: event[name] for name in ("ns", *_DESCRIBING) if event.get(name) is not None}

@@ -219,7 +219,7 @@ class Cluster:
                 by_shard.setdefault(entry["primary"], []).append(entry["_id"])
         return by_shard
 
-    def tells(self, shard: str, event: RawBSONDocument) -> bool:
+    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Only the database's primary shard tells of DDL: it is the last to do what all do."""
         found = self._metadata("databases", {"_id": event["ns"]["db"]})
         return not found or found[0]["primary"] == shard

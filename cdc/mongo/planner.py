@@ -14,12 +14,11 @@ a batch replayed days later reads the same rows. The order of the questions matt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, TransientError
@@ -65,7 +64,7 @@ class _Found(NamedTuple):
     """What the survey of a batch's time found first, by shard: DDL, or (none) a row event."""
 
     time: Timestamp
-    ddl: dict[str, RawBSONDocument]
+    ddl: dict[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -271,7 +270,7 @@ class Planner:
         }
         return _Found(time, ddl)
 
-    def _first(self, split: StreamSplit) -> RawBSONDocument | None:
+    def _first(self, split: StreamSplit) -> Mapping[str, Any] | None:
         opener = partial(self.open_member, split.shard)
         read = stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds)
         return next((events[0].raw for events in read), None)
@@ -309,14 +308,14 @@ def read_of(source: Source, offset: Offset, late: Times) -> Offset:
     return replace(offset, shards=shards, topology_time=topology_time, late=late)
 
 
-def replaced_by(events: list[RawBSONDocument], selection: Selection) -> Replaced:
+def replaced_by(events: list[Mapping[str, Any]], selection: Selection) -> Replaced:
     """What DDL events at one time did to selected collections."""
     emptied = {name for event in events for name in _namespaces(event.get("ns"), selection)}
     refilled = {name for event in events for name in _namespaces(event.get("to"), selection)}
     return Replaced(frozenset(emptied - refilled), frozenset(refilled))
 
 
-def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozenset[Namespace]:
+def _namespaces(value: Mapping[str, Any] | None, selection: Selection) -> frozenset[Namespace]:
     if value is None or "coll" not in value:
         return frozenset()
     namespace = Namespace(value["db"], value["coll"])

@@ -21,6 +21,11 @@ from cdc.mongo.client import TIME_UNREADABLE, Member
 from cdc.mongo.scan import Documents, Rest, Void, scan
 
 BYTES = 64 * 2**20
+# Nothing else of an event is read: with after-images some would be too large to have any image.
+_UNDONE_BY = (
+    *("operationType", "ns", "clusterTime", "documentKey", "lsid", "txnNumber"),
+    "fullDocumentBeforeChange",
+)
 RETRY_SECONDS = 60
 
 
@@ -77,8 +82,7 @@ def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> 
     scanned, upper, until = _newest_state(member, rest)
     undoing = Undoing(scanned)
     part = _partevents_of(rest, upper, until)
-    when_available = stream.IMAGES["when_available"]
-    for events in stream.read(open_member, part, when_available, RETRY_SECONDS):
+    for events in stream.read(open_member, part, stream.BEFORE_IMAGES, RETRY_SECONDS):
         for event in events:
             undoing.undo(event)
     if is_refilled(rest.split, until, open_member):
@@ -145,7 +149,7 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
         after=split.at,
         upto=until,
         database=split.namespace.db,
-        pipeline=pipeline.pipeline([match]),
+        pipeline=pipeline.pipeline([match], dict.fromkeys(_UNDONE_BY, 1)),
         collation=split.collation,
         only=split.namespace,
     )

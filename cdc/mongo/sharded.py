@@ -132,7 +132,7 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     def events(shard: str) -> Iterator[tuple[str, stream.Event]]:
         own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
-        for batch in stream.read(opener, own, stream.IMAGES["when_available"], RETRY_SECONDS):
+        for batch in stream.read(opener, own, stream.BEFORE_IMAGES, RETRY_SECONDS):
             for event in batch:
                 yield shard, event
 

@@ -17,8 +17,9 @@ The rules here were each won by an experiment in which their absence lost or dou
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import bson
@@ -30,12 +31,14 @@ from cdc.errors import TransientError
 from cdc.model import token
 from cdc.model.key import merge_key
 from cdc.model.split import StreamSplit, key_of
+from cdc.mongo import oversize
 from cdc.mongo.client import RAW, Member
+from cdc.mongo.oversize import Raw
 from cdc.mongo.retry import Progress, retrying
 
-_TOO_LARGE = 10334  # an event with its images exceeds 16 MiB
 _NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
 _NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
+_WITH_AFTER = ("insert", "update", "replace")
 _STALL_SECONDS = 600.0
 _LONGEST_WAIT_MS = 500
 _BATCH = 1000
@@ -43,11 +46,16 @@ _BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead."""
+    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead.
+
+    `on_oversize`: whether one that the server cannot give, because its event is too large, is read
+    by key too (`lookup`), or ends the read (`fail`).
+    """
 
     before: str
     after: str
     look_up: bool
+    on_oversize: str = "lookup"
 
     @property
     def expects_before(self) -> bool:
@@ -64,6 +72,7 @@ IMAGES = {
     "update_lookup": Images("off", "updateLookup", look_up=False),
     "off": Images("off", "default", look_up=False),
 }
+BEFORE_IMAGES = Images(_WHEN_AVAILABLE, "default", look_up=False)
 
 
 class Event(NamedTuple):
@@ -73,7 +82,7 @@ class Event(NamedTuple):
     then, if `after` is set, it is a state between the event and `exact_from`.
     """
 
-    raw: RawBSONDocument
+    raw: Raw
     after: bytes | None
     exact: bool
     exact_from: Timestamp | None = None
@@ -84,8 +93,8 @@ class Event(NamedTuple):
 
     def is_missing(self, images: Images) -> bool:
         """Whether it was looked up, by us or by the server, and not found."""
-        looked_up = images.look_up or images.after == "updateLookup"
-        return looked_up and self.after is None and self.raw["operationType"] == "update"
+        looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
+        return looked_up and self.after is None and self.raw["operationType"] in _WITH_AFTER
 
 
 def read(
@@ -122,58 +131,72 @@ class _Passed:
 def _fitting(
     member: Member, split: StreamSplit, images: Images, passed: _Passed
 ) -> Iterator[list[Event]]:
-    """Events not handed out yet, with all images that the server has; if one event with them is
-    too large for it, the slice is opened again with fewer for the rest of it."""
-    used: Images | None = images
-    while used is not None:
-        try:
-            for batch, operation_time in slices(member, split, used):
-                yield [
-                    _event(member, raw, images, used, operation_time)
-                    for raw in batch
-                    if raw["_id"]["_data"] > passed.position
-                ]
-            return
-        except pymongo.errors.OperationFailure as error:
-            used = _fewer(used, error.code)
-            if used is None:
-                raise
+    """Events not handed out yet, with all images that the server has; where it refuses what it is
+    asked for, the slice is opened again, and less is asked for."""
+    used, refused = images, list[pymongo.errors.OperationFailure]()
+    for way in oversize.ways(split, images.on_oversize == "fail"):
+        asked: Images | None = used
+        while asked is not None:
+            used = asked
+            try:
+                yield from _attempt(member, way, images, used, passed)
+                return
+            except pymongo.errors.OperationFailure as error:
+                asked = _fewer(used, error.code)
+                if asked is None and not oversize.refuses(error):
+                    raise
+                refused.append(error)
+    raise refused[0]
 
 
 def _fewer(images: Images, code: int | None) -> Images | None:
-    """What to ask for after this refusal; None if fewer images would not help."""
-    if images.expects_before and code in (_TOO_LARGE, _NO_BEFORE_IMAGES):
+    """What to ask for after this refusal, if the images are the reason and are to be had in another
+    way or not at all."""
+    if images.expects_before and code == _NO_BEFORE_IMAGES:
         return replace(images, before="off")
     if images.after == _WHEN_AVAILABLE and code in _NO_AFTER_IMAGES:
         return replace(images, after="default")
-    if images.after != "default" and code == _TOO_LARGE:
+    if images.after == "updateLookup" and code == oversize.TOO_LARGE:
         return replace(images, after="default", look_up=True)
     return None
 
 
+def _attempt(
+    member: Member, way: oversize.Way, asked: Images, used: Images, passed: _Passed
+) -> Iterator[list[Event]]:
+    whole = partial(slices, member, images=used)
+    completion = oversize.Completion(way.whole, whole, asked.on_oversize == "lookup")
+    for batch, operation_time in slices(member, way.asked, used):
+        groups = (
+            completion.groups(batch, passed.position)
+            if way.cuts
+            else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
+        )
+        for group in groups:
+            yield [_event(member, raw, asked, used, operation_time) for raw in group]
+
+
 def _event(
-    member: Member, raw: RawBSONDocument, asked: Images, used: Images, operation_time: Timestamp
+    member: Member, raw: Raw, asked: Images, used: Images, operation_time: Timestamp
 ) -> Event:
     operation = raw["operationType"]
-    if operation not in ("insert", "update", "replace", "delete"):
+    if operation not in _WITH_AFTER and operation != "delete":
         return Event(raw, None, exact=True)
     after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
-    if operation in ("update", "replace", "delete") and asked.expects_before:
+    if operation != "insert" and asked.expects_before:
         exact = raw.get("fullDocumentBeforeChange") is not None
-    if operation == "update":
-        if after is None and used.look_up:
-            exact = False
+    if operation in _WITH_AFTER and after is None:
+        exact = False
+        if used.look_up or oversize.MARK in raw:
             concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
             after, exact_from = looked_up(member, raw, concern)
-        elif after is None:
-            exact = False
-        elif used.after == "updateLookup":
-            exact, exact_from = False, operation_time
+    elif operation == "update" and used.after == "updateLookup":
+        exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
 
 
 def looked_up(
-    member: Member, raw: RawBSONDocument, concern: dict[str, Any], **more: Any
+    member: Member, raw: Raw, concern: dict[str, Any], **more: Any
 ) -> tuple[bytes | None, Timestamp | None]:
     """The document of an event as a read finds it, and a time by which it was in that state."""
     reply = member.command(
@@ -200,7 +223,7 @@ def _bytes(document: Any) -> bytes | None:
 
 def slices(
     member: Member, split: StreamSplit, images: Images
-) -> Iterator[tuple[list[RawBSONDocument], Timestamp]]:
+) -> Generator[tuple[list[Raw], Timestamp]]:
     """One attempt at a slice: its raw events in order, each batch with the reply's operation time.
 
     Returns when the slice is complete; raises the driver's errors.
@@ -216,7 +239,8 @@ def slices(
 class Cursor:
     """A change stream cursor that knows when its slice is complete.
 
-    It has passed everything before `reached`. A reply holds at most `most` events, and comes after
+    Events that the split's pipeline cuts into fragments are whole again. The cursor has passed
+    everything before `reached`. A reply holds at most `most` events, and comes after
     `longest_wait_ms` if there is none.
     """
 
@@ -234,6 +258,7 @@ class Cursor:
         self.operation_time = self.reached = split.after
         self._wait_ms, self._moved = 1, time.monotonic()
         self._id, self._namespace = 0, ""
+        self._fragments = oversize.Fragments()
         if not self.complete:
             self._open({"startAtOperationTime": split.after})
 
@@ -258,7 +283,7 @@ class Cursor:
         reply = self._member.command(split.database or "admin", command)
         self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
 
-    def next_batch(self) -> list[RawBSONDocument]:
+    def next_batch(self) -> list[Raw]:
         db, _, coll = self._namespace.partition(".")
         reply = self._member.command(
             db,
@@ -273,12 +298,12 @@ class Cursor:
         self._id = int(cursor["id"])
         self.operation_time = reply["operationTime"]
         events = cursor["nextBatch"]
-        inside = [event for event in events if self._takes(event)]
+        inside = [event for event in self._fragments.joined(events) if self._takes(event)]
         if not self.complete:
             self._judge(cursor, events)
         return inside
 
-    def _takes(self, event: RawBSONDocument) -> bool:
+    def _takes(self, event: Raw) -> bool:
         moment = event["clusterTime"]
         if moment > self._split.last:
             self.complete = True
@@ -288,7 +313,7 @@ class Cursor:
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
     def _judge(self, cursor: RawBSONDocument, events: list[RawBSONDocument]) -> None:
-        if events and events[-1]["operationType"] == "invalidate":
+        if events and events[-1].get("operationType") == "invalidate":
             self._invalidated(events[-1])
             return
         reached = token.time_of(cursor["postBatchResumeToken"]["_data"])

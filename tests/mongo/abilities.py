@@ -18,12 +18,14 @@ Client = MongoClient[dict[str, Any]]
 @dataclass(frozen=True)
 class Abilities:
     """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0, and since
-    then a find names the incarnation that it means by `collectionUUID`."""
+    then a find names the incarnation that it means by `collectionUUID`. Events of more than 16 MiB
+    come in fragments since 6.0.9."""
 
     before_images: bool
     after_images: bool
     reads_at_a_time: bool
     names_the_incarnation: bool
+    splits_events: bool
 
     def exact(self, op: str) -> bool:
         """Whether an event's row of this kind is exact, in a collection that records images."""
@@ -53,6 +55,7 @@ def abilities(client: Client) -> Abilities:
             names_the_incarnation=_takes(
                 database, find="none", collectionUUID=Binary(bytes(16), 4)
             ),
+            splits_events=_takes(database, **_stream({"$changeStreamSplitLargeEvent": {}})),
         )
         _known.append(can)
     return _known[0]
@@ -61,8 +64,8 @@ def abilities(client: Client) -> Abilities:
 _known: list[Abilities] = []
 
 
-def _stream(**options: Any) -> dict[str, Any]:
-    return {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
+def _stream(*stages: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {"aggregate": 1, "pipeline": [{"$changeStream": options}, *stages], "cursor": {}}
 
 
 def _takes(database: Any, **command: Any) -> bool:
@@ -71,8 +74,9 @@ def _takes(database: Any, **command: Any) -> bool:
     except OperationFailure as error:
         if error.code == 361:  # it is not that incarnation
             return True
-        # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction.
-        if error.code not in (40415, 9, 2, 40575, 72):
+        # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction,
+        # unknown stage.
+        if error.code not in (40415, 9, 2, 40575, 72, 40324):
             raise
         return False
     return True
