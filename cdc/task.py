@@ -17,6 +17,7 @@ from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
+from cdc.mongo.images import IMAGES, Event
 from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
 
@@ -75,8 +76,8 @@ def _documents(
 
 def _changes(
     split: StreamSplit, options: Mapping[str, Any], patience: float
-) -> Iterator[list[stream.Event]]:
-    images = replace(stream.IMAGES[options["images"]], on_oversize=options["on.oversize"])
+) -> Iterator[list[Event]]:
+    images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
         return sharded.changes(_shards(options), split, images, patience)
     return stream.read(partial(open_member, options), split, images, patience)

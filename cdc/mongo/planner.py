@@ -39,6 +39,7 @@ from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
+from cdc.mongo.images import IMAGES
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
 
 _log = logging.getLogger(__name__)
@@ -272,7 +273,7 @@ class Planner:
 
     def _first(self, split: StreamSplit) -> Mapping[str, Any] | None:
         opener = partial(self.open_member, split.shard)
-        read = stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds)
+        read = stream.read(opener, split, IMAGES["off"], self.retry_seconds)
         return next((events[0].raw for events in read), None)
 
     def _late_at(self, time: Timestamp) -> Times:

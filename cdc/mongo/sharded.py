@@ -17,6 +17,7 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import stream
 from cdc.mongo.cluster import Cluster
+from cdc.mongo.images import BEFORE_IMAGES, Event, Images, looked_up
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
@@ -24,8 +25,8 @@ from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
 
 
 def changes(
-    cluster: Cluster, split: StreamSplit, images: stream.Images, retry_seconds: float
-) -> Iterator[list[stream.Event]]:
+    cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
+) -> Iterator[list[Event]]:
     """Like `stream.read`, of one shard. An `after` to be looked up that this shard does not have
     any more is looked for on all of them."""
     opener = partial(cluster.open, split.shard)
@@ -36,7 +37,7 @@ def changes(
         ]
 
 
-def _found_elsewhere(cluster: Cluster, event: stream.Event, retry_seconds: float) -> stream.Event:
+def _found_elsewhere(cluster: Cluster, event: Event, retry_seconds: float) -> Event:
     namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
     for attempt in retrying(Progress(), retry_seconds, f"Looking up a document of {namespace}"):
         with attempt:
@@ -51,14 +52,12 @@ def _found_elsewhere(cluster: Cluster, event: stream.Event, retry_seconds: float
     return event
 
 
-def _looked_up(
-    cluster: Cluster, split: SnapshotSplit, shard: str, event: stream.Event
-) -> bytes | None:
+def _looked_up(cluster: Cluster, split: SnapshotSplit, shard: str, event: Event) -> bytes | None:
     concern = {"level": "snapshot", "atClusterTime": split.at}
     version = cluster.version(split, shard)
     member = cluster.open(shard)
     try:
-        return stream.looked_up(member, event.raw, concern, shardVersion=version)[0]
+        return looked_up(member, event.raw, concern, shardVersion=version)[0]
     finally:
         member.end()
 
@@ -129,10 +128,10 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
         keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
     whole = events_of(split, keys, now)
 
-    def events(shard: str) -> Iterator[tuple[str, stream.Event]]:
+    def events(shard: str) -> Iterator[tuple[str, Event]]:
         own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
-        for batch in stream.read(opener, own, stream.BEFORE_IMAGES, RETRY_SECONDS):
+        for batch in stream.read(opener, own, BEFORE_IMAGES, RETRY_SECONDS):
             for event in batch:
                 yield shard, event
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import bson
 import pymongo.errors
@@ -29,72 +29,16 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import token
-from cdc.model.key import merge_key
-from cdc.model.split import StreamSplit, key_of
+from cdc.model.split import StreamSplit
 from cdc.mongo import oversize
 from cdc.mongo.client import RAW, Member
+from cdc.mongo.images import Event, Images, fewer, told
 from cdc.mongo.oversize import Raw
 from cdc.mongo.retry import Progress, retrying
 
-_NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
-_NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
-_WITH_AFTER = ("insert", "update", "replace")
 _STALL_SECONDS = 600.0
 _LONGEST_WAIT_MS = 500
 _BATCH = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead.
-
-    `on_oversize`: whether one that the server cannot give, because its event is too large, is read
-    by key too (`lookup`), or ends the read (`fail`).
-    """
-
-    before: str
-    after: str
-    look_up: bool
-    on_oversize: str = "lookup"
-
-    @property
-    def expects_before(self) -> bool:
-        return self.before != "off"
-
-
-_WHEN_AVAILABLE = "whenAvailable"
-IMAGES = {
-    "auto": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
-    # Enforced when the run starts. The server's own `required` (code 47) would end the stream at
-    # the first image that has expired.
-    "required": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
-    "when_available": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=False),
-    "update_lookup": Images("off", "updateLookup", look_up=False),
-    "off": Images("off", "default", look_up=False),
-}
-BEFORE_IMAGES = Images(_WHEN_AVAILABLE, "default", look_up=False)
-
-
-class Event(NamedTuple):
-    """One change event. `after` is its post-image or its stand-in, None if there is none.
-
-    `exact` is False when an image that was asked for is missing or `after` is not as of the event;
-    then, if `after` is set, it is a state between the event and `exact_from`.
-    """
-
-    raw: Raw
-    after: bytes | None
-    exact: bool
-    exact_from: Timestamp | None = None
-
-    @property
-    def position(self) -> str:
-        return str(self.raw["_id"]["_data"])
-
-    def is_missing(self, images: Images) -> bool:
-        """Whether it was looked up, by us or by the server, and not found."""
-        looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
-        return looked_up and self.after is None and self.raw["operationType"] in _WITH_AFTER
 
 
 def read(
@@ -142,23 +86,12 @@ def _fitting(
                 yield from _attempt(member, way, images, used, passed)
                 return
             except pymongo.errors.OperationFailure as error:
-                asked = _fewer(used, error.code)
-                if asked is None and not oversize.refuses(error):
-                    raise
-                refused.append(error)
+                asked = fewer(used, error.code)
+                if asked is None:
+                    if not oversize.refuses(error):
+                        raise
+                    refused.append(error)
     raise refused[0]
-
-
-def _fewer(images: Images, code: int | None) -> Images | None:
-    """What to ask for after this refusal, if the images are the reason and are to be had in another
-    way or not at all."""
-    if images.expects_before and code == _NO_BEFORE_IMAGES:
-        return replace(images, before="off")
-    if images.after == _WHEN_AVAILABLE and code in _NO_AFTER_IMAGES:
-        return replace(images, after="default")
-    if images.after == "updateLookup" and code == oversize.TOO_LARGE:
-        return replace(images, after="default", look_up=True)
-    return None
 
 
 def _attempt(
@@ -173,52 +106,7 @@ def _attempt(
             else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
         )
         for group in groups:
-            yield [_event(member, raw, asked, used, operation_time) for raw in group]
-
-
-def _event(
-    member: Member, raw: Raw, asked: Images, used: Images, operation_time: Timestamp
-) -> Event:
-    operation = raw["operationType"]
-    if operation not in _WITH_AFTER and operation != "delete":
-        return Event(raw, None, exact=True)
-    after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
-    if operation != "insert" and asked.expects_before:
-        exact = raw.get("fullDocumentBeforeChange") is not None
-    if operation in _WITH_AFTER and after is None:
-        exact = False
-        if used.look_up or oversize.MARK in raw:
-            concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(member, raw, concern)
-    elif operation == "update" and used.after == "updateLookup":
-        exact, exact_from = False, operation_time
-    return Event(raw, after, exact, exact_from)
-
-
-def looked_up(
-    member: Member, raw: Raw, concern: dict[str, Any], **more: Any
-) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state."""
-    reply = member.command(
-        raw["ns"]["db"],
-        {
-            "find": raw["ns"]["coll"],
-            "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
-            "limit": 1,
-            "singleBatch": True,
-            "readConcern": concern,
-            **more,
-        },
-    )
-    found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
-    # Under a collation, a document of another key may answer to this one.
-    if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
-        return None, None
-    return found[0], reply["operationTime"]
-
-
-def _bytes(document: Any) -> bytes | None:
-    return None if document is None else bytes(document.raw)
+            yield [told(member, raw, asked, used, operation_time) for raw in group]
 
 
 def slices(

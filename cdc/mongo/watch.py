@@ -19,6 +19,7 @@ from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
+from cdc.mongo.images import IMAGES
 from cdc.mongo.splits import span
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class _Tail:
         end = replace(start, time=_FOR_EVER)
         split = span(start, end, shard, selection, pipeline.pipeline(told, slim))
         self._member = member
-        self._cursor = stream.Cursor(member, split, stream.IMAGES["off"], 1, wait_ms)
+        self._cursor = stream.Cursor(member, split, IMAGES["off"], 1, wait_ms)
         self._newest = NEVER
 
     def has_passed(self, start: Offset) -> bool:

@@ -19,6 +19,7 @@ from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member, member
+from cdc.mongo.images import IMAGES
 from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import Abilities, abilities
 from tests.mongo.capture import (
@@ -177,7 +178,7 @@ def slice_of(coll: Any, after: Timestamp, upto: Timestamp) -> StreamSplit:
 
 
 def events(split: StreamSplit, open_member: Callable[[], Member], images: str) -> Any:
-    read = stream.read(open_member, split, stream.IMAGES[images], 20)
+    read = stream.read(open_member, split, IMAGES[images], 20)
     return [event for group in read for event in group]
 
 
