@@ -103,12 +103,51 @@ OPTIONS = (
         "Whether `uri` leads to a sharded cluster (a mongos or its config servers), of which each"
         " shard is read by itself.",
     ),
+    Option(
+        "on.history.lost",
+        str,
+        "fail",
+        "When the oplog does not reach back to the next change: `fail` ends the run; `resync`"
+        " copies all collections again; `skip` goes on with the oldest change that there is. The"
+        " last two leave a `gap` row.",
+        choices=("fail", "resync", "skip"),
+    ),
+    Option(
+        "oplog.window.warn",
+        int,
+        25,
+        "Percent of the oplog's time below which the log warns, every minute, that the next changes"
+        " will leave it; 0 for never.",
+        least=0,
+    ),
     Option("split.size.mb", int, 64, "Size of a snapshot split.", least=1),
     Option(
         "snapshot.splits.per.batch",
         int,
         8,
         "Snapshot splits in a micro-batch: more is faster, fewer keeps changes fresher meanwhile.",
+        least=1,
+    ),
+    Option(
+        "stream.parallelism",
+        int,
+        4,
+        "Time slices that a micro-batch's changes are read in, on each shard; few changes are read"
+        " in one.",
+        least=1,
+    ),
+    Option(
+        "max.events.per.batch",
+        int,
+        100_000,
+        "Changes in a micro-batch, about; a larger transaction goes alone.",
+        least=1,
+    ),
+    Option(
+        "max.mb.per.batch",
+        int,
+        256,
+        "Size of a micro-batch's changes in the oplog (images are not in it), about.",
         least=1,
     ),
     Option(

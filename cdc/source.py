@@ -20,7 +20,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
@@ -34,9 +38,11 @@ from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import estimated_documents
 from cdc.mongo.examination import Examination, examine
+from cdc.mongo.oplog import Lookout
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
+from cdc.mongo.slices import Limits
 from cdc.mongo.splits import below_splits, snapshot_splits, window_splits
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
 from cdc.mongo.watch import Watch
@@ -180,8 +186,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
+        self._limits = Limits(
+            options["max.events.per.batch"],
+            options["max.mb.per.batch"] * 2**20,
+            options["stream.parallelism"],
+        )
         self._known_planner: Planner | None = None
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
+        self._lookout = Lookout(options["oplog.window.warn"])
         self._watch = Watch(self._open, text, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
@@ -198,7 +210,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             if self._is_done(offset):
                 return start
-            end = self._next(offset)
+            end = self._next(offset, limit)
             if end != offset:
                 return end.to_json()
             # With AvailableNow, an offset that stands still would end the query for good.
@@ -206,13 +218,20 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             time.sleep(_POLL_SECONDS)
 
-    def _next(self, offset: Offset) -> Offset:
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._limits.events)
+
+    def _next(self, offset: Offset, limit: ReadLimit) -> Offset:
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
         shard without a primary, for instance) only means that there is nothing new yet."""
         planner = self._planner()
+        self._lookout.look(planner.source.clients, offset)
         # A bounded query has to come to its end, be there changes or not.
         if self._until is None and not self._watch.is_due(offset, planner.source.shards):
             return offset
+        # Without a limit, everything is asked for: Trigger.Once.
+        is_limited = isinstance(limit, ReadMaxRows)
+        planner.limits = self._limits if is_limited else self._limits.lifted
         try:
             end = planner.next_offset(offset)
         except TransientError as error:
@@ -273,8 +292,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._selection,
                 options["split.size.mb"] * 2**20,
                 options["snapshot.splits.per.batch"],
+                self._limits,
                 options["retry.seconds"],
                 copies=options["mode"] in ("initial", "snapshot"),
+                on_history_lost=options["on.history.lost"],
             )
         return self._known_planner
 

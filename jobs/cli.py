@@ -10,8 +10,11 @@ _PROGRAMS = {
     "demo": "Show it all on this machine, with a MongoDB of its own.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
+    "token": "Tell what a resume token, or a row's position, means.",
     "verify": "Compare collections with their mirrors.",
 }
+# A file jobs/token.py would hide Python's own module `token` from a program that is run as a file.
+_MODULES = {"token": "resume_token"}
 
 
 class _Programs(click.Group):
@@ -23,7 +26,8 @@ class _Programs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _PROGRAMS:
             return None
-        command: click.Command = importlib.import_module(f"jobs.{name}").main
+        module = _MODULES.get(name, name)
+        command: click.Command = importlib.import_module(f"jobs.{module}").main
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

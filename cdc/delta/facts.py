@@ -24,9 +24,10 @@ _EMPTYING = ("drop", "rename", "dropDatabase", "resync")
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A row that left a namespace empty; `coll` None is every collection of `db`."""
+    """A row that left a namespace empty; `coll` None is every collection of `db`, and `db` None is
+    every one that there is."""
 
-    db: str
+    db: str | None
     coll: str | None
     position: str
 
@@ -61,7 +62,7 @@ class Facts:
             (
                 ddl.position
                 for ddl in self.emptied
-                if ddl.db == namespace.db and ddl.coll in (None, namespace.coll)
+                if ddl.db in (None, namespace.db) and ddl.coll in (None, namespace.coll)
             ),
             default=None,
         )

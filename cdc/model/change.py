@@ -20,7 +20,7 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, key_of
 
 Encode = Callable[[bytes], Column]
-WATERMARK, RESYNC = "watermark", "resync"
+WATERMARK, RESYNC, GAP = "watermark", "resync", "gap"
 _DESCRIBING = ("to", "operationDescription", "stateBeforeChange", "collectionUUID")
 
 
@@ -107,11 +107,16 @@ def event_row(
 
 def control_rows(split: ControlSplit) -> Iterator[Change]:
     """The rows by which a sink learns what the batch makes of its tables."""
-    yield _control(WATERMARK, split.at, token.high_water_mark(split.at), split.description)
+    if split.gap is not None:
+        lost = {"from": timestamp.text(split.gap), "to": timestamp.text(split.at)}
+        yield _control(GAP, split.gap, token.behind(split.gap), json.dumps(lost))
+    if split.description is not None:
+        yield _control(WATERMARK, split.at, token.high_water_mark(split.at), split.description)
     for namespace in split.resync:
         # Behind every event of the batch, and not behind the first document read after it.
         row = _control(RESYNC, split.at, token.behind(split.at), None)
-        yield row._replace(db=namespace.db, coll=namespace.coll)
+        db, coll = namespace or (None, None)
+        yield row._replace(db=db, coll=coll)
 
 
 def _control(op: str, at: Timestamp, position: str, description: str | None) -> Change:

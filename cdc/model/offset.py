@@ -19,7 +19,8 @@ before it and have been emitted: a transaction across shards is seen from its co
 but each shard tells of it at a time of its own, a little later. So a batch holds such a transaction
 whole, as a read at T does.
 `position` is set where a run begins behind an event: of those after T, the ones up to there are not
-told. `silent` lists the shards that do not tell of the DDL that ended the batch, because another
+told. With `gap`, the batch that ended here has read nothing: what happened since that time is lost.
+`silent` lists the shards that do not tell of the DDL that ended the batch, because another
 does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
@@ -87,6 +88,7 @@ class Offset:
     topology_time: Timestamp = NEVER
     late: Times = ()
     position: str = ""
+    gap: Timestamp | None = None
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
@@ -117,6 +119,7 @@ class Offset:
             "topology_time": timestamp.text(self.topology_time),
             "late": {shard: [timestamp.text(at) for at in times] for shard, times in self.late},
             "position": self.position,
+            "gap": None if self.gap is None else timestamp.text(self.gap),
         }
 
     def described(self) -> dict[str, Any]:
@@ -154,6 +157,7 @@ class Offset:
                     for shard, times in data["late"].items()
                 ),
                 position=_text(data["position"]),
+                gap=None if data["gap"] is None else timestamp.parse(data["gap"]),
             )
             if offset.to_json() != data:  # more fields than ours, or another spelling of them
                 raise ValueError
@@ -251,8 +255,8 @@ def begun_again(start: Offset, end: Offset) -> list[Namespace]:
 def _at(start: Offset, time: Timestamp) -> Offset:
     """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
     if time == start.time:
-        return replace(start, scans=(), silent=())
-    return replace(start, time=time, scans=(), silent=(), late=(), position="")
+        return replace(start, scans=(), silent=(), gap=None)
+    return replace(start, time=time, scans=(), silent=(), late=(), position="", gap=None)
 
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:

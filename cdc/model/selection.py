@@ -124,6 +124,14 @@ class Selection:
         ]
         return choices[0] if len(choices) == 1 else {"$or": choices}
 
+    def full_condition(self, field: str) -> dict[str, Any]:
+        """A match expression: the full name in `field` is selected. The oplog has such a field."""
+        expressions = [rf"^{_whole(pattern)}\z" for pattern in self.patterns]
+        choices: list[dict[str, Any]] = [{field: {"$regex": each}} for each in expressions]
+        if self.names:
+            choices.append({field: {"$in": [str(name) for name in self.names]}})
+        return choices[0] if len(choices) == 1 else {"$or": choices}
+
     def database_condition(self) -> dict[str, Any]:
         """A match expression for `dropDatabase`: any database that may hold a selected name."""
         return {} if self.patterns else {"ns.db": {"$in": sorted({n.db for n in self.names})}}

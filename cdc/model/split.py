@@ -97,13 +97,15 @@ class StreamSplit:
 class ControlSplit:
     """No read at all: the rows by which a sink learns what the batch makes of its tables.
 
-    One `watermark` row: after the batch they are exact as of `at`. One `resync` row for each of
-    `resync`: what they hold of it is void, and its content follows.
+    With `description`, one `watermark` row: after the batch they are exact as of `at`; and one
+    `resync` row for each of `resync` (None: for all that there are): what they hold of it is void,
+    and its content follows. With `gap`, one row: what happened from that time up to `at` is lost.
     """
 
     at: Timestamp
-    description: str
-    resync: tuple[Namespace, ...] = ()
+    description: str | None = None
+    resync: tuple[Namespace | None, ...] = ()
+    gap: Timestamp | None = None
 
 
 Split = SnapshotSplit | StreamSplit | ControlSplit

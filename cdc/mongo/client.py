@@ -251,8 +251,9 @@ def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
 INCARNATION_GONE = frozenset({361, 26})
 # The server does not know a field of the command: IDLUnknownField, FailedToParse (4.2).
 FIELD_UNKNOWN = frozenset({40415, 9})
-# This time cannot be read: too old, catalog changed since, plan killed by a catalog change.
-TIME_UNREADABLE = frozenset({239, 246, 175})
+# This time cannot be read: too old, catalog changed since, owners of chunks forgotten, plan killed
+# by a catalog change.
+TIME_UNREADABLE = frozenset({239, 246, 250, 175})
 # InvalidOptions: atClusterTime lies ahead of a lagging member, or is not known at all (before 5.0).
 SNAPSHOT_REFUSED = 72
 # Repeating the read, here or on another member, is safe and may help. Every read of this project

@@ -33,7 +33,7 @@ from cdc.mongo import settled
 from cdc.mongo.client import RAW, TIME_UNREADABLE, Client, Member, connect, translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.privileges import named, of_metadata
-from cdc.mongo.scan import TimeUnreadable
+from cdc.mongo.scan import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 
 _ALL = 2**31 - 1
@@ -196,9 +196,13 @@ class Cluster:
         if not parts:
             raise UnsuitableSource(f"No database holds '{selection.text}'.", "Check 'collections'.")
         names = [str(c.namespace) for _, part in parts for c in part.collections]
-        spread = {entry["_id"] for entry in self._metadata("collections", {"_id": {"$in": names}})}
+        # Of what is spread the metadata tells the incarnation, here as to those who read it.
+        spread: dict[str, dict[str, Any]] = {
+            entry["_id"]: {"uuid": bytes(entry["uuid"])}
+            for entry in self._metadata("collections", {"_id": {"$in": names}})
+        }
         found = [
-            replace(c, shard="" if str(c.namespace) in spread else shard)
+            replace(c, **spread.get(str(c.namespace), {"shard": shard}))
             for shard, part in parts
             for c in part.collections
         ]
@@ -274,10 +278,11 @@ class Cluster:
     def holders(self, split: SnapshotSplit) -> list[str]:
         """The shards that owned some part of the collection at the split's time.
 
-        Raises TimeUnreadable if that is not known any more.
+        Raises TimeUnreadable if that is not known any more, Void if the incarnation is gone.
         """
         if split.shard:
             return [split.shard]
+        its = _chunks_of(self._sharded(split))
         owner = {
             "$filter": {
                 "input": "$history",
@@ -285,7 +290,7 @@ class Cluster:
             }
         }
         stages: list[dict[str, Any]] = [
-            {"$match": {"uuid": bson.Binary(split.uuid, 4)}},
+            {"$match": its},
             {"$group": {"_id": {"$arrayElemAt": [owner, 0]}}},
             {"$group": {"_id": "$_id.shard"}},
         ]
@@ -293,6 +298,8 @@ class Cluster:
         with self._behind_the_shards(f"Asking who held {split.namespace}") as session:
             asked = chunks.aggregate(stages, session=session, maxTimeMS=self.timeout_ms)
             found = [entry["_id"] for entry in asked]
+        if not found:
+            raise TransientError(f"Copying {split.namespace}: the metadata of its chunks changes.")
         if None in found:
             raise TimeUnreadable
         return sorted(found)
@@ -302,20 +309,41 @@ class Cluster:
         found = self._metadata("collections", {"_id": str(namespace)})
         return bytes(found[0]["uuid"]) if found else None
 
-    def version(self, split: SnapshotSplit, shard: str) -> dict[str, Any] | None:
-        """What a read of the shard has to carry; None if the collection is not sharded."""
+    def version(self, split: SnapshotSplit, shard: str) -> Version | None:
+        """What a read of the shard has to carry; None if the collection is not sharded.
+
+        Raises Void if the incarnation is gone: a shard may still hold what it owned, and more.
+        """
         if split.shard:
             return None
-        uuid = bson.Binary(split.uuid, 4)
-        found = self._metadata("collections", {"uuid": uuid})
-        if not found:
-            return None  # dropped since: the incarnation is void, with or without a version
-        collection = found[0]
-        newest = self._metadata(
-            "chunks", {"uuid": uuid, "shard": shard}, sort=[("lastmod", -1)], limit=1
-        )
-        version = newest[0]["lastmod"] if newest else Timestamp(0, 0)
-        return {"e": collection["lastmodEpoch"], "t": collection["timestamp"], "v": version}
+        collection = self._sharded(split)
+        its = {**_chunks_of(collection), "shard": shard}
+        newest = self._metadata("chunks", its, sort=[("lastmod", -1)], limit=1)
+        version = newest[0]["lastmod"] if newest else NEVER
+        return Version(collection["lastmodEpoch"], collection.get("timestamp"), version)
+
+    @contextmanager
+    def void_if_gone(self, split: SnapshotSplit) -> Iterator[None]:
+        """What a shard takes for gone may be yet to come there. The metadata decides: shards learn
+        of it one after the other, and what is void has to be so for the planner too."""
+        try:
+            yield
+        except Void as void:
+            if not split.shard:
+                self._sharded(split)
+                raise TransientError(
+                    f"Copying {split.namespace}: a shard does not have it as the metadata says.",
+                    "Check that no sharding operation is stuck.",
+                ) from void
+            raise
+
+    def _sharded(self, split: SnapshotSplit) -> dict[str, Any]:
+        """The metadata of the split's collection. Raises Void if there is none of its incarnation
+        under its name."""
+        its = {"_id": str(split.namespace), "uuid": bson.Binary(split.uuid, 4)}
+        for found in self._metadata("collections", its):
+            return found
+        raise Void
 
     def _metadata(self, coll: str, query: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
         with self._behind_the_shards(f"Reading config.{coll}") as session:
@@ -324,6 +352,12 @@ class Cluster:
 
 
 Source = ReplicaSet | Cluster
+
+
+def _chunks_of(collection: dict[str, Any]) -> dict[str, Any]:
+    """By name, as the index, where the cluster's feature compatibility version is 4.4."""
+    of_5_0 = "timestamp" in collection
+    return {"uuid": collection["uuid"]} if of_5_0 else {"ns": collection["_id"]}
 
 
 def _metadata_of(client: Client) -> Database[dict[str, Any]]:

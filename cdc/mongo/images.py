@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model.key import merge_key
@@ -98,26 +101,30 @@ def told(member: Member, raw: Raw, asked: Images, used: Images, operation_time: 
         exact = False
         if used.look_up or oversize.MARK in raw:
             concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(member, raw, concern)
+            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
 
 
+def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
+    return member.command(ns["db"], {"find": ns["coll"], **command})
+
+
 def looked_up(
-    member: Member, raw: Raw, concern: dict[str, Any], **more: Any
+    find: Callable[[dict[str, Any]], RawBSONDocument], raw: Raw, concern: dict[str, Any]
 ) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state."""
-    reply = member.command(
-        raw["ns"]["db"],
+    """The document of an event as a read finds it, and a time by which it was in that state.
+
+    `find` sends one on the event's collection.
+    """
+    reply = find(
         {
-            "find": raw["ns"]["coll"],
             "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,
-            **more,
-        },
+        }
     )
     found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     # Under a collation, a document of another key may answer to this one.

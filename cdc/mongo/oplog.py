@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted, TransientError
 from cdc.model import timestamp
+from cdc.model.offset import Offset
 from cdc.mongo.client import Client, translated
 from cdc.mongo.privileges import OPLOG, on
+
+_log = logging.getLogger(__name__)
+_LOOKOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far the oplog of the member that answered reaches back, who told, and of which shard."""
+    """How far the oplog of the member that answered reaches back, who told, and of which shard.
+
+    `is_whole`: it is known to hold everything since the replica set was begun.
+    """
 
     first: Timestamp
     last: Timestamp
     told_by: str
     shard: str = ""
+    is_whole: bool = False
 
     @property
     def seconds(self) -> int:
         return self.last.time - self.first.time
 
 
+@dataclass(slots=True)
+class Lookout:
+    """Warns, at most once a minute, when less than `percent` of an oplog is left before what is to
+    be read next leaves it. One that has thrown nothing away yet is no danger."""
+
+    percent: int
+    _next: float = 0.0
+
+    def look(self, clients: Mapping[str, Client], at: Offset) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LOOKOUT_SECONDS
+        for shard in at.shards:
+            window = oplog_window(clients[shard], shard) if shard in clients else None
+            if window is None or window.is_whole:
+                continue
+            left = at.time.time - window.first.time
+            share = 100 * left / max(1, window.seconds)
+            if share < self.percent:
+                _log.warning(
+                    "of the oplog%s %.1f hours (%.0f %%) are left before changes are lost:"
+                    " the run is %.1f hours behind; enlarge the oplog, or make the run faster",
+                    on([shard]),
+                    left / 3600,
+                    share,
+                    (window.last.time - at.time.time) / 3600,
+                )
+
+
 def oplog_window(client: Client, shard: str = "") -> Window | None:
     """From the oplog itself, or from serverStatus; None if the user may read neither."""
     for ask in (_by_oplog, _by_status):
         try:
-            return Window(*ask(client), shard)
+            return replace(ask(client), shard=shard)
         except pymongo.errors.PyMongoError as error:
             problem = translated(error, "Asking for the oplog's window")
             if isinstance(problem, TransientError):
@@ -62,15 +101,16 @@ def lost(client: Client, shard: str, option: str) -> HistoryLost:
     )
 
 
-def _by_oplog(client: Client) -> tuple[Timestamp, Timestamp, str]:
+def _by_oplog(client: Client) -> Window:
     entries = client[OPLOG.db][OPLOG.coll]
     first, last = (
-        next(entries.find({}, {"ts": 1}).sort("$natural", order).limit(1))["ts"]
+        next(entries.find({}, {"ts": 1, "o.msg": 1}).sort("$natural", order).limit(1))
         for order in (1, -1)
     )
-    return first, last, str(OPLOG)
+    is_whole = first.get("o", {}).get("msg") == "initiating set"
+    return Window(first["ts"], last["ts"], str(OPLOG), is_whole=is_whole)
 
 
-def _by_status(client: Client) -> tuple[Timestamp, Timestamp, str]:
+def _by_status(client: Client) -> Window:
     told = client.admin.command({"serverStatus": 1, "oplog": 1})["oplog"]
-    return told["earliestOptime"], told["latestOptime"], "serverStatus"
+    return Window(told["earliestOptime"], told["latestOptime"], "serverStatus")

@@ -34,12 +34,13 @@ from cdc.model.offset import (
     reselect,
 )
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import KeyRange, Split, StreamSplit
-from cdc.mongo import pipeline, stream
+from cdc.model.split import ControlSplit, KeyRange, Split, StreamSplit
+from cdc.mongo import gap, pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 from cdc.mongo.images import IMAGES
+from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
 
 _log = logging.getLogger(__name__)
@@ -81,20 +82,30 @@ class Planner:
     selection: Selection
     split_bytes: int
     splits_per_batch: int
+    limits: Limits
     retry_seconds: float
     copies: bool = True
+    on_history_lost: str = "fail"
     _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
     _late: dict[Timestamp, Times] = field(default_factory=dict)
+    _slicer: Slicer = field(default_factory=Slicer)
+    _planned: Offset | None = None
 
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
+        self._planned = self._next(start)
+        return self._planned
+
+    def _next(self, start: Offset) -> Offset:
         while True:
             try:
                 end = self._end_of(start)
-            except (HistoryLost, TransientError):  # of a shard that is one no more?
-                if not self._is_refreshed():
+            except (HistoryLost, TransientError) as error:  # of a shard that is one no more?
+                if self._is_refreshed():
+                    continue
+                if isinstance(error, TransientError):
                     raise
-                continue
+                return self._behind_gap(start, error)
             # Shards are looked up behind the end: one that joins later has nothing to tell of it.
             if end == start or not self._is_refreshed():
                 return end
@@ -105,6 +116,16 @@ class Planner:
             return False
         self._late.clear()
         return True
+
+    def _behind_gap(self, start: Offset, lost: HistoryLost) -> Offset:
+        if self.on_history_lost == "fail":
+            raise gap.explained(self.source, start, lost) from lost
+        _log.warning("%s", gap.explained(self.source, start, lost).message)
+        if self.on_history_lost == "skip":
+            end = gap.skipped(self.source, start)
+        else:
+            end = gap.resynced(self.source, start, _PATIENCE_SECONDS)
+        return start if end == start else read_of(self.source, end, end.late)
 
     def _end_of(self, start: Offset) -> Offset:
         self.source.require_told(start)
@@ -146,8 +167,11 @@ class Planner:
                 intents.append(self._sweeping(start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        intents.append(_Intent(advance(start, edge)))
-        return begin_again(self._first_possible(start, edge, intents), void)
+        reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
+        if reach < edge:  # what was listed, and what is to be copied, is behind the backlog
+            intents.clear()
+        intents.append(_Intent(advance(start, reach)))
+        return begin_again(self._first_possible(start, reach, intents), void)
 
     def _sweeping(self, start: Offset, edge: Timestamp, sweep: _Sweep) -> _Intent:
         """An event of a collection that nobody scans forbids to declare its name done."""
@@ -294,13 +318,26 @@ class Planner:
         """The splits of the batch between two offsets: the same rows whenever it is asked."""
         if start == end:
             return []
-        found: list[Split] = [*stream_splits(start, end)]
+        control_splits = [control_split(start, end)] if control else []
+        if end.gap is not None or self._is_past(end):
+            told = control_splits or [ControlSplit(end.time)]
+            return [replace(split, gap=start.time) for split in told]
+        found: list[Split] = [*control_splits]
+        for split in stream_splits(start, end):
+            found += self._slicer.sliced(split)
         for scan in end.scans:
             known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
             found += scan_splits(scan, end.time, known)
-        if control:
-            found.append(control_split(start, end))
         return found
+
+    def _is_past(self, end: Offset) -> bool:
+        """Whether a batch that another process has planned cannot be read any more. What was to be
+        copied in it is copied by a `resync`, but by nothing where the gap is skipped."""
+        if end == self._planned or self.on_history_lost == "fail":
+            return False
+        if self.on_history_lost == "skip" and end.scans:
+            return False
+        return gap.is_past(self.source, end)
 
 
 def read_of(source: Source, offset: Offset, late: Times) -> Offset:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import bson
 import pymongo.errors
 from bson.timestamp import Timestamp
 
@@ -18,13 +17,14 @@ from cdc.errors import (
     UnsuitableSource,
 )
 from cdc.model import timestamp
-from cdc.model.selection import Selection
+from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
-from cdc.mongo.client import FIELD_UNKNOWN, Client, translated
+from cdc.mongo.client import Client, translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Collection, Listing
 from cdc.mongo.oplog import lost
 from cdc.mongo.privileges import Need, named, on
+from cdc.mongo.scan import reads_at_a_time
 from cdc.mongo.start import Start
 
 
@@ -72,7 +72,7 @@ def required(source: Source, wanted: Wanted) -> list[Need]:
 
 
 def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
-    yield from _outdated(source)
+    yield from _outdated(source, wanted.selection)
     yield from _unreadable(source, wanted)
     if wanted.is_new:
         yield from _absent(wanted.selection, found)
@@ -87,20 +87,28 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
         yield from _unfollowable(source, wanted, found.time)
 
 
-def _outdated(source: Source) -> Iterator[CdcError]:
-    """Before 6.0 a find does not take both the version of a shard's chunks and an incarnation."""
-    probe = {"find": "transactions", "collectionUUID": bson.Binary(bytes(16), 4), "limit": 1}
+def _outdated(source: Source, selection: Selection) -> Iterator[CdcError]:
+    """Without reads at a time there is none at which each document is on one shard."""
+    probed = Namespace(selection.database or "cdc", "none")
     for shard in filter(None, source.shards):
+        if not _reads_at_a_time(source, shard, probed):
+            yield UnsuitableSource(
+                f"Shard {shard} is of a version before 5.0, whose shards cannot be read directly.",
+                "Upgrade the cluster to 5.0 or later.",
+            )
+            return
+
+
+def _reads_at_a_time(source: Source, shard: str, probed: Namespace) -> bool:
+    """Or is not to be asked, which others say."""
+    try:
+        member = source.open(shard)
         try:
-            source.clients[shard]["config"].command(probe)
-        except pymongo.errors.PyMongoError as error:
-            if getattr(error, "code", None) in FIELD_UNKNOWN:
-                yield UnsuitableSource(
-                    f"Shard {shard} is of a version before 6.0, whose shards cannot be read"
-                    " directly.",
-                    "Upgrade the cluster to 6.0 or later.",
-                )
-                return
+            return reads_at_a_time(member, probed)
+        finally:
+            member.end()
+    except pymongo.errors.PyMongoError:
+        return True
 
 
 def _unreadable(source: Source, wanted: Wanted) -> Iterator[CdcError]:

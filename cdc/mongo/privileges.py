@@ -71,7 +71,8 @@ OPTIONAL = (
     Rule(
         ("find",),
         f"`{OPLOG}`, or `serverStatus` on the cluster",
-        "the oplog window in `plan`; without either it is unknown",
+        "the oplog window in `plan`; without either it is unknown. And, `find` only, the limits of"
+        " a micro-batch; without it a backlog is read in one, in slices of equal time",
     ),
 )
 

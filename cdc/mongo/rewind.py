@@ -19,7 +19,7 @@ from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import TIME_UNREADABLE, Member
 from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
-from cdc.mongo.scan import Documents, Rest, Void, scan
+from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 
 BYTES = 64 * 2**20
 # Nothing else of an event is read: with after-images some would be too large to have any image.
@@ -128,6 +128,8 @@ def newest(split: SnapshotSplit) -> Iterator[None]:
     """The newest state is always there: that it cannot be read is a passing condition."""
     try:
         yield
+    except TimeUnreadable as error:
+        raise TransientError(f"Copying {split.namespace}: its chunks change.") from error
     except pymongo.errors.OperationFailure as error:
         if error.code in TIME_UNREADABLE:
             raise TransientError(f"Copying {split.namespace}: the scan was killed.") from error

@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 import bson
 import pymongo.errors
+from bson import ObjectId
 from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
+from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
-from cdc.mongo.client import FIELD_UNKNOWN, INCARNATION_GONE, Member
+from cdc.mongo.client import FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED, Member
 
 _BATCH = 10_000
 
@@ -38,18 +40,39 @@ def no_version() -> None:
     """A replica set owns what it holds."""
 
 
+class Version(NamedTuple):
+    """What a read of a shard carries for it to leave out what it did not own: the distribution of
+    the collection that is meant, and the newest of the shard's chunks. A cluster whose feature
+    compatibility version is 4.4 keeps no timestamps."""
+
+    epoch: ObjectId
+    timestamp: Timestamp | None
+    newest: Timestamp
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"e": self.epoch, "t": self.timestamp, "v": self.newest}
+
+    @property
+    def array(self) -> list[Any]:
+        """As it is taken before 6.0."""
+        return [self.newest, self.epoch, *([self.timestamp] if self.timestamp else [])]
+
+
 class Rest:
     """What is still to be read of a split: from `lower`, without `lower` itself once `begun`.
 
-    `version` gives what a read of a shard carries for it to leave out what it did not own, else
-    None. `by_uuid`: the server was found not to know `collectionUUID`.
+    `version` gives that of a shard's sharded collection, else None. `names_it`: no server was found
+    yet that does not know `collectionUUID`.
     """
 
-    def __init__(self, split: SnapshotSplit, version: Callable[[], Any] = no_version) -> None:
+    def __init__(
+        self, split: SnapshotSplit, version: Callable[[], Version | None] = no_version
+    ) -> None:
         self.split, self.version = split, version
         self.lower = split.range.lower
         self.begun = False
-        self.by_uuid = False
+        self.names_it = True
 
     def passed(self, documents: list[bytes]) -> None:
         self.lower, self.begun = key_of(documents[-1]), True
@@ -96,7 +119,7 @@ def _find(
     member: Member, rest: Rest, command: dict[str, Any]
 ) -> Iterator[tuple[list[bytes], Timestamp]]:
     split = rest.split
-    reply = _opened(member, rest, {"batchSize": _BATCH, **command})
+    reply = opened(member, rest, {"batchSize": _BATCH, **command})
     cursor = int(reply["cursor"]["id"])
     try:
         batch = reply["cursor"]["firstBatch"]
@@ -114,26 +137,57 @@ def _find(
             member.kill_cursor(str(split.namespace), cursor)
 
 
-def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
+def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
     """The first reply of a find on the split's incarnation under the split's name, or Void.
 
     By name alone, a read of a collection dropped since would answer with zero rows and ok.
     """
-    split, uuid = rest.split, bson.Binary(rest.split.uuid, 4)
-    db, coll = split.namespace
-    if not rest.by_uuid:
-        version = rest.version()
-        versioned = {} if version is None else {"shardVersion": version}
+    split, version = rest.split, rest.version()
+    by_name = {"find": split.namespace.coll, **command}
+    if rest.names_it:
+        named = {**by_name, "collectionUUID": bson.Binary(split.uuid, 4)}
         try:
-            find = {"find": coll, "collectionUUID": uuid, **command, **versioned}
-            return member.command(db, find)
+            versioned = {"shardVersion": version.document} if version else {}
+            return member.command(split.namespace.db, {**named, **versioned})
         except pymongo.errors.OperationFailure as error:
-            # By UUID, nothing is known to leave out what a shard does not own.
-            if error.code not in FIELD_UNKNOWN or versioned:
+            if not _is_of_the_name(error.code, member, split.namespace):
                 raise
-            rest.by_uuid = True
-    reply = member.command(db, {"find": uuid, **command})
-    # A find by UUID follows a rename; one that has begun is killed by it (175).
+            rest.names_it = False
+    if version is None:
+        return _by_uuid(member, split, command)
+    # By UUID, a shard does not leave out what it does not own. A collection gets its name once: one
+    # that is found under it before and behind the read is the one that was read.
+    _by_uuid(member, split, _ANY)
+    reply = member.command(split.namespace.db, {**by_name, "shardVersion": version.array})
+    _by_uuid(member, split, _ANY)
+    return reply
+
+
+_ANY = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+
+
+# The server takes no `collectionUUID`: it does not know it, or it does not take the version of a
+# shard as a document (TypeMismatch), which is as old.
+_UNNAMED = FIELD_UNKNOWN | {14}
+_NOT_ENABLED = 72  # nor does 6.0 with a feature compatibility version of 5.0; see SNAPSHOT_REFUSED
+
+
+def _is_of_the_name(code: int | None, member: Member, namespace: Namespace) -> bool:
+    """Whether a find was refused because it named the incarnation."""
+    if code != _NOT_ENABLED:
+        return code in _UNNAMED
+    probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **_ANY}
+    try:
+        member.command(namespace.db, probe)
+    except pymongo.errors.OperationFailure as error:
+        return error.code == _NOT_ENABLED
+    return False
+
+
+def _by_uuid(member: Member, split: SnapshotSplit, command: dict[str, Any]) -> RawBSONDocument:
+    """A find by UUID follows a rename; one that has begun is killed by it (175)."""
+    find = {"find": bson.Binary(split.uuid, 4), **command}
+    reply = member.command(split.namespace.db, find)
     if reply["cursor"]["ns"] != str(split.namespace):
         _confirm(member, split, reply["operationTime"])
         raise Void
@@ -156,3 +210,19 @@ def _confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> No
             f"Copying {split.namespace}: its drop is not confirmed by a majority yet.",
             "Check that a majority of the replica set is up.",
         ) from late
+
+
+def reads_at_a_time(member: Member, namespace: Namespace) -> bool:
+    """Whether the server gives reads at a cluster time (5.0 and later).
+
+    A member that lags refuses a time with the same code. None lags behind its own operation time,
+    so a server that refuses that too refuses every time.
+    """
+    reached = member.command("admin", {"ping": 1})["operationTime"]
+    probe = {"find": namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
+    concern = {"level": "snapshot", "atClusterTime": reached}
+    try:
+        member.command(namespace.db, {**probe, "readConcern": concern})
+    except pymongo.errors.OperationFailure as refused:
+        return refused.code != SNAPSHOT_REFUSED
+    return True

@@ -7,17 +7,18 @@ rewound takes the events of all shards, and a document to be looked up is looked
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from cdc.model.key import merge_key
 from cdc.model.offset import Copying
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit, key_of, literal
+from cdc.model.split import KeyRange, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import stream
+from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster
-from cdc.mongo.images import BEFORE_IMAGES, Event, Images, looked_up
+from cdc.mongo.images import BEFORE_IMAGES, Event, Images
+from cdc.mongo.lookup import Lookup
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
@@ -31,35 +32,9 @@ def changes(
     any more is looked for on all of them."""
     opener = partial(cluster.open, split.shard)
     for events in stream.read(opener, split, images, retry_seconds):
-        yield [
-            _found_elsewhere(cluster, event, retry_seconds) if event.is_missing(images) else event
-            for event in events
-        ]
-
-
-def _found_elsewhere(cluster: Cluster, event: Event, retry_seconds: float) -> Event:
-    namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
-    for attempt in retrying(Progress(), retry_seconds, f"Looking up a document of {namespace}"):
-        with attempt:
-            uuid, at = cluster.incarnation(namespace), cluster.present()
-            if uuid is None:
-                return event
-            now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
-            for shard in cluster.holders(now):
-                after = _looked_up(cluster, now, shard, event)
-                if after is not None:
-                    return event._replace(after=after, exact_from=at)
-    return event
-
-
-def _looked_up(cluster: Cluster, split: SnapshotSplit, shard: str, event: Event) -> bytes | None:
-    concern = {"level": "snapshot", "atClusterTime": split.at}
-    version = cluster.version(split, shard)
-    member = cluster.open(shard)
-    try:
-        return looked_up(member, event.raw, concern, shardVersion=version)[0]
-    finally:
-        member.end()
+        with Lookup(cluster, retry_seconds) as lookup:
+            told = [lookup.found(e) if e.is_missing(images) else e for e in events]
+        yield told
 
 
 def read(
@@ -69,19 +44,31 @@ def read(
     told: list[bytes] = []
     try:
         try:
-            shards = cluster.holders(split)
-            if not shards:  # the metadata forgets a collection with its incarnation
-                raise Void
-            for shard in shards:
+            for shard in _holders(cluster, split, retry_seconds):
                 rest = Rest(split, partial(cluster.version, split, shard))
                 opener = partial(cluster.open, shard)
-                for documents in retried(opener, rest, retry_seconds, read_at_time):
+                attempt = partial(_read_at_time, cluster)
+                for documents in retried(opener, rest, retry_seconds, attempt):
                     told += map(key_of, documents.raw)
                     yield documents
         except TimeUnreadable:
             yield from _rewound(cluster, split, retry_seconds, told)
     except Void as void:
         require_may_be_void(split, may_be_void, void)
+
+
+def _holders(cluster: Cluster, split: SnapshotSplit, retry_seconds: float) -> list[str]:
+    for attempt in retrying(Progress(), retry_seconds, f"Asking who held {split.namespace}"):
+        with attempt:
+            found = cluster.holders(split)
+    return found
+
+
+def _read_at_time(
+    cluster: Cluster, member: Member, rest: Rest, open_member: Callable[[], Member]
+) -> Iterator[Documents]:
+    with cluster.void_if_gone(rest.split):
+        yield from read_at_time(member, rest, open_member)
 
 
 def _rewound(
@@ -119,7 +106,9 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     now = max(split.at, cluster.present())
     newer = replace(split, at=now)
     scanned: dict[str, bytes] = {}
-    for shard in cluster.holders(newer):
+    with newest(newer):
+        holders = cluster.holders(newer)
+    for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
     undoing = Undoing(scanned)
     told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
@@ -149,7 +138,7 @@ def _scan_shard(
     rest = Rest(split, partial(cluster.version, split, shard))
     concern = {"level": "snapshot", "atClusterTime": split.at}
     try:
-        with newest(split):
+        with newest(split), cluster.void_if_gone(split):
             for documents, _ in scan(member, rest, concern):
                 keep(documents, scanned)
     finally:

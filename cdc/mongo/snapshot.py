@@ -16,7 +16,7 @@ from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
 from cdc.mongo.client import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
 from cdc.mongo.retry import Progress, retrying
-from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
+from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, reads_at_a_time, scan
 
 
 def read(
@@ -74,29 +74,10 @@ def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterato
             rest.passed(documents)
             yield Documents(documents)
     except pymongo.errors.OperationFailure as error:
-        if error.code in TIME_UNREADABLE or _never_at_a_time(member, rest.split, error):
+        never = error.code == SNAPSHOT_REFUSED and not reads_at_a_time(member, rest.split.namespace)
+        if error.code in TIME_UNREADABLE or never:
             raise TimeUnreadable from error
         raise
-
-
-def _never_at_a_time(
-    member: Member, split: SnapshotSplit, error: pymongo.errors.OperationFailure
-) -> bool:
-    """Whether the server gives no reads at a cluster time at all (before 5.0).
-
-    A member that lags refuses a time with the same code. None lags behind its own operation time,
-    so a server that refuses that too refuses every time.
-    """
-    if error.code != SNAPSHOT_REFUSED:
-        return False
-    reached = member.command("admin", {"ping": 1})["operationTime"]
-    probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
-    concern = {"level": "snapshot", "atClusterTime": reached}
-    try:
-        member.command(split.namespace.db, {**probe, "readConcern": concern})
-    except pymongo.errors.OperationFailure as refused:
-        return refused.code == SNAPSHOT_REFUSED
-    return False
 
 
 def require_may_be_void(split: SnapshotSplit, may_be_void: bool, void: Void) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from bson.timestamp import Timestamp
 
 from cdc.model.offset import Offset, Scan, begun_again, streaming
-from cdc.model.selection import Selection
+from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.mongo import pipeline
 from cdc.mongo.cluster import Source
@@ -23,7 +23,7 @@ _ALL = 2**31 - 1
 
 def stream_splits(start: Offset, end: Offset) -> list[StreamSplit]:
     """The changes of the batch: whole collections, and the copied part of the one being copied."""
-    if end.time <= start.time:
+    if end.time <= start.time or end.gap is not None:
         return []
     return [split for shard in end.shards for split in _of_shard(start, end, shard)]
 
@@ -73,8 +73,10 @@ def scan_splits(scan: Scan, at: Timestamp, cut: list[KeyRange] | None) -> list[S
 
 def control_split(start: Offset, end: Offset) -> ControlSplit:
     """What a sink has to know of the batch."""
-    resync = tuple(begun_again(start, end))
-    return ControlSplit(end.time, json.dumps(end.described()), resync)
+    resync: list[Namespace | None] = [*begun_again(start, end)]
+    if end.gap is not None and resync:  # what else there was may be gone meanwhile
+        resync = [None]
+    return ControlSplit(end.time, json.dumps(end.described()), tuple(resync))
 
 
 def snapshot_splits(

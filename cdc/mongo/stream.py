@@ -116,7 +116,7 @@ def slices(
 
     Returns when the slice is complete; raises the driver's errors.
     """
-    cursor = Cursor(member, split, images)
+    cursor = Cursor(member, split, images, _BATCH)
     try:
         while not cursor.complete:
             yield cursor.next_batch(), cursor.operation_time
@@ -137,7 +137,7 @@ class Cursor:
         member: Member,
         split: StreamSplit,
         images: Images,
-        most: int = _BATCH,
+        most: int,
         longest_wait_ms: int = _LONGEST_WAIT_MS,
     ) -> None:
         self._member, self._split, self._images = member, split, images

@@ -17,6 +17,7 @@ from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
 from cdc.model.selection import Namespace
+from tests.mongo.abilities import abilities_of_shards
 from tests.mongo.cluster import STALE, Cluster, Document, Routing, Transaction
 
 _PAD = "x" * 800
@@ -24,7 +25,7 @@ _REGIONS = 8
 _BOXES = 64
 _OTHER = {"s1": "s2", "s2": "s1"}
 # A chunk or a lock is not what the sender took it for, or somebody else writes to the document.
-_TRY_AGAIN = frozenset({STALE, 24, 112, 246, 251})
+_TRY_AGAIN = frozenset({*STALE, 24, 112, 246, 251})
 # An orphan is in the way; or it takes too long.
 _GIVE_UP = frozenset({11000, 50})
 
@@ -54,7 +55,7 @@ class Sharded:
         key = {"box": "hashed"} if self.is_hashed else {"region": 1, "number": 1}
         cluster.shard_collection(db, coll, key)
         for shard in {chunk["shard"] for chunk in cluster.chunks(db, coll)}:
-            images = {"changeStreamPreAndPostImages": {"enabled": True}}
+            images = abilities_of_shards(cluster.clients[shard]).recording
             cluster.clients[shard][db].command({"collMod": coll, **images})
         for region in range(1, _REGIONS) if not self.is_hashed else ():
             bounds = [{"region": r, "number": MinKey()} for r in (region, region + 1)]

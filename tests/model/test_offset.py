@@ -127,6 +127,7 @@ VERSION_1 = {
         topology_time=Timestamp(1767225000, 2),
         late=(("s2", (Timestamp(1767225600, 8), Timestamp(1767225601, 1))),),
         position="8269569B800000000A2B0229296E04",
+        gap=Timestamp(1767225000, 3),
     ),
 }
 
@@ -162,6 +163,7 @@ FOREIGN: dict[str, Any] = {
     "scans that are no list": {"scans": {}},
     "shards that are no list": {"shards": "s1"},
     "a change of shards that is no time": {"topology_time": None},
+    "a gap that is no time": {"gap": ""},
     "a position that is no text": {"position": None},
     "late times that are none": {"late": {"s1": ["yesterday"]}},
     "late times without a shard": {"late": ["1767225600:8"]},
@@ -289,7 +291,7 @@ def test_a_run_without_a_snapshot_begins_with_everything_passed() -> None:
 
 def test_a_batch_without_a_scan_moves_the_time_alone() -> None:
     for offset in (START, STREAMING, *VERSION_1.values()):
-        expected = replace(offset, time=at(99), scans=(), silent=(), late=(), position="")
+        expected = replace(offset, time=at(99), scans=(), silent=(), late=(), position="", gap=None)
         assert advance(offset, at(99)) == expected
 
 

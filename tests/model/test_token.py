@@ -1,14 +1,22 @@
-"""Resume tokens: order among themselves and with high-water marks, and what is no token."""
+"""Resume tokens: their order and that of high-water marks, what they tell, and what is none."""
 
 from __future__ import annotations
 
+import random
+import uuid
+from typing import Any
+
+import bson
 import pytest
+from bson import Decimal128, Int64
 from bson.timestamp import Timestamp
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cdc.errors import BadToken
 from cdc.model import timestamp, token
+from cdc.model.token import Token
+from tests.model.test_key import of, raw, text
 
 MOST = 2**32 - 1
 NUMBERS = st.integers(0, MOST) | st.sampled_from([0, 1, MOST - 1, MOST])
@@ -155,3 +163,191 @@ def test_any_text_has_a_time_or_is_a_bad_token(data: str) -> None:
     except BadToken:
         return
     assert data.upper().startswith(f"82{time.time:08X}{time.inc:08X}")
+
+
+COLLECTION = uuid.UUID("bbbc97b5-4dd0-429f-9940-df2f562e0c6b")
+TYPE = "463C6F7065726174696F6E54797065003C"  # a document that begins with a text operationType
+KEY = "46646F63756D656E744B65790046"  # and goes on with a document documentKey
+DESCRIPTION = "466F7065726174696F6E4465736372697074696F6E0046"
+CREATED = "466964496E64657800461E76002B04466B657900461E5F6964002B02003C6E616D65003C5F69645F"
+UPDATED = f"2B042C0100296E{UUID}{TYPE}75706461746500{KEY}3C5F6964003C6269670000"
+INDEX = {"idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"}}
+BIG = {"document_key": bson.encode({"_id": "big"}), "operation_type": "update", "version": 2}
+MIXED_KEY = bson.encode({"_id": {"a": Int64(5), "d": Decimal128("-0.00"), "e": -0.0}})
+
+# From 6.0.5 and 6.0.27, the time left out: what a token tells besides it, `_data` and `_typeBits`.
+DECODED: list[tuple[dict[str, Any], str, bytes]] = [
+    ({"kind": "high_water_mark", "uuid": None}, "2B0229296E04", b""),
+    ({"kind": "high_water_mark", "uuid": None, "version": 2}, "2B0429296E1404", b""),
+    ({}, f"2B022C0100296E{UUID}04", b""),
+    ({"from_invalidate": True}, f"2B022C0100296F{UUID}04", b""),
+    ({"uuid": None}, "2B022C0100296E04", b""),
+    (
+        {"document_key": bson.encode({"_id": 8}), "txn_op_index": 1},
+        f"2B022C01002B026E{UUID}461E5F6964002B100004",
+        b"",
+    ),
+    (
+        {"document_key": MIXED_KEY},
+        f"2B022C0100296E{UUID}46465F696400461E61002B0A1E6400291E650029000004",
+        b"\x84\x80/\xf0\x06",
+    ),
+    (
+        # A shard key may have any name.
+        {"document_key": raw((b"operationType", text(b"x")), (b"_id", of(1)))},
+        f"2B022C0100296E{UUID}{TYPE}78001E5F6964002B020004",
+        b"",
+    ),
+    (
+        {"operation_type": "create", "operation_description": bson.encode(INDEX)},
+        f"2B022C0100296E{UUID}{TYPE}63726561746500{DESCRIPTION}{CREATED}0000000004",
+        b"",
+    ),
+    (
+        {"document_key": bson.encode({"_id": 1.5}), "operation_type": "insert", "version": 2},
+        f"2B042C0100296E{UUID}{TYPE}696E7365727400{KEY}1E5F6964002B0380000000000000000004",
+        b"\x82\x80\x00",
+    ),
+    ({**BIG}, f"{UPDATED}0004", b""),
+    ({**BIG, "fragment": 0}, f"{UPDATED}002904", b""),
+    ({**BIG, "fragment": 2}, f"{UPDATED}002B0404", b""),
+    ({"operation_type": "drop", "version": 2}, f"2B042C0100296E{UUID}{TYPE}64726F70000004", b""),
+    (
+        {"operation_type": "dropDatabase", "version": 2, "uuid": None, "from_invalidate": True},
+        f"2B042C0100296F14{TYPE}64726F704461746162617365000004",
+        b"",
+    ),
+]
+
+
+@pytest.mark.parametrize(("told", "tail", "type_bits"), DECODED)
+def test_a_token_tells_what_its_server_put_into_it(
+    told: dict[str, Any], tail: str, type_bits: bytes
+) -> None:
+    event = {"version": 1, "kind": "event", "uuid": COLLECTION, **told}
+    expected = Token(cluster_time=Timestamp(1795274655, 2**32 - 1), **event)
+    data = f"826B01B79FFFFFFFFF{tail}"
+    assert token.decode(data, type_bits) == expected
+    assert token.decode(data.lower(), type_bits) == expected
+
+
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_recorded_tokens_are_of_their_version_and_time(recorded: tuple[str, int]) -> None:
+    for increment, data in RECORDED[recorded]:
+        told = token.decode(data)
+        assert recorded[0].startswith(f"version {told.version}")
+        assert told.cluster_time == Timestamp(recorded[1], increment)
+
+
+def test_a_token_of_version_0_tells_a_key() -> None:
+    [(_, data)] = RECORDED["version 0, taken by 4.2.6", 1795256155]
+    collection = uuid.UUID("5be8ab7d-2cfc-4fed-89a2-9dce7af6c7f6")
+    key = bson.encode({"_id": 1})
+    time = Timestamp(1795256155, 10)
+    assert token.decode(data) == Token(0, "event", time, uuid=collection, document_key=key)
+
+
+@given(TIMES)
+def test_a_high_water_mark_tells_its_time_and_nothing_else(time: Timestamp) -> None:
+    mark = token.decode(token.high_water_mark(time))
+    assert mark == Token(1, "high_water_mark", time)
+
+
+HEAD = "826B01B7990000001"
+MARK = f"{HEAD}22B0229296E04"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("", "not hexadecimal"),
+        ("8", "not hexadecimal"),
+        ("82  6B", "not hexadecimal"),
+        ("８２", "not hexadecimal"),
+        ("zz", "not hexadecimal"),
+        (f"{HEAD}22B0229296E04\n", "not hexadecimal"),
+        (f"{HEAD}22B0229296E", "ends in the midst of a value"),
+        (f"{HEAD}22B0229296E0404", "no server writes"),
+        ("7800000000000000012B0229296E04", "cluster time is of a wrong type"),
+        (f"{HEAD}204", "ends before its version"),
+        (f"{HEAD}22B0629296E1404", "version is 3"),
+        (f"{HEAD}227FD29296E04", "version is below zero"),
+        (f"{HEAD}22B022B02296E04", "type is neither"),
+        (f"{HEAD}22B02296E04", "index in a transaction is of a wrong type"),
+        (f"{HEAD}22B0229292904", "origin is of a wrong type"),
+        (f"{HEAD}22B02292B026E04", "tells of an event"),
+        (f"{HEAD}22B0229296F04", "tells of an event"),
+        (f"{HEAD}22B0229296E{UUID}04", "tells of an event"),
+        (f"{HEAD}22B0229296E1404", "collection is of a wrong type"),
+        (f"{HEAD}22B0429296E04", "ends before its collection"),
+        (f"{HEAD}22B0429296E142904", "goes on behind its end"),
+        (f"{HEAD}22B022C0100296E5A01040004", "no UUID"),
+        (f"{HEAD}22B022C0100296E5A1003{'00' * 16}04", "no UUID"),
+        (f"{HEAD}22B022C0100296E{UUID}2B0204", "event is of a wrong type"),
+        (f"{HEAD}22B022C0100296E{UUID}461E5F6964002B02002904", "goes on behind its end"),
+        (f"{HEAD}22B042C0100296E{UUID}04", "ends before its event"),
+        (f"{HEAD}22B042C0100296E{UUID}461E5F6964002B020004", "operation type is of a wrong type"),
+        (f"{HEAD}22B042C0100296E{UUID}{TYPE}64726F70001E61002904", "ends in the midst"),
+        (f"{HEAD}22B042C0100296E{UUID}{TYPE}64726F70001E6100290004", "goes on behind its end"),
+        (f"{HEAD}22B042C0100296E{UUID}{TYPE}FF000004", "not valid UTF-8"),
+        (f"{HEAD}22B042C0100296E{UUID}{TYPE}640000{'27FD'}04", "fragment is below zero"),
+    ],
+)
+def test_what_is_no_token_is_refused_with_its_reason(data: str, reason: str) -> None:
+    with pytest.raises(BadToken) as error:
+        token.decode(data)
+    assert reason in error.value.message
+    assert error.value.remedy is not None
+
+
+def test_a_damaged_token_is_refused_or_one_that_a_server_could_have_given() -> None:
+    draw = random.Random(8)
+    accepted = refused = 0
+    for _, tail, type_bits in DECODED * 60:
+        data = bytearray(bytes.fromhex(f"826B01B79900000012{tail}"))
+        for _ in range(draw.randrange(1, 3)):
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        try:
+            told = token.decode(data.hex(), type_bits)
+        except BadToken:
+            refused += 1
+            continue
+        accepted += 1
+        assert told.cluster_time == token.time_of(data.hex())
+    assert accepted > 50
+    assert refused > 50
+
+
+def test_a_token_with_type_bits_is_another_one_without_or_with_other_ones() -> None:
+    data = f"{HEAD}22B022C0100296E{UUID}461E5F6964002B03800000000000000004"
+    key = bson.encode({"_id": 1.5})
+    assert token.decode(data, b"@").document_key == token.decode(data).document_key == key
+    for wrong in (b"", b"A", b"@\0", b"\x81@", b"\x20"):
+        with pytest.raises(BadToken):
+            token.decode(data, wrong)
+
+
+@given(st.text(), st.binary(max_size=5))
+def test_any_text_is_a_token_or_is_refused(data: str, type_bits: bytes) -> None:
+    with pytest.raises(BadToken):
+        token.decode(data, type_bits)
+
+
+def test_a_deeply_nested_token_is_refused() -> None:
+    with pytest.raises(BadToken, match="levels deep"):
+        token.decode(f"{HEAD}22B022C0100296E{UUID}" + "4646610046" * 100_000)
+
+
+@pytest.mark.parametrize("text", [MARK, f" {MARK.lower()}\n", f'{{"_data": "{MARK}"}}'])
+def test_a_start_is_named_by_a_token_or_by_its_data(text: str) -> None:
+    assert token.parse(text) == MARK
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", '{"_data": 8}', '{"_data":' * 100_000, MARK[:-2], MARK[:18], f"{MARK}04"],
+)
+def test_what_is_no_whole_token_is_no_start(text: str) -> None:
+    """Guards: a token that was cut lies elsewhere in the order than the event it is of."""
+    with pytest.raises(BadToken):
+        token.parse(text)

@@ -5,7 +5,7 @@ A test of something that a server does not have states what is documented instea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bson import Binary
@@ -47,15 +47,13 @@ def abilities(client: Client) -> Abilities:
         database = client["abilities"]
         now = client.admin.command("ping")["operationTime"]
         can = Abilities(
-            before_images=_takes(database, **_stream(fullDocumentBeforeChange="whenAvailable")),
-            after_images=_takes(database, **_stream(fullDocument="whenAvailable")),
-            reads_at_a_time=_takes(
+            before_images=takes(database, **_stream(fullDocumentBeforeChange="whenAvailable")),
+            after_images=takes(database, **_stream(fullDocument="whenAvailable")),
+            reads_at_a_time=takes(
                 database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
             ),
-            names_the_incarnation=_takes(
-                database, find="none", collectionUUID=Binary(bytes(16), 4)
-            ),
-            splits_events=_takes(database, **_stream({"$changeStreamSplitLargeEvent": {}})),
+            names_the_incarnation=takes(database, find="none", collectionUUID=Binary(bytes(16), 4)),
+            splits_events=takes(database, **_stream({"$changeStreamSplitLargeEvent": {}})),
         )
         _known.append(can)
     return _known[0]
@@ -64,19 +62,26 @@ def abilities(client: Client) -> Abilities:
 _known: list[Abilities] = []
 
 
+def abilities_of_shards(client: Client) -> Abilities:
+    """`recordPreImages` is refused on a shard: there are both images, or none."""
+    can = abilities(client)
+    return replace(can, before_images=can.after_images)
+
+
 def _stream(*stages: dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"aggregate": 1, "pipeline": [{"$changeStream": options}, *stages], "cursor": {}}
 
 
-def _takes(database: Any, **command: Any) -> bool:
+def takes(database: Any, **command: Any) -> bool:
+    """Whether the server knows all that the command asks for."""
     try:
         database.command(command)
     except OperationFailure as error:
         if error.code == 361:  # it is not that incarnation
             return True
-        # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction,
-        # unknown stage.
-        if error.code not in (40415, 9, 2, 40575, 72, 40324):
+        # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction, a
+        # field of another type, unknown stage.
+        if error.code not in (40415, 9, 2, 40575, 72, 14, 40324):
             raise
         return False
     return True

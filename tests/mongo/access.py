@@ -84,6 +84,11 @@ class GuardedCluster:
         }
         self._numbers = itertools.count(1)
 
+    @property
+    def by_uuid(self) -> dict[str, list[str]]:
+        """What each server asks for besides; see there."""
+        return {shard: server.by_uuid for shard, server in self._servers.items() if shard}
+
     def user(self, needs: Iterable[Need] = (), roles: Mapping[str, list[Any]] | None = None) -> str:
         """The URI of a new user with exactly these privileges and roles, each on its own server;
         where he is granted nothing there is no such user."""

@@ -37,6 +37,7 @@ from cdc.mongo import settled, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Cluster, Source
 from cdc.mongo.planner import Planner
+from cdc.mongo.slices import Limits
 from cdc.mongo.start import first_offset, start_of
 from tests.mongo.abilities import Abilities, abilities
 
@@ -112,6 +113,7 @@ class Capture:
         mode: str = "initial",
         documents_per_split: int | None = 10,
         splits_per_batch: int = 2,
+        limits: Limits | None = None,
         seed: int = 1,
         **options: str,
     ) -> None:
@@ -130,8 +132,10 @@ class Capture:
             self.selection,
             2**20,
             splits_per_batch,
+            limits or Limits(10**6, 2**30, 1),
             self.options["retry.seconds"],
             copies=start.copies,
+            on_history_lost=self.options["on.history.lost"],
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
@@ -234,7 +238,7 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
     homes = _homes(rows)
     for row in sorted(rows, key=lambda row: row.position):
         if row.op in EMPTYING:
-            if (db, coll) in _emptied(row) or (db, None) in _emptied(row):
+            if {(db, coll), (db, None), (None, None)} & {*_emptied(row)}:
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
             if row.txn and row.txn["shard"] != homes[_in_transaction(row)]:

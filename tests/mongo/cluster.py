@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import bson
@@ -20,14 +21,19 @@ from bson.min_key import MinKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pymongo.write_concern import WriteConcern
 
 from jobs.mongod import Client, ReplicaSet
+from tests.mongo.abilities import takes
 
 Document = dict[str, Any]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-STALE = 13388  # the shard has other chunks than the sender of the command believes
+# The shard has other chunks than the sender of the command believes; before 6.0 in a write's reply.
+STALE = (13388, 63)
+NO_SUCH_COMMAND, BUSY = 59, 117
 MAJORITY = {"writeConcern": {"w": "majority"}}
 LOWEST, HIGHEST = MinKey(), MaxKey()
+NEVER = Timestamp(0, 0)
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
@@ -57,6 +63,7 @@ class Cluster:
         self.clients: dict[str, Client] = {}
         self._open = ExitStack()
         self._time: Any = None
+        self._takes_documents = True
         self._outside: dict[str, ReplicaSet] = {}
 
     def __enter__(self) -> Self:
@@ -65,6 +72,9 @@ class Cluster:
             self.clients[server.name] = self._open.enter_context(self._log_in(server))
         for name in self.shards:
             self._join(name)
+        nothing = {"e": bson.ObjectId("0" * 24), "t": NEVER, "v": NEVER}
+        config = self.clients["s1"]["config"]
+        self._takes_documents = takes(config, find="transactions", limit=1, shardVersion=nothing)
         return self
 
     def start(self, name: str) -> Client:
@@ -105,6 +115,8 @@ class Cluster:
 
     def move_primary(self, db: str, to: str) -> None:
         """Moves a database's unsharded collections."""
+        if self._knows({"_configsvrMovePrimary": db, "to": to}):  # before 6.0
+            return
         found = self.metadata["databases"].find_one({"_id": db})
         moving = {"_shardsvrMovePrimary": db, "to": to, "databaseVersion": found["version"]}
         self.clients[found["primary"]].admin.command({**moving, **MAJORITY})
@@ -132,8 +144,22 @@ class Cluster:
     def configure(self, command: Document) -> Document:
         return self.clients["cfg"].admin.command({**command, **MAJORITY})
 
+    def _knows(self, command: Document) -> bool:
+        """Does as told, if this version's config servers have that command."""
+        try:
+            self.configure(command)
+        except OperationFailure as error:
+            if error.code != NO_SUCH_COMMAND:
+                raise
+            return False
+        return True
+
     def create_database(self, db: str, primary: str = "s1") -> None:
         self.configure({"_configsvrCreateDatabase": db, "primaryShardId": primary})
+        # As `enableSharding`, without which up to 5.0 nothing is sharded in it.
+        confirmed = {"write_concern": WriteConcern("majority")}
+        databases = self.metadata.get_collection("databases", **confirmed)
+        databases.update_one({"_id": db}, {"$set": {"partitioned": True}})
 
     def shard_collection(self, db: str, coll: str, key: Document, **options: Any) -> None:
         """Creates a sharded collection, in one chunk on the primary shard (hashed: two a shard)."""
@@ -169,12 +195,8 @@ class Cluster:
 
     def hashes(self, values: Sequence[Any]) -> dict[Any, int]:
         """Where documents with these values lie in a collection sharded by the hash of a field."""
-        stages: list[Document] = [
-            {"$documents": [{"v": value} for value in values]},
-            {"$project": {"h": {"$toHashedIndexKey": "$v"}}},
-        ]
-        found = self.clients["cfg"].admin.aggregate(stages)
-        return {value: each["h"] for value, each in zip(values, found, strict=True)}
+        hashed = partial(self.clients["cfg"].admin.command, "_hashBSONElement")
+        return {value: hashed(value)["out"] for value in values}
 
     def owner_of_hash(self, db: str, coll: str, value: Any) -> str:
         """The shard of a document in a collection sharded by the hash of one field."""
@@ -193,7 +215,7 @@ class Cluster:
         takes the collection for unsharded, and leaves the shard key out of its change events."""
         for _ in range(200):
             reply = self._sent(shard, db, command, routing, **options)
-            is_stale = any(each["code"] == STALE for each in reply.get("writeErrors", ()))
+            is_stale = any(each["code"] in STALE for each in reply.get("writeErrors", ()))
             if routing is not None or not is_stale:
                 return reply
             time.sleep(0.02)  # the shard learns of the new version
@@ -239,7 +261,7 @@ class Cluster:
             try:
                 return self.run(shard, db, command, codec_options=RAW)
             except OperationFailure as error:
-                if error.code != STALE:
+                if error.code not in STALE:
                     raise
 
     def transaction(
@@ -250,13 +272,19 @@ class Cluster:
     ) -> Transaction:
         """Sends these commands to these shards, as one transaction of a router, and prepares it.
         `routings` is what it knows of each collection, by default the newest."""
-        return Transaction(self, db, commands, routings or {})
+        while True:
+            try:
+                return Transaction(self, db, commands, routings or {})
+            except OperationFailure as error:
+                if routings or error.code not in STALE:
+                    raise
 
     def routing(self, db: str, coll: str) -> Routing:
         found = self.metadata["collections"].find_one({"_id": f"{db}.{coll}"})
         assert found is not None
-        chunks = self.metadata["chunks"].find({"uuid": found["uuid"]}).sort("min", 1)
-        return Routing(found["lastmodEpoch"], found["timestamp"], tuple(chunks))
+        chunks = self.metadata["chunks"].find(_chunks_of(found)).sort("min", 1)
+        known = (found["lastmodEpoch"], found.get("timestamp"), tuple(chunks))
+        return Routing(*known, self._takes_documents)
 
     @contextmanager
     def keeping_orphans(self) -> Iterator[None]:
@@ -295,7 +323,64 @@ class Cluster:
         }
         if high is not None:
             command["max"] = high
-        self.configure(command)
+        if not self._knows(command):  # before 6.0
+            whole = partial(_in_full, found["key"])
+            chunk = self._cut_out(found, whole(low), None if high is None else whole(high))
+            self._move_chunk(found, chunk, to)
+
+    def _cut_out(self, of: Document, low: Document, high: Document | None) -> Document:
+        """The chunk of that range, split from the one that holds it if there is none yet."""
+        within = {**_chunks_of(of), "min": {"$lte": low}}
+        chunk: Document = self.metadata["chunks"].find(within).sort("min", -1).next()
+        cuts = [cut for cut in (low, high) if cut not in (None, chunk["min"], chunk["max"])]
+        if not cuts:
+            return chunk
+        splitting = {
+            "splitChunk": of["_id"],
+            "from": chunk["shard"],
+            "keyPattern": of["key"],
+            "min": chunk["min"],
+            "max": chunk["max"],
+            "splitKeys": cuts,
+            "epoch": of["lastmodEpoch"],
+        }
+        if "timestamp" in of:
+            splitting["timestamp"] = of["timestamp"]
+        self._once_free(lambda: self.clients[chunk["shard"]].admin.command(splitting))
+        return self._cut_out(of, low, high)
+
+    def _move_chunk(self, of: Document, chunk: Document, to: str) -> None:
+        if chunk["shard"] == to:
+            return
+        known = {name: chunk[name] for name in ("min", "max", "shard", "lastmod")}
+        moving = {"_configsvrMoveChunk": 1, "ns": of["_id"], "toShard": to, **known}
+        size = bson.Int64(2**26)  # or hardly any document may be moved
+        moving |= {"lastmodEpoch": of["lastmodEpoch"], "maxChunkSizeBytes": size}
+        self._once_free(lambda: self.configure(moving))
+
+    def _once_free(self, command: Callable[[], Any]) -> None:
+        """When the shards have done with what they did before, of which they tell too early."""
+        for _ in range(200):
+            try:
+                command()
+            except OperationFailure as error:
+                if error.code != BUSY:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+        raise AssertionError("a shard is never done with its last move")
+
+
+def _chunks_of(collection: Document) -> Document:
+    """By name where the feature compatibility version is 4.4."""
+    return {"$or": [{"uuid": collection["uuid"]}, {"ns": collection["_id"]}]}
+
+
+def _in_full(key: Document, bound: Document) -> Document:
+    """A bound of a chunk, of which only the first fields were named."""
+    rest = HIGHEST if HIGHEST in bound.values() else LOWEST
+    return {name: bound.get(name, rest) for name in key}
 
 
 @dataclass(frozen=True)
@@ -304,8 +389,9 @@ class Routing:
     version of that owner belong together, and a shard that has changed since refuses both."""
 
     epoch: Any
-    timestamp: Timestamp
+    timestamp: Timestamp | None
     chunks: tuple[Document, ...]
+    as_documents: bool = True
 
     def owner(self, value: Any) -> str:
         """The shard of documents with this value in the first field of the shard key, or with this
@@ -316,9 +402,13 @@ class Routing:
                 return str(chunk["shard"])
         raise AssertionError(f"nobody owns {value}")
 
-    def version(self, shard: str) -> Document:
+    def version(self, shard: str) -> Document | list[Any]:
+        """As this server takes it: before 6.0 as an array."""
         mods = [chunk["lastmod"] for chunk in self.chunks if chunk["shard"] == shard]
-        return {"e": self.epoch, "t": self.timestamp, "v": max(mods, default=Timestamp(0, 0))}
+        newest = max(mods, default=NEVER)
+        if not self.as_documents:
+            return [newest, self.epoch, *filter(None, [self.timestamp])]
+        return {"e": self.epoch, "t": self.timestamp, "v": newest}
 
 
 class Transaction:

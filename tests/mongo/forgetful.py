@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from bson.timestamp import Timestamp
 
 from jobs.mongod import ReplicaSet
@@ -13,13 +15,20 @@ def forgetful() -> ReplicaSet:
 
 
 def push_out(client: Client, moment: Timestamp) -> None:
-    """Writes until the oplog begins behind a moment."""
+    """Writes until the oplog begins behind a moment, and waits until it is not cut any more."""
     until(lambda: _is_pushed_out(client, moment))
+    until(lambda: _is_quiet(client))
 
 
 def oldest(client: Client) -> Timestamp:
-    time: Timestamp = client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"]
-    return time
+    first: Timestamp = client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"]
+    return first
+
+
+def _is_quiet(client: Client) -> bool:
+    before = oldest(client)
+    time.sleep(0.7)
+    return oldest(client) == before
 
 
 def _is_pushed_out(client: Client, moment: Timestamp) -> bool:

@@ -56,7 +56,8 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     servers.fill("shop", coll)
     namespace = Namespace("shop", coll)
     allowed = [need for shard in SHARDS for need in optional([namespace], shard)]
-    uri = guarded.user([*NEEDED, *(need for need in allowed if need.action in extra)])
+    optionally = [need for need in allowed if need.action in extra]
+    uri = guarded.user([*NEEDED, *optionally], guarded.by_uuid)
     source.preflight(options(uri, str(namespace)))
     pipeline = captured(uri, str(namespace))
     pipeline.run()

@@ -193,6 +193,24 @@ def test_ddl_empties_the_mirror_of_what_lies_before_it_only(
     assert pipeline.commits() == ["CREATE TABLE", "MERGE", "MERGE"]
 
 
+def test_a_resync_of_everything_empties_every_mirror(pipeline: Pipeline) -> None:
+    """Guards: those of collections that were dropped while nobody could see it."""
+    pipeline.write(
+        change("insert", "a", {"n": 1}, time=1),
+        change("insert", "c", {}, time=1, event=3, ns=("club", "members")),
+        until=2,
+    )
+    pipeline.restart()
+    pipeline.write(
+        change("gap", None, time=3, ns=(None, None), description={"from": "2:1", "to": "4:1"}),
+        change("resync", None, time=4, ns=(None, None)),
+        change("read", "b", {"n": 2}, time=5),
+        until=5,
+    )
+    assert pipeline.mirror() == {"b": {"n": 2}}
+    assert pipeline.mirror("club/members/mirror") == {}
+
+
 def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
     pipeline.write(change("insert", "a", {}, time=1), until=2)
     pipeline.write(change("drop", None, time=3), until=3)

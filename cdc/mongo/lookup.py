@@ -1,0 +1,79 @@
+"""A document that is no more on the shard which tells of its change: it is looked for on all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Self
+
+from bson.raw_bson import RawBSONDocument
+
+from cdc.errors import TransientError
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
+from cdc.mongo.cluster import Cluster
+from cdc.mongo.images import Event, looked_up
+from cdc.mongo.retry import Progress, retrying
+from cdc.mongo.rewind import newest
+from cdc.mongo.scan import Rest, Void, opened
+
+Find = Callable[[dict[str, Any]], RawBSONDocument]
+
+
+class Lookup:
+    """Looks as of one time behind all that has been read: what it takes to ask the shards of a
+    collection is found out for its first document, and serves the others."""
+
+    def __init__(self, cluster: Cluster, retry_seconds: float) -> None:
+        self._cluster, self._retry_seconds = cluster, retry_seconds
+        self._known: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def found(self, event: Event) -> Event:
+        """The event with its document, if there still is one."""
+        namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
+        what = f"Looking up a document of {namespace}"
+        for attempt in retrying(Progress(), self._retry_seconds, what):
+            with attempt:
+                try:
+                    return self._found(namespace, event)
+                except Void as void:  # another incarnation has it, or none
+                    self._known.pop(namespace, None)
+                    raise TransientError(f"{what}: the collection is replaced.") from void
+                except Exception:
+                    self._known.pop(namespace, None)
+                    raise
+        raise AssertionError("an attempt fails or returns")
+
+    def _found(self, namespace: Namespace, event: Event) -> Event:
+        if namespace not in self._known:
+            uuid = self._cluster.incarnation(namespace)
+            if uuid is None:
+                return event
+            self._known[namespace] = self._begun(namespace, uuid)
+        now, finds = self._known[namespace]
+        concern = {"level": "snapshot", "atClusterTime": now.at}
+        with newest(now), self._cluster.void_if_gone(now):
+            for find in finds:
+                after = looked_up(find, event.raw, concern)[0]
+                if after is not None:
+                    return event._replace(after=after, exact_from=now.at)
+        return event
+
+    def _begun(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
+        at = self._cluster.present()
+        now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
+        with newest(now):
+            return now, [self._find(now, shard) for shard in self._cluster.holders(now)]
+
+    def _find(self, now: SnapshotSplit, shard: str) -> Find:
+        version, member = self._cluster.version(now, shard), self._cluster.open(shard)
+        self._open.callback(member.end)
+        return partial(opened, member, Rest(now, lambda: version))
