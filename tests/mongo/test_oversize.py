@@ -121,6 +121,27 @@ def test_what_the_server_gives_of_a_large_change_is_told_and_all_of_those_beside
     assert changes.replayed(coll) == contents(coll)
 
 
+@pytest.mark.parametrize("images", ["when_available", "update_lookup"])
+def test_an_after_that_does_not_fit_is_looked_up(
+    capture: Begin, database: Database[Document], images: str
+) -> None:
+    """Guards: by key, whatever the images are.
+
+    Without images (4.2) the change is not too large."""
+    coll, can = filled(database, "a", []), abilities(database.client)
+    coll.insert_one({"_id": "large", "pad": pad("x")})
+    changes = capture("a", mode="latest", images=images)
+    coll.update_one({"_id": "large"}, {"$set": {"pad": pad("y")}})
+    coll.update_one({"_id": "large"}, {"$inc": {"n": 1}})
+    first, _ = changed(changes)
+    found = images == "update_lookup" or can.before_images
+    assert first.after is not None if found else first.after is None
+    after = document(first.after) or {}
+    whole = images == "when_available" and can.splits_events
+    assert after.get("n") == (1 if found and not whole else None)
+    assert first.exact == whole
+
+
 def test_a_document_of_16_mib_is_told_from_its_insert_to_its_delete(
     capture: Begin, database: Database[Document]
 ) -> None:
