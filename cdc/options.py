@@ -83,6 +83,15 @@ OPTIONS = (
         choices=("resync", "fail"),
     ),
     Option(
+        "on.oversize",
+        str,
+        "lookup",
+        "Where an event exceeds 16 MiB with its images and the server cannot split it: `lookup`"
+        " leaves out the images that do not fit, reads a missing `after` by key and marks the row,"
+        " `fail` ends the run.",
+        choices=("lookup", "fail"),
+    ),
+    Option(
         "document.format",
         str,
         "variant",

@@ -170,7 +170,8 @@ class WindowReader(DataSourceReader):
         if not reached(source, until):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
         patience = float(self._options["retry.seconds"])
-        found = window_splits(source, selection, after, until, patience)
+        limits = _limits(self._options)
+        found = window_splits(source, selection, after, until, limits, patience)
         return [Partition(split) for split in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -189,11 +190,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
         self._selection = Selection.parse(options["collections"])
-        self._limits = Limits(
-            options["max.events.per.batch"],
-            options["max.mb.per.batch"] * 2**20,
-            options["stream.parallelism"],
-        )
+        self._limits = _limits(options)
         self._known_planner: Planner | None = None
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
         self._lookout = Lookout(options["oplog.window.warn"])
@@ -305,6 +302,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 # --- what both need ------------------------------------------------------------------------------
+
+
+def _limits(options: Mapping[str, Any]) -> Limits:
+    return Limits(
+        options["max.events.per.batch"],
+        options["max.mb.per.batch"] * 2**20,
+        options["stream.parallelism"],
+    )
 
 
 def _wanted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
+from cdc.mongo.images import IMAGES, Event
 from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
 
@@ -74,8 +76,8 @@ def _documents(
 
 def _changes(
     split: StreamSplit, options: Mapping[str, Any], patience: float
-) -> Iterator[list[stream.Event]]:
-    images = stream.IMAGES[options["images"]]
+) -> Iterator[list[Event]]:
+    images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
         return sharded.changes(_shards(options), split, images, patience)
     return stream.read(partial(open_member, options), split, images, patience)

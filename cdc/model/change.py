@@ -73,7 +73,7 @@ def read_row(
 
 
 def event_row(
-    event: RawBSONDocument,
+    event: Mapping[str, Any],
     after: bytes | None,
     exact: bool,
     exact_from: Timestamp | None,
@@ -135,7 +135,7 @@ def _control(op: str, at: Timestamp, position: str, description: str | None) -> 
     )
 
 
-def _namespace(event: RawBSONDocument, selection: Selection) -> tuple[str | None, str | None]:
+def _namespace(event: Mapping[str, Any], selection: Selection) -> tuple[str | None, str | None]:
     own, target = _names(event.get("ns")), _names(event.get("to"))
     if None not in (*own, *target) and not selection.matches(Namespace(*own)):
         return target
@@ -147,7 +147,7 @@ def _names(value: Any) -> tuple[Any, Any]:
     return (value.get("db"), value.get("coll")) if isinstance(value, Mapping) else (None, None)
 
 
-def _wall_time(event: RawBSONDocument) -> int | None:
+def _wall_time(event: Mapping[str, Any]) -> int | None:
     wall = event.get("wallTime")
     if wall is None:
         return None
@@ -155,7 +155,7 @@ def _wall_time(event: RawBSONDocument) -> int | None:
     return milliseconds * 1000
 
 
-def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
+def _transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
@@ -165,7 +165,8 @@ def _transaction(event: RawBSONDocument, shard: str) -> dict[str, Any] | None:
     return {"lsid": identity, "number": int(event["txnNumber"]), "shard": shard or None}
 
 
-def _description(event: RawBSONDocument) -> str:
+def _description(event: Mapping[str, Any]) -> str:
+    assert isinstance(event, RawBSONDocument), "only events of a row are put together"
     data = bytes(event.raw)
     fields = ((each.name.decode(), each) for each in elements(data, 0, len(data)))
     told = {name: _value(data, each) for name, each in fields if name not in _TOLD}

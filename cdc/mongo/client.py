@@ -286,6 +286,7 @@ _TRANSIENT = frozenset(
 )
 _UNAUTHORIZED = frozenset({13, 18, 8000})
 _HISTORY_LOST = frozenset({286, 136})
+_TOO_LARGE = 10334
 _NO_REPLICA_SET = frozenset({40573, 20, 76, 123})
 
 
@@ -315,6 +316,11 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
         return UnsuitableSource(
             f"{attempted}: the server is not a member of a replica set, so it has no oplog.",
             "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
+        )
+    if code == _TOO_LARGE:
+        return UnsuitableSource(
+            f"{attempted}: a change exceeds the server's 16 MiB, whatever is left out of it.",
+            "Set on.oversize to lookup; if it is, begin anew behind that time, with mode initial.",
         )
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
         return SourceUnreachable(

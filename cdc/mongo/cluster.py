@@ -236,7 +236,7 @@ class Cluster:
                 by_shard.setdefault(entry["primary"], []).append(entry["_id"])
         return by_shard
 
-    def tells(self, shard: str, event: RawBSONDocument) -> bool:
+    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Whether that shard is the one to tell of DDL that others may report too.
 
         It is the primary one of the database as it was then: the last to do what all do. Of indexes

@@ -12,8 +12,8 @@ from bson.raw_bson import RawBSONDocument
 from cdc.errors import TransientError
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
-from cdc.mongo import stream
 from cdc.mongo.cluster import Cluster
+from cdc.mongo.images import Event, looked_up
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.rewind import newest
 from cdc.mongo.scan import Rest, Void, opened
@@ -36,7 +36,7 @@ class Lookup:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def found(self, event: stream.Event) -> stream.Event:
+    def found(self, event: Event) -> Event:
         """The event with its document, if there still is one."""
         namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
         what = f"Looking up a document of {namespace}"
@@ -52,7 +52,7 @@ class Lookup:
                     raise
         raise AssertionError("an attempt fails or returns")
 
-    def _found(self, namespace: Namespace, event: stream.Event) -> stream.Event:
+    def _found(self, namespace: Namespace, event: Event) -> Event:
         if namespace not in self._known:
             uuid = self._cluster.incarnation(namespace)
             if uuid is None:
@@ -62,7 +62,7 @@ class Lookup:
         concern = {"level": "snapshot", "atClusterTime": now.at}
         with newest(now), self._cluster.void_if_gone(now):
             for find in finds:
-                after = stream.looked_up(find, event.raw, concern)[0]
+                after = looked_up(find, event.raw, concern)[0]
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
         return event

@@ -15,12 +15,11 @@ a batch replayed days later reads the same rows. The order of the questions matt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import ContentReplaced, HistoryLost, TransientError
@@ -42,6 +41,7 @@ from cdc.mongo import gap, pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
+from cdc.mongo.images import IMAGES
 from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
 from cdc.mongo.tellers import SLIM, Told, told_once
@@ -300,9 +300,9 @@ class Planner:
         others = [(s, e) for s, e in told if not pipeline.ends_batch(e)]
         return _Found(time, tuple(ddl), tuple(others))
 
-    def _up_to_the_first(self, split: StreamSplit) -> Iterator[RawBSONDocument]:
+    def _up_to_the_first(self, split: StreamSplit) -> Iterator[Mapping[str, Any]]:
         opener = partial(self.open_member, split.shard)
-        for events in stream.read(opener, split, stream.IMAGES["off"], self.retry_seconds):
+        for events in stream.read(opener, split, IMAGES["off"], self.retry_seconds):
             for event in events:
                 yield event.raw
                 if pipeline.ends_batch(event.raw):
@@ -366,19 +366,19 @@ def read_of(source: Source, offset: Offset, late: Times) -> Offset:
     return replace(offset, shards=shards, topology_time=topology_time, late=late)
 
 
-def replaced_by(events: list[RawBSONDocument], selection: Selection) -> Replaced:
+def replaced_by(events: list[Mapping[str, Any]], selection: Selection) -> Replaced:
     """What DDL events at one time did to selected collections."""
     emptied = {name for event in events for name in _namespaces(event.get("ns"), selection)}
     refilled = {name for event in events for name in _namespaces(event.get("to"), selection)}
     return Replaced(frozenset(emptied - refilled), frozenset(refilled))
 
 
-def _namespaces(value: RawBSONDocument | None, selection: Selection) -> frozenset[Namespace]:
+def _namespaces(value: Mapping[str, Any] | None, selection: Selection) -> frozenset[Namespace]:
     if value is None or "coll" not in value:
         return frozenset()
     namespace = _named(value)
     return frozenset({namespace} if selection.matches(namespace) else ())
 
 
-def _named(value: RawBSONDocument) -> Namespace:
+def _named(value: Mapping[str, Any]) -> Namespace:
     return Namespace(value["db"], value["coll"])

@@ -19,9 +19,15 @@ from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import TIME_UNREADABLE, Member
+from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 
 BYTES = 64 * 2**20
+# Nothing else of an event is read: with after-images some would be too large to have any image.
+_UNDONE_BY = (
+    *("operationType", "ns", "clusterTime", "documentKey", "lsid", "txnNumber"),
+    "fullDocumentBeforeChange",
+)
 RETRY_SECONDS = 60
 
 
@@ -33,7 +39,7 @@ class Undoing:
         self._seen: set[str] = set()
         self._arrived: dict[str, tuple[Any, str, bytes | None]] = {}
 
-    def undo(self, event: stream.Event, shard: str = "") -> None:
+    def undo(self, event: Event, shard: str = "") -> None:
         key = merge_key(key_of(bytes(event.raw["documentKey"].raw)))
         if key not in self._seen:
             self._seen.add(key)
@@ -48,7 +54,7 @@ class Undoing:
                 del self._arrived[key]
                 self._put_back(key, event, document)
 
-    def _put_back(self, key: str, event: stream.Event, newer: bytes | None) -> None:
+    def _put_back(self, key: str, event: Event, newer: bytes | None) -> None:
         before = event.raw.get("fullDocumentBeforeChange")
         if before is not None:
             self._documents[key] = bytes(before.raw)
@@ -62,7 +68,7 @@ class Undoing:
             yield Documents(list(self._inexact.values()), exact_from=until)
 
 
-def _txn(event: stream.Event) -> Any:
+def _txn(event: Event) -> Any:
     lsid = event.raw.get("lsid")
     return None if lsid is None else (bytes(lsid.raw), event.raw.get("txnNumber"))
 
@@ -78,8 +84,7 @@ def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> 
     scanned, upper, until = _newest_state(member, rest)
     undoing = Undoing(scanned)
     part = _partevents_of(rest, upper, until)
-    when_available = stream.IMAGES["when_available"]
-    for events in stream.read(open_member, part, when_available, RETRY_SECONDS):
+    for events in stream.read(open_member, part, BEFORE_IMAGES, RETRY_SECONDS):
         for event in events:
             undoing.undo(event)
     if is_refilled(rest.split, until, open_member):
@@ -148,7 +153,7 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
         after=split.at,
         upto=until,
         database=split.namespace.db,
-        pipeline=pipeline.pipeline([match]),
+        pipeline=pipeline.pipeline([match], dict.fromkeys(_UNDONE_BY, 1)),
         collation=split.collation,
         only=split.namespace,
     )
@@ -160,4 +165,4 @@ def is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[]
     db, coll = split.namespace
     renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
     events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]))
-    return any(stream.read(open_member, events, stream.IMAGES["off"], RETRY_SECONDS))
+    return any(stream.read(open_member, events, IMAGES["off"], RETRY_SECONDS))

@@ -17,6 +17,7 @@ from cdc.model.split import KeyRange, SnapshotSplit, StreamSplit, key_of, litera
 from cdc.mongo import stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster
+from cdc.mongo.images import BEFORE_IMAGES, Event, Images
 from cdc.mongo.lookup import Lookup
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
@@ -25,8 +26,8 @@ from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
 
 
 def changes(
-    cluster: Cluster, split: StreamSplit, images: stream.Images, retry_seconds: float
-) -> Iterator[list[stream.Event]]:
+    cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
+) -> Iterator[list[Event]]:
     """Like `stream.read`, of one shard. An `after` to be looked up that this shard does not have
     any more is looked for on all of them."""
     opener = partial(cluster.open, split.shard)
@@ -116,10 +117,10 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
         keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
     whole = events_of(split, keys, now)
 
-    def events(shard: str) -> Iterator[tuple[str, stream.Event]]:
+    def events(shard: str) -> Iterator[tuple[str, Event]]:
         own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
-        for batch in stream.read(opener, own, stream.IMAGES["when_available"], RETRY_SECONDS):
+        for batch in stream.read(opener, own, BEFORE_IMAGES, RETRY_SECONDS):
             for event in batch:
                 yield shard, event
 

@@ -17,10 +17,10 @@ The rules here were each won by an experiment in which their absence lost or dou
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import bson
 import pymongo.errors
@@ -29,14 +29,13 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import token
-from cdc.model.key import merge_key
-from cdc.model.split import StreamSplit, key_of
+from cdc.model.split import StreamSplit
+from cdc.mongo import oversize
 from cdc.mongo.client import FIELD_UNKNOWN, RAW, Member
+from cdc.mongo.images import Event, Images, fewer, told
+from cdc.mongo.oversize import Raw
 from cdc.mongo.retry import Progress, retrying
 
-_TOO_LARGE = 10334  # an event with its images exceeds 16 MiB
-_NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
-_NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
 # With `showExpandedEvents`, views and time series are told of as if they were collections; only
 # they have no UUID.
 _NOT_OF_VIEWS = {
@@ -50,55 +49,8 @@ _NOT_OF_VIEWS = {
     }
 }
 _STALL_SECONDS = 600.0
-_LONGEST_WAIT_MS = 500
+_WAIT_MS = (1, 500)
 _BATCH = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead."""
-
-    before: str
-    after: str
-    look_up: bool
-
-    @property
-    def expects_before(self) -> bool:
-        return self.before != "off"
-
-
-_WHEN_AVAILABLE = "whenAvailable"
-IMAGES = {
-    "auto": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
-    # Enforced when the run starts. The server's own `required` (code 47) would end the stream at
-    # the first image that has expired.
-    "required": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
-    "when_available": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=False),
-    "update_lookup": Images("off", "updateLookup", look_up=False),
-    "off": Images("off", "default", look_up=False),
-}
-
-
-class Event(NamedTuple):
-    """One change event. `after` is its post-image or its stand-in, None if there is none.
-
-    `exact` is False when an image that was asked for is missing or `after` is not as of the event;
-    then, if `after` is set, it is a state between the event and `exact_from`.
-    """
-
-    raw: RawBSONDocument
-    after: bytes | None
-    exact: bool
-    exact_from: Timestamp | None = None
-
-    @property
-    def position(self) -> str:
-        return str(self.raw["_id"]["_data"])
-
-    def is_missing(self, images: Images) -> bool:
-        """Whether it was looked up, by us or by the server, and not found."""
-        looked_up = images.look_up or images.after == "updateLookup"
-        return looked_up and self.after is None and self.raw["operationType"] == "update"
 
 
 def read(
@@ -135,89 +87,43 @@ class _Passed:
 def _fitting(
     member: Member, split: StreamSplit, images: Images, passed: _Passed
 ) -> Iterator[list[Event]]:
-    """Events not handed out yet, with all images that the server has; if one event with them is
-    too large for it, the slice is opened again with fewer for the rest of it."""
-    used: Images | None = images
-    while used is not None:
-        try:
-            for batch, operation_time in slices(member, split, used):
-                yield [
-                    _event(member, raw, images, used, operation_time)
-                    for raw in batch
-                    if raw["_id"]["_data"] > passed.position
-                ]
-            return
-        except pymongo.errors.OperationFailure as error:
-            used = _fewer(used, error.code)
-            if used is None:
-                raise
+    """Events not handed out yet, with all images that the server has; where it refuses what it is
+    asked for, the slice is opened again, and less is asked for."""
+    used, refused = images, list[pymongo.errors.OperationFailure]()
+    for way in oversize.ways(split, images.on_oversize == "fail"):
+        asked: Images | None = used
+        while asked is not None:
+            used = asked
+            try:
+                yield from _attempt(member, way, images, used, passed)
+                return
+            except pymongo.errors.OperationFailure as error:
+                asked = fewer(used, error.code)
+                if asked is None:
+                    if not oversize.refuses(error):
+                        raise
+                    refused.append(error)
+    raise refused[0]
 
 
-def _fewer(images: Images, code: int | None) -> Images | None:
-    """What to ask for after this refusal; None if fewer images would not help."""
-    if images.expects_before and code in (_TOO_LARGE, _NO_BEFORE_IMAGES):
-        return replace(images, before="off")
-    if images.after == _WHEN_AVAILABLE and code in _NO_AFTER_IMAGES:
-        return replace(images, after="default")
-    if images.after != "default" and code == _TOO_LARGE:
-        return replace(images, after="default", look_up=True)
-    return None
-
-
-def _event(
-    member: Member, raw: RawBSONDocument, asked: Images, used: Images, operation_time: Timestamp
-) -> Event:
-    operation = raw["operationType"]
-    if operation not in ("insert", "update", "replace", "delete"):
-        return Event(raw, None, exact=True)
-    after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
-    if operation in ("update", "replace", "delete") and asked.expects_before:
-        exact = raw.get("fullDocumentBeforeChange") is not None
-    if operation == "update":
-        if after is None and used.look_up:
-            exact = False
-            concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern)
-        elif after is None:
-            exact = False
-        elif used.after == "updateLookup":
-            exact, exact_from = False, operation_time
-    return Event(raw, after, exact, exact_from)
-
-
-def _find(member: Member, ns: RawBSONDocument, command: dict[str, Any]) -> RawBSONDocument:
-    return member.command(ns["db"], {"find": ns["coll"], **command})
-
-
-def looked_up(
-    find: Callable[[dict[str, Any]], RawBSONDocument], raw: RawBSONDocument, concern: dict[str, Any]
-) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state.
-
-    `find` sends one on the event's collection.
-    """
-    reply = find(
-        {
-            "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
-            "limit": 1,
-            "singleBatch": True,
-            "readConcern": concern,
-        }
-    )
-    found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
-    # Under a collation, a document of another key may answer to this one.
-    if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
-        return None, None
-    return found[0], reply["operationTime"]
-
-
-def _bytes(document: Any) -> bytes | None:
-    return None if document is None else bytes(document.raw)
+def _attempt(
+    member: Member, way: oversize.Way, asked: Images, used: Images, passed: _Passed
+) -> Iterator[list[Event]]:
+    whole = partial(slices, member, images=used)
+    completion = oversize.Completion(way.whole, whole, asked.on_oversize == "lookup")
+    for batch, operation_time in slices(member, way.asked, used):
+        groups = (
+            completion.groups(batch, passed.position)
+            if way.cuts
+            else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
+        )
+        for group in groups:
+            yield [told(member, raw, asked, used, operation_time) for raw in group]
 
 
 def slices(
     member: Member, split: StreamSplit, images: Images
-) -> Iterator[tuple[list[RawBSONDocument], Timestamp]]:
+) -> Generator[tuple[list[Raw], Timestamp]]:
     """One attempt at a slice: its raw events in order, each batch with the reply's operation time.
 
     Returns when the slice is complete; raises the driver's errors.
@@ -233,8 +139,9 @@ def slices(
 class Cursor:
     """A change stream cursor that knows when its slice is complete.
 
-    It has passed everything before `reached`. A reply holds at most `most` events, and comes after
-    `longest_wait_ms` if there is none.
+    Events that the split's pipeline cuts into fragments are whole again. The cursor has passed
+    everything before `reached`. A reply holds at most `most` events, and comes after
+    `wait_ms` if there is none: the first while it goes on, up to the second while it does not.
     """
 
     def __init__(
@@ -243,15 +150,16 @@ class Cursor:
         split: StreamSplit,
         images: Images,
         most: int,
-        longest_wait_ms: int = _LONGEST_WAIT_MS,
+        wait_ms: tuple[int, int] = _WAIT_MS,
     ) -> None:
         self._member, self._split, self._images = member, split, images
-        self._most, self._longest_wait_ms = most, longest_wait_ms
+        self._most, (self._least_wait_ms, self._longest_wait_ms) = most, wait_ms
         self.complete = split.last <= split.after
         self.operation_time = self.reached = split.after
-        self._wait_ms, self._moved = 1, time.monotonic()
+        self._wait_ms, self._moved = self._least_wait_ms, time.monotonic()
         self._id, self._namespace = 0, ""
         self._is_expanded = True
+        self._fragments = oversize.Fragments()
         if not self.complete:
             self._open({"startAtOperationTime": split.after})
 
@@ -289,7 +197,7 @@ class Cursor:
             command["collation"] = RawBSONDocument(split.collation)
         return self._member.command(split.database or "admin", command)
 
-    def next_batch(self) -> list[RawBSONDocument]:
+    def next_batch(self) -> list[Raw]:
         db, _, coll = self._namespace.partition(".")
         reply = self._member.command(
             db,
@@ -304,12 +212,12 @@ class Cursor:
         self._id = int(cursor["id"])
         self.operation_time = reply["operationTime"]
         events = cursor["nextBatch"]
-        inside = [event for event in events if self._takes(event)]
+        inside = [event for event in self._fragments.joined(events) if self._takes(event)]
         if not self.complete:
             self._judge(cursor, events)
         return inside
 
-    def _takes(self, event: RawBSONDocument) -> bool:
+    def _takes(self, event: Raw) -> bool:
         moment = event["clusterTime"]
         if moment > self._split.last:
             self.complete = True
@@ -319,7 +227,7 @@ class Cursor:
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
     def _judge(self, cursor: RawBSONDocument, events: list[RawBSONDocument]) -> None:
-        if events and events[-1]["operationType"] == "invalidate":
+        if events and events[-1].get("operationType") == "invalidate":
             self._invalidated(events[-1])
             return
         reached = token.time_of(cursor["postBatchResumeToken"]["_data"])
@@ -343,7 +251,7 @@ class Cursor:
         """Waits longer for a member that is behind, and gives up on one that does not move."""
         now = time.monotonic()
         if delivered or reached > self.reached:
-            self._moved, self._wait_ms = now, 1
+            self._moved, self._wait_ms = now, self._least_wait_ms
         else:
             self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
         self.reached = max(self.reached, reached)

@@ -8,17 +8,17 @@ and the offset keeps the decision: a replay tells the same, whoever is the prima
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model import timestamp
 from cdc.model.offset import Offset, advance
 from cdc.mongo.cluster import Source
 
-Told = tuple[str, RawBSONDocument]  # an event of DDL, and the shard that reports it
+Told = tuple[str, Mapping[str, Any]]  # an event of DDL, and the shard that reports it
 # What has to be known of an event.
 SLIM = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pymongo.errors
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.read_preferences import Nearest, Primary
 
@@ -69,7 +68,7 @@ class ReplicaSet:
         label = self.name if self.shard else ""
         return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
-    def tells(self, shard: str, event: RawBSONDocument) -> bool:
+    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Whether a DDL event of that part is to be told, or another part tells it too."""
         return True
 

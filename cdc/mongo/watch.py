@@ -19,11 +19,12 @@ from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
+from cdc.mongo.images import IMAGES
 from cdc.mongo.splits import span
 
 _log = logging.getLogger(__name__)
 _FOR_EVER = Timestamp(2**32 - 1, 2**32 - 1)
-_LONGEST_WAIT_MS = 200
+_WAIT_MS = 200
 
 
 class _Tail:
@@ -36,7 +37,7 @@ class _Tail:
         end = replace(start, time=_FOR_EVER)
         split = span(start, end, shard, selection, pipeline.pipeline(told, slim))
         self._member = member
-        self._cursor = stream.Cursor(member, split, stream.IMAGES["off"], 1, wait_ms)
+        self._cursor = stream.Cursor(member, split, IMAGES["off"], 1, (wait_ms, wait_ms))
         self._newest = NEVER
 
     def has_passed(self, start: Offset) -> bool:
@@ -88,7 +89,7 @@ class Watch:
             self._tails.pop(shard).close()  # to begin anew is quicker than to catch up
             tail = None
         if tail is None:
-            wait_ms = max(1, _LONGEST_WAIT_MS // count)
+            wait_ms = max(1, _WAIT_MS // count)
             tail = self._tails[shard] = _Tail(self.open_member(shard), start, shard, wait_ms)
         return tail.sees(start)
 

@@ -13,26 +13,37 @@ from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.cluster import Source
+from cdc.mongo.images import IMAGES
+from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import span, stream_splits
 from cdc.mongo.tellers import SLIM, Told, told_once
 
 
 def window_splits(
-    source: Source, selection: Selection, after: Timestamp, until: Timestamp, retry_seconds: float
+    source: Source,
+    selection: Selection,
+    after: Timestamp,
+    until: Timestamp,
+    limits: Limits,
+    retry_seconds: float,
 ) -> list[StreamSplit]:
     """All changes of the selected collections after one time and up to another, which has to be
-    behind no live edge. Windows that adjoin hold each change once."""
+    behind no live edge, in slices. Windows that adjoin hold each change once."""
     if until <= after:
         return []
-    start = replace(streaming(after, source.name, selection.text), late=source.late(after))
-    end = replace(start, time=until, late=source.late(until), shards=source.shards)
+    begun = streaming(after, source.name, selection.text)
+    start = replace(begun, late=source.late(after), shards=source.shards)
+    end = replace(start, time=until, late=source.late(until))
+    slicer = Slicer()
+    slicer.reach(source.clients, start, until, limits.lifted)
     reported = list(_ddl(source, selection, start, end, retry_seconds))
     splits = list[StreamSplit]()
     while start.time < until:  # as many parts as it takes for each shard to tell all DDL or none
         part = told_once(source, start, end, [told for told in reported if _is_behind(start, told)])
         if part.time < until:
             part = replace(part, late=source.late(part.time), shards=source.shards)
-        splits += stream_splits(start, part)
+        for split in stream_splits(start, part):
+            splits += slicer.sliced(split)
         start = part
     return splits
 
@@ -46,7 +57,7 @@ def _ddl(
     for shard in source.shards:
         split = span(start, end, shard, selection, stages)
         opener = partial(source.open, shard)
-        for events in stream.read(opener, split, stream.IMAGES["off"], retry_seconds):
+        for events in stream.read(opener, split, IMAGES["off"], retry_seconds):
             yield from ((shard, event.raw) for event in events)
 
 

@@ -18,13 +18,15 @@ Client = MongoClient[dict[str, Any]]
 @dataclass(frozen=True)
 class Abilities:
     """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0, and since
-    then a find names the incarnation that it means by `collectionUUID` and all DDL is told of."""
+    then a find names the incarnation that it means by `collectionUUID`, and all DDL is told of.
+    Events of more than 16 MiB come in fragments since 6.0.9."""
 
     before_images: bool
     after_images: bool
     reads_at_a_time: bool
     names_the_incarnation: bool
     tells_all_ddl: bool
+    splits_events: bool
 
     def exact(self, op: str) -> bool:
         """Whether an event's row of this kind is exact, in a collection that records images."""
@@ -53,6 +55,7 @@ def abilities(client: Client) -> Abilities:
             ),
             names_the_incarnation=takes(database, find="none", collectionUUID=Binary(bytes(16), 4)),
             tells_all_ddl=takes(database, **_stream(showExpandedEvents=True)),
+            splits_events=takes(database, **_stream({"$changeStreamSplitLargeEvent": {}})),
         )
         _known.append(can)
     return _known[0]
@@ -67,8 +70,8 @@ def abilities_of_shards(client: Client) -> Abilities:
     return replace(can, before_images=can.after_images)
 
 
-def _stream(**options: Any) -> dict[str, Any]:
-    return {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
+def _stream(*stages: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {"aggregate": 1, "pipeline": [{"$changeStream": options}, *stages], "cursor": {}}
 
 
 def takes(database: Any, **command: Any) -> bool:
@@ -79,8 +82,8 @@ def takes(database: Any, **command: Any) -> bool:
         if error.code == 361:  # it is not that incarnation
             return True
         # Unknown field (and in 4.2), unknown value (5.0, 4.2), snapshot outside of a transaction, a
-        # field of another type.
-        if error.code not in (40415, 9, 2, 40575, 72, 14):
+        # field of another type, unknown stage.
+        if error.code not in (40415, 9, 2, 40575, 72, 14, 40324):
             raise
         return False
     return True

@@ -144,30 +144,6 @@ def test_a_collection_without_images_is_refused_where_they_are_required(
     source.ChangeReader(capture("a").options, None).initialOffset()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("images", ["auto", "update_lookup"])
-def test_an_event_too_large_with_its_images_is_read_with_fewer(
-    capture: Begin, database: Database[Document], images: str
-) -> None:
-    """Guards: 10334 is permanent for the event: fewer images, nothing lost, nothing twice."""
-    coll = filled(database, "a", range(20))
-    large = "x" * (9 * 2**20)
-    coll.insert_one({"_id": "large", "n": 0, "pad": large})
-    pipeline = capture("a", mode="latest", images=images)
-    coll.update_many({"_id": {"$lt": 10}}, {"$inc": {"n": 1}})
-    coll.update_one({"_id": "large"}, {"$inc": {"n": 1}})
-    coll.replace_one({"_id": "large"}, {"n": 2, "pad": large})
-    coll.update_one({"_id": "large"}, {"$set": {"pad": "y" * (9 * 2**20)}})
-    coll.update_many({"_id": {"$gte": 10, "$lt": 20}}, {"$inc": {"n": 1}})
-    rows = changed(pipeline)
-    ids = [json.loads(row.document_key or "")["_id"] for row in rows]
-    assert len({row.position for row in rows}) == len(rows) == 23
-    assert ids[10:13] == ["large"] * 3
-    assert all(row.after is not None for row in rows)
-    assert not any(row.exact for row in rows[10:13:2])
-    # Every key's last row is the document.
-    assert pipeline.replayed(coll) == contents(coll)
-
-
 def test_a_looked_up_document_is_the_one_of_the_event_key(
     capture: Begin, database: Database[Document]
 ) -> None:

@@ -39,7 +39,7 @@ def forgetful(mongo: Client) -> Iterator[ReplicaSet]:
     parameters: dict[str, object] = {"enableTestCommands": True}
     if abilities(mongo).reads_at_a_time:
         parameters["minSnapshotHistoryWindowInSeconds"] = 0
-    with ReplicaSet(set_parameters=parameters) as replica_set:
+    with ReplicaSet(set_parameters=parameters, cache_gigabytes=0.5) as replica_set:
         yield replica_set
 
 
@@ -163,6 +163,22 @@ def test_a_rewind_under_a_collation_takes_the_events_of_its_own_keys(
     coll.delete_many({"_id": {"$in": keys[::3]}})
     age(pipeline, splits)
     assert len(splits) == 7
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
+
+
+def test_a_document_whose_change_with_all_images_exceeds_16_mib_is_rewound_exactly(
+    source: Database[Document], forgetful: ReplicaSet
+) -> None:
+    """Guards: no before-image is given up for the sake of an after-image."""
+    coll = filled(source, "a", [1, 2])
+    coll.insert_one({"_id": 3, "pad": "x" * 9 * 2**20})
+    pipeline = planned(source, forgetful)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    coll.replace_one({"_id": 3}, {"pad": "y" * 9 * 2**20})
+    coll.update_one({"_id": 3}, {"$set": {"pad": "z" * 9 * 2**20}})
+    coll.update_many({}, {"$inc": {"n": 1}})
+    age(pipeline, splits)
     check(read(pipeline, splits), there, abilities(pipeline.source.client))
 
 

@@ -23,6 +23,7 @@ from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member, member
+from cdc.mongo.images import IMAGES
 from jobs.mongod import ReplicaSet
 from tests.mongo.capture import (
     TIMEOUT_MS,
@@ -46,7 +47,7 @@ def slice_of(coll: Any, after: Timestamp, upto: Timestamp, match: Document | Non
 
 
 def ids(split: StreamSplit, open_member: Callable[[], Member], retry: float = 20) -> list[Any]:
-    read = stream.read(open_member, split, stream.IMAGES["off"], retry)
+    read = stream.read(open_member, split, IMAGES["off"], retry)
     return [bson.decode(e.raw["documentKey"].raw)["_id"] for events in read for e in events]
 
 
@@ -180,7 +181,7 @@ def test_a_failure_in_mid_slice_neither_loses_nor_doubles_an_event(
     found = []
 
     def read() -> None:
-        reader = stream.read(lambda: Watched(opener(), watch), split, stream.IMAGES["off"], 20)
+        reader = stream.read(lambda: Watched(opener(), watch), split, IMAGES["off"], 20)
         for number, events in enumerate(reader):
             found.extend(event.raw["documentKey"]["_id"] for event in events)
             if number in (1, 3):
@@ -283,7 +284,7 @@ def test_a_read_that_is_given_up_leaves_no_cursor_on_the_server(
     split = slice_of(coll, lower, capture("a").now())
     before = _open_cursors(mongo)
     for _ in range(5):
-        for _events in stream.read(opener, split, stream.IMAGES["off"], 20):
+        for _events in stream.read(opener, split, IMAGES["off"], 20):
             break
     until(lambda: _open_cursors(mongo) <= before, 5)
 

@@ -41,7 +41,9 @@ def in_a_transaction(database: Database[Document], count: int, pad: str = "") ->
 
 
 def counts(batches: list[Batch]) -> list[int]:
-    return [len(batch.rows) for batch in batches if batch.rows]
+    """Of changes of documents, by batch; servers do not tell the same DDL."""
+    found = (sum(row.key is not None for row in batch.rows) for batch in batches)
+    return [count for count in found if count]
 
 
 def test_a_backlog_is_read_in_slices_of_about_as_many_events(
@@ -160,7 +162,7 @@ def test_a_drop_within_the_backlog_ends_its_batch(
     filled(database, "a", range(5))
     updates(database, 150)
     told = counts(pipeline.run())
-    assert told == [100, 51, 100, 55]
+    assert told == [100, 50, 100, 55]
     assert pipeline.replayed(database.a) == contents(database.a)
 
 

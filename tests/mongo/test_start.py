@@ -27,6 +27,11 @@ def ids(rows: list[Change]) -> list[Any]:
     return [id_of(row) for row in rows if row.document_key]
 
 
+def ops(rows: list[Change]) -> list[str]:
+    """Of changes of documents: servers do not tell the same DDL."""
+    return [row.op for row in rows if row.key is not None]
+
+
 def test_earliest_begins_with_the_oldest_change_of_the_oplog(
     capture: Begin, database: Database[Document], mongod: ReplicaSet
 ) -> None:
@@ -38,7 +43,7 @@ def test_earliest_begins_with_the_oldest_change_of_the_oplog(
     assert pipeline.offset.time == first
     coll.delete_one({"_id": "old"})
     pipeline.run()
-    assert [row.op for row in pipeline.rows] == ["insert", "update", "delete"]
+    assert ops(pipeline.rows) == ["insert", "update", "delete"]
 
 
 def in_a_transaction(database: Database[Document], numbers: range) -> None:
@@ -108,8 +113,9 @@ def test_a_drop_before_the_token_is_not_told_again(
     drop = next(row for row in pipeline.rows if row.op == "drop")
     again = capture("a", mode="token", start=drop.position)
     again.run()
-    assert [row.op for row in again.rows] == ["insert"]
+    assert ops(again.rows) == ["insert"]
     assert not again.resyncs
+    assert "drop" not in [row.op for row in again.rows]
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "token"])
