@@ -7,6 +7,7 @@ empty first, those of collections included that were dropped meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from cdc.errors import HistoryLost, NotPermitted
@@ -25,8 +26,8 @@ _REMEDY = (
 
 def explained(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
     """The error, with what is known of how far the oplog reaches back."""
-    first = _oldest(source)
-    if first is None or first <= start.time:
+    first = _oldest(source, [shard for shard in start.shards if shard in source.clients])
+    if first is None or first <= start.time:  # a shard is gone, which the error tells
         return HistoryLost(lost.message, _REMEDY)
     return HistoryLost(
         f"The changes behind {timestamp.text(start.time)} are not in the oplog any more, which"
@@ -50,7 +51,7 @@ def resynced(source: Source, start: Offset, patience: float) -> Offset:
 
 def skipped(source: Source, start: Offset) -> Offset:
     """The offset behind the gap from which the changes go on that there are."""
-    first = _oldest(source)
+    first = _first_readable(source)
     if first is None or first <= start.time:  # a shard that is gone, or nobody may say
         first = source.live_edge(start.time)
     return _behind(start, first) if first > start.time else start
@@ -58,7 +59,7 @@ def skipped(source: Source, start: Offset) -> Offset:
 
 def is_past(source: Source, end: Offset) -> bool:
     """Whether not even what follows `end` can be read: then the next batch will be a gap too."""
-    first = _oldest(source)
+    first = _first_readable(source)
     return first is not None and first > end.time
 
 
@@ -66,8 +67,14 @@ def _behind(start: Offset, time: Timestamp) -> Offset:
     return replace(start, time=time, gap=start.time, scans=(), silent=(), late=(), position="")
 
 
-def _oldest(source: Source) -> Timestamp | None:
+def _first_readable(source: Source) -> Timestamp | None:
+    """A shard that joined has nothing older to tell; of one that is gone, nobody knows."""
+    first = _oldest(source, source.shards)
+    return None if first is None else max(first, source.topology_time)
+
+
+def _oldest(source: Source, shards: Iterable[str]) -> Timestamp | None:
     try:
-        return max(oldest(source.clients, source.shards), source.topology_time)
+        return oldest(source.clients, shards)
     except NotPermitted:
         return None
