@@ -54,13 +54,13 @@ class Lookup:
 
     def _found(self, namespace: Namespace, event: Event) -> Event:
         if namespace not in self._known:
-            uuid = self._cluster.incarnation(namespace)
+            uuid = self._cluster.metadata.incarnation(namespace)
             if uuid is None:
                 return event
             self._known[namespace] = self._begun(namespace, uuid)
         now, finds = self._known[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
-        with newest(now), self._cluster.void_if_gone(now):
+        with newest(now), self._cluster.metadata.void_if_gone(now):
             for find in finds:
                 after = looked_up(find, event.raw, concern)[0]
                 if after is not None:
@@ -71,9 +71,9 @@ class Lookup:
         at = self._cluster.present()
         now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
         with newest(now):
-            return now, [self._find(now, shard) for shard in self._cluster.holders(now)]
+            return now, [self._find(now, shard) for shard in self._cluster.metadata.holders(now)]
 
     def _find(self, now: SnapshotSplit, shard: str) -> Find:
-        version, member = self._cluster.version(now, shard), self._cluster.open(shard)
+        version, member = self._cluster.metadata.version(now, shard), self._cluster.open(shard)
         self._open.callback(member.end)
         return partial(opened, member, Rest(now, lambda: version))

@@ -45,7 +45,7 @@ def read(
     try:
         try:
             for shard in _holders(cluster, split, retry_seconds):
-                rest = Rest(split, partial(cluster.version, split, shard))
+                rest = Rest(split, partial(cluster.metadata.version, split, shard))
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)
                 for documents in retried(opener, rest, retry_seconds, attempt):
@@ -60,14 +60,14 @@ def read(
 def _holders(cluster: Cluster, split: SnapshotSplit, retry_seconds: float) -> list[str]:
     for attempt in retrying(Progress(), retry_seconds, f"Asking who held {split.namespace}"):
         with attempt:
-            found = cluster.holders(split)
+            found = cluster.metadata.holders(split)
     return found
 
 
 def _read_at_time(
     cluster: Cluster, member: Member, rest: Rest, open_member: Callable[[], Member]
 ) -> Iterator[Documents]:
-    with cluster.void_if_gone(rest.split):
+    with cluster.metadata.void_if_gone(rest.split):
         yield from read_at_time(member, rest, open_member)
 
 
@@ -107,7 +107,7 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     newer = replace(split, at=now)
     scanned: dict[str, bytes] = {}
     with newest(newer):
-        holders = cluster.holders(newer)
+        holders = cluster.metadata.holders(newer)
     for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
     undoing = Undoing(scanned)
@@ -135,10 +135,10 @@ def _scan_shard(
     cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
 ) -> None:
     member = cluster.open(shard)
-    rest = Rest(split, partial(cluster.version, split, shard))
+    rest = Rest(split, partial(cluster.metadata.version, split, shard))
     concern = {"level": "snapshot", "atClusterTime": split.at}
     try:
-        with newest(split), cluster.void_if_gone(split):
+        with newest(split), cluster.metadata.void_if_gone(split):
             for documents, _ in scan(member, rest, concern):
                 keep(documents, scanned)
     finally:

@@ -108,7 +108,8 @@ def test_a_shard_that_does_not_answer_is_named(guarded: GuardedCluster) -> None:
     absent = ReplicaSet(uri, 300, "s3", "s3/127.0.0.1:1")
     wanted = Wanted(Selection.of([ORDERS]))
     with pytest.raises(SourceUnreachable, match="Connecting to s3: "):
-        check(replace(found, parts={**found.parts, "s3": absent}), wanted)
+        metadata = replace(found.metadata, parts={**found.parts, "s3": absent})
+        check(replace(found, metadata=metadata), wanted)
 
 
 def test_the_builtin_role_read_is_enough(guarded: GuardedCluster) -> None:
