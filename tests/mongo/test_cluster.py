@@ -39,6 +39,7 @@ from tests.mongo.capture import (
     Document,
     contents,
     failing,
+    id_of,
     repeated,
     until,
 )
@@ -194,6 +195,23 @@ def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_ti
         assert_as_of_its_time(pipeline, orders)
     pipeline.run()
     same(pipeline, orders)
+
+
+def test_a_change_of_more_than_16_mib_is_told_by_its_shard(cluster: Cluster, db: str) -> None:
+    """Guards: whole where the shard can split it, and looked up where it has no images."""
+    orders = Orders(cluster, db, 20)
+    large = {"_id": "large", "region": 1, "number": -1, "pad": "x" * 9 * 2**20}
+    orders.run(orders.owner(1), {"insert": orders.name, "documents": [large]})
+    pipeline = capture(cluster, orders.full, mode="latest")
+    for region in (1, 7):
+        orders.update(region)
+    pipeline.run()
+    rows = {id_of(row): row for row in pipeline.rows}
+    assert len(pipeline.rows) == len(rows) == 5
+    whole = orders.can.splits_events and orders.can.before_images
+    assert (rows["large"].before is not None) == rows["large"].exact == whole
+    assert len(rows.pop("large").after or b"") > 9 * 2**20  # type: ignore[arg-type]
+    assert all(row.exact == orders.can.after_images for row in rows.values())
 
 
 def test_an_unsharded_collection_is_read_from_its_primary_shard(cluster: Cluster, db: str) -> None:

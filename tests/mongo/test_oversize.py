@@ -142,18 +142,19 @@ def test_an_after_that_does_not_fit_is_looked_up(
     assert first.exact == whole
 
 
-def test_a_document_of_16_mib_is_told_from_its_insert_to_its_delete(
+def test_a_document_of_16_mib_is_told_beside_a_change_that_does_not_fit(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: what fits is not taken for too large."""
     coll, can = filled(database, "a", []), abilities(database.client)
+    coll.insert_one({"_id": "large", "pad": pad("x")})
     changes = capture("a", mode="latest")
-    size = 16 * MiB - len(bson.encode({"_id": "large", "pad": ""}))
-    coll.insert_one({"_id": "large", "pad": pad("f", size)})
-    coll.delete_one({"_id": "large"})
+    size = 16 * MiB - len(bson.encode({"_id": 1, "pad": ""}))
+    coll.insert_one({"_id": 1, "pad": pad("f", size)})
+    coll.replace_one({"_id": "large"}, {"pad": pad("y")})
     assert [told(row) for row in changed(changes)] == [
-        ("insert", "large", None, "f", True),
-        expected(can, "delete", "f", None, ""),
+        ("insert", 1, None, "f", True),
+        expected(can, "replace", "x", "y", "y"),
     ]
 
 
