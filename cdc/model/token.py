@@ -85,7 +85,8 @@ def parse(text: str) -> str:
     try:
         if data.startswith("{"):
             data = str(json.loads(data)["_data"])
-        decode(data)
+        if decode(data).fragment is not None:
+            raise BadToken("it lies between the fragments of an event")
     except (BadToken, ValueError, KeyError, RecursionError) as error:
         raise BadToken(
             "What is given is no resume token.",

@@ -351,3 +351,9 @@ def test_what_is_no_whole_token_is_no_start(text: str) -> None:
     """Guards: a token that was cut lies elsewhere in the order than the event it is of."""
     with pytest.raises(BadToken):
         token.parse(text)
+
+
+def test_nothing_starts_between_the_fragments_of_an_event() -> None:
+    assert token.parse(f"{HEAD}{UPDATED}0004")
+    with pytest.raises(BadToken):
+        token.parse(f"{HEAD}{UPDATED}002904")
