@@ -354,6 +354,6 @@ def test_what_is_no_whole_token_is_no_start(text: str) -> None:
 
 
 def test_nothing_starts_between_the_fragments_of_an_event() -> None:
-    assert token.parse(f"{HEAD}{UPDATED}0004")
+    assert token.parse(f"{HEAD}2{UPDATED}0004")
     with pytest.raises(BadToken):
-        token.parse(f"{HEAD}{UPDATED}002904")
+        token.parse(f"{HEAD}2{UPDATED}002904")

@@ -107,8 +107,8 @@ def test_a_shard_that_does_not_answer_is_named(guarded: GuardedCluster) -> None:
     found = cluster.discover(uri, 5000)
     absent = ReplicaSet(uri, 300, "s3", "s3/127.0.0.1:1")
     wanted = Wanted(Selection.of([ORDERS]))
+    metadata = replace(found.metadata, parts={**found.parts, "s3": absent})
     with pytest.raises(SourceUnreachable, match="Connecting to s3: "):
-        metadata = replace(found.metadata, parts={**found.parts, "s3": absent})
         check(replace(found, metadata=metadata), wanted)
 
 
