@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc.model.change import Change, control_rows, event_row, read_row
-from cdc.model.document import encoder
+from cdc.model.document import Column, encoder
 from cdc.model.selection import Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo import cluster, sharded, snapshot, stream
@@ -22,6 +21,7 @@ from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
 
 _ROWS_PER_BATCH = 2000
+_BYTES_PER_BATCH = 32 * 2**20
 
 
 def source_of(options: Mapping[str, Any]) -> Source:
@@ -43,9 +43,21 @@ def record_batches(
     split: Split, options: Mapping[str, Any], schema: pa.Schema, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split; see `rows`."""
-    told = rows(split, options, may_be_void)
-    while chunk := list(itertools.islice(told, _ROWS_PER_BATCH)):
+    chunk, size = list[Change](), 0
+    for row in rows(split, options, may_be_void):
+        chunk.append(row)
+        size += _size(row.before) + _size(row.after)
+        if len(chunk) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            yield _batch(chunk, schema)
+            chunk, size = [], 0
+    if chunk:
         yield _batch(chunk, schema)
+
+
+def _size(image: Column | None) -> int:
+    if image is None:
+        return 0
+    return sum(map(len, image)) if isinstance(image, tuple) else len(image)
 
 
 def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:

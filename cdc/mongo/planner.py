@@ -342,13 +342,13 @@ class Planner:
         if end.gap is not None or self._is_past(end):
             told = control_splits or [ControlSplit(end.time)]
             return [replace(split, gap=start.time) for split in told]
-        found: list[Split] = [*control_splits]
+        found: list[Split] = []
         for split in stream_splits(start, end):
             found += self._slicer.sliced(split)
         for scan in end.scans:
             known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
             found += scan_splits(scan, end.time, known)
-        return found
+        return found + control_splits
 
     def _is_past(self, end: Offset) -> bool:
         """Whether a batch that another process has planned cannot be read any more. What was to be

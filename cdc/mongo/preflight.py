@@ -3,8 +3,8 @@ that it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pymongo.errors
 from bson.timestamp import Timestamp
@@ -16,7 +16,7 @@ from cdc.errors import (
     ImagesMissing,
     UnsuitableSource,
 )
-from cdc.model import timestamp
+from cdc.model import timestamp, token
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import privileges
 from cdc.mongo.client import Client, translated
@@ -172,9 +172,25 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
     scope = client if selection.database is None else client[selection.database]
     try:
         scope.watch(start_at_operation_time=start.after, batch_size=1).close()
+        if start.position:
+            with scope.watch() as newest:
+                _require_comparable(start.position, newest.resume_token)
     except pymongo.errors.PyMongoError as error:
         where = f"database {selection.database}" if selection.database else "the deployment"
         problem = translated(error, f"Reading changes of {where}{on([shard])}")
         if isinstance(problem, HistoryLost) and start.after is not None:
             problem = lost(client, shard, start.option)
         raise problem from error
+
+
+def _require_comparable(position: str, own: Mapping[str, Any] | None) -> None:
+    """Tokens of different versions lie in no order within a transaction."""
+    if own is None:
+        return
+    given, told = token.decode(position).version, token.decode(own["_data"]).version
+    if given != told:
+        raise UnsuitableSource(
+            f"Option 'start' is a resume token of version {given}, and the server's are of {told}.",
+            f"Set mode to timestamp, and start to {timestamp.text(token.time_of(position))}: all"
+            " changes of that time are told.",
+        )

@@ -55,8 +55,11 @@ def _campaign(
             run_until(reached, checkpoint, config, folder, longer=chance.uniform(0, 1.5))
             assert problems(checkpoint) == [], f"after a kill in phase '{phase}'"
         before = checkpoint.committed()
-        run_until(lambda _: checkpoint.committed() >= before + 2, checkpoint, config, folder)
-    assert _streamed(checkpoint.planned()) >= 3
+
+        def has_gone_on(seen: list[Frontier]) -> bool:
+            return checkpoint.committed() >= before + 2 and _streamed(seen) >= 3
+
+        run_until(has_gone_on, checkpoint, config, folder)
     assert problems(checkpoint) == [], "after the last run"
 
 

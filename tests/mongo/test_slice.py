@@ -299,6 +299,11 @@ class Lagging:
     def __init__(self, replica_set: ReplicaSet) -> None:
         self.client = replica_set.client()
         primary = replica_set.wait_writable()
+        # The third member must not follow the late one: without it there is no majority.
+        config = self.client.admin.command("replSetGetConfig")["config"]
+        settings = {**config["settings"], "chainingAllowed": False}
+        changed = {**config, "version": config["version"] + 1, "settings": settings}
+        self.client.admin.command("replSetReconfig", changed)
         self._late = next(m for m in replica_set.members if m is not primary)
         self._pipeline = Capture(replica_set.uri, "test.a", mode="latest")
         database = self.client.get_database("test", write_concern=WriteConcern("majority"))

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import source
-from cdc.errors import BadOption
-from cdc.model import timestamp
+from cdc.errors import BadOption, UnsuitableSource
+from cdc.model import timestamp, token
 from cdc.model.change import Change
 from cdc.model.offset import Offset
 from jobs.mongod import ReplicaSet
@@ -116,6 +116,21 @@ def test_a_drop_before_the_token_is_not_told_again(
     assert ops(again.rows) == ["insert"]
     assert not again.resyncs
     assert "drop" not in [row.op for row in again.rows]
+
+
+def test_a_token_of_another_version_than_the_servers_is_refused(
+    capture: Begin, told: list[Change]
+) -> None:
+    """Guards: in a transaction it sorts behind all events of the server's own, or before them."""
+    version = token.decode(told[3].position).version
+    other = token.high_water_mark(token.time_of(told[3].position))
+    assert (version, token.decode(other).version) == (1, 1)
+    other = other.replace("2B0229296E04", "2B0429296E1404")
+    pipeline = capture("a", mode="token", start=other)
+    with pytest.raises(UnsuitableSource, match="of version 2, and the server's are of 1") as caught:
+        reader(pipeline).initialOffset()
+    at = timestamp.text(token.time_of(other))
+    assert f"start to {at}" in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "token"])

@@ -13,9 +13,12 @@ import pytest
 from pymongo.database import Database
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 import cdc
+from cdc import options as declared
+from cdc import source, task
 from cdc.model import timestamp
 from jobs.mongod import ReplicaSet
 
@@ -180,6 +183,22 @@ def test_timestamp_begins_with_the_event_at_that_very_time(
     stream = Stream(spark, {**options, "mode": "timestamp", "start": at}, tmp_path / "checkpoint")
     stream.run()
     assert stream.ops() == [("insert", "2"), ("insert", "3")]
+
+
+def test_large_documents_leave_a_task_a_few_at_a_time(
+    spark: SparkSession, options: dict[str, str], database: Database[dict[str, Any]]
+) -> None:
+    """Guards: 2,000 rows of 16 MiB would fit into no memory."""
+    for number in range(9):
+        database.orders.insert_one({"_id": number, "pad": "x" * 8_000_000})
+    options["split.size.mb"] = "1000"
+    frame = spark.read.format("mongodb-cdc").options(**options).load()
+    arrow = to_arrow_schema(frame.schema, timezone="UTC")
+    parsed = declared.parse(options)
+    [partition] = source.SnapshotReader(parsed, frame.schema).partitions()
+    assert isinstance(partition, source.Partition)
+    batches = task.record_batches(partition.split, parsed, arrow, may_be_void=False)
+    assert [batch.num_rows for batch in batches] == [5, 4]
 
 
 def test_a_window_of_changes_is_a_batch_of_rows(
