@@ -26,6 +26,14 @@ _numbers = itertools.count(1)
 CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The kill comes behind the tests of the server: at the start, where it would stand, other
+    files start JVMs of their own, and they would hold each other up."""
+    behind = next((i for i, item in enumerate(items) if "/simulation/" in item.path.as_posix()), 0)
+    kills = [item for item in items[:behind] if item.path.name == "test_kill.py"]
+    items[:behind] = [item for item in items[:behind] if item not in kills] + kills
+
+
 @pytest.fixture(scope="session")
 def mongod() -> Iterator[ReplicaSet]:
     """A replica set of one member, shared by the run: no test stops it or changes its settings.
