@@ -103,6 +103,10 @@ def test_mode_timestamp_needs_a_start() -> None:
     assert (parsed["mode"], parsed["start"]) == ("timestamp", "5:1")
 
 
+def test_a_window_needs_its_beginning() -> None:
+    assert "'from' is not" in refusal(to="5:1").message
+
+
 def test_mode_token_needs_a_token() -> None:
     assert "'start' is not set" in refusal(mode="token").message
     for start in ("", "5:1", "zz", "82", '{"_id": 1}', "{", "[]"):

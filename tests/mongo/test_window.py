@@ -109,8 +109,7 @@ def test_a_window_up_to_now_waits_for_a_server_that_nobody_writes_to() -> None:
     ("bounds", "match"),
     [
         ({"from_": "4000000000:1"}, "'from' lies in the future"),
-        ({"from_": "5:1", "to": "2105-01-01"}, "'to' lies in the future"),
-        ({"to": "5:1"}, "'from' is not"),
+        ({"to": "2105-01-01"}, "'to' lies in the future"),
         ({"from_": "5:2", "to": "5:2"}, "not later than 'from'"),
         ({"from_": "5:1", "snapshot_at": "5:1"}, "exclude each other"),
     ],
@@ -120,4 +119,4 @@ def test_a_window_that_cannot_be_is_refused(
 ) -> None:
     filled(database, "a", [1])
     with pytest.raises(BadOption, match=match):
-        window(mongod.uri, f"{database.name}.a", **bounds)
+        window(mongod.uri, f"{database.name}.a", **{"from_": now(database), **bounds})

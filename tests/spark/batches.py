@@ -76,10 +76,10 @@ def batch(
     return frame
 
 
-def sink(base: Path, pipeline: str = "one") -> Sink:
+def sink(base: Path, pipeline: str = "one", *, with_changelog: bool = True) -> Sink:
     return Sink(
         pipeline,
-        changelog=Route(str(base), "{db}/{coll}/changelog"),
+        changelog=Route(str(base), "{db}/{coll}/changelog") if with_changelog else None,
         mirror=Route(str(base), "{db}/{coll}/mirror"),
     )
 

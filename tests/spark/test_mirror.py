@@ -22,10 +22,11 @@ ZEBRAS = ("shop", "zebras")
 
 
 class Pipeline:
-    """A sink that is fed one hand-made batch after the other."""
+    """A sink of mirrors that is fed one hand-made batch after the other."""
 
     def __init__(self, spark: SparkSession, base: Path) -> None:
-        self.spark, self.base, self.sink = spark, base, sink(base)
+        self.spark, self.base = spark, base
+        self.restart()
         self._ids = itertools.count()
 
     def write(self, *rows: dict[str, Any], until: int, **options: Any) -> None:
@@ -33,7 +34,7 @@ class Pipeline:
         self.sink.write_batch(frame, next(self._ids))
 
     def restart(self) -> None:
-        self.sink = sink(self.base)
+        self.sink = sink(self.base, with_changelog=False)
 
     def mirror(self, path: str = MIRROR) -> dict[str, Any]:
         return content(self.spark, self.base / path)
@@ -215,7 +216,7 @@ def test_a_resync_of_everything_empties_every_mirror(pipeline: Pipeline) -> None
 def test_rows_that_are_not_exact_are_counted_and_warned_of_once(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = sink(tmp_path)
+    target = sink(tmp_path, with_changelog=False)
     later = {"exactFrom": "9:1"}
     rows = [
         change("insert", "a", {"n": 1}, time=1),
@@ -263,12 +264,13 @@ def test_ddl_that_empties_nothing_leaves_the_mirror_alone(pipeline: Pipeline) ->
 
 
 def test_an_idle_batch_commits_nothing(pipeline: Pipeline) -> None:
+    pipeline.sink = sink(pipeline.base)
     pipeline.write(until=1)
     assert not list(pipeline.base.iterdir())
     pipeline.write(change("insert", "a", {}, time=2), until=3)
     before = pipeline.commits(), pipeline.commits("shop/orders/changelog")
     pipeline.write(until=4)
-    pipeline.restart()
+    pipeline.sink = sink(pipeline.base)
     pipeline.write(until=5)
     assert (pipeline.commits(), pipeline.commits("shop/orders/changelog")) == before
 
