@@ -20,16 +20,23 @@ from jobs.replicate import Replication
 from jobs.verify import verify
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 
-_DEADLINE_SECONDS = 180
+_STALL_SECONDS = 120
+_MOST_BATCHES = 40
 _DOCUMENTS = 6_000
 
 
-def _until(condition: Callable[[], bool], replication: Replication) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
+def _until(
+    condition: Callable[[], bool], replication: Replication, reports: list[BatchReport]
+) -> None:
+    """Waits as long as one batch comes after the other, but not for ever."""
+    first, batches, deadline = len(reports), -1, 0.0
     while not condition():
         if not replication.query.isActive:
             replication.stop()  # raises the error that ended it
-        assert time.monotonic() < deadline, "the replication did not get there in time"
+        if len(reports) > batches:
+            batches, deadline = len(reports), time.monotonic() + _STALL_SECONDS
+        assert batches < first + _MOST_BATCHES, "the replication went past what was waited for"
+        assert time.monotonic() < deadline, "no batch came"
         time.sleep(0.05)
 
 
@@ -37,6 +44,7 @@ def _stream_batches(reports: list[BatchReport]) -> int:
     return sum(1 for report in reports if not report.copying and report.tables)
 
 
+@pytest.mark.timeout(600)
 def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_over(
     mongod: ReplicaSet,
     database: Database[dict[str, Any]],
@@ -50,7 +58,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     reports: list[BatchReport] = []
     with Writers(mongod.uri, orders) as writers:
         replication = Replication(spark, config, on_batch=reports.append)
-        _until(lambda: _stream_batches(reports) >= 3, replication)
+        _until(lambda: _stream_batches(reports) >= 3, replication, reports)
         verdict = verify(spark, config, orders)
         replication.stop()
     assert sum(1 for report in reports if report.copying) >= 2, "the copy took too few batches"
@@ -59,6 +67,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
 
 
+@pytest.mark.timeout(600)
 def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a_row(
     mongod: ReplicaSet,
     database: Database[dict[str, Any]],
@@ -90,12 +99,12 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
         while failures:
             replication = Replication(spark, config, on_batch=reports.append)
             left = len(failures)
-            deadline = time.monotonic() + _DEADLINE_SECONDS
+            deadline = time.monotonic() + _STALL_SECONDS
             while replication.query.isActive and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert len(failures) == left - 1
         replication = Replication(spark, config, on_batch=reports.append)
-        _until(lambda: _stream_batches(reports) >= 2, replication)
+        _until(lambda: _stream_batches(reports) >= 2, replication, reports)
         replication.stop()
     assert len(calls) > len(set(calls)), "no batch was replayed"
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
