@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from pymongo.database import Database
 
 from jobs.mongod import ReplicaSet
 from tests.mongo.capture import Capture, Document
+from tests.mongo.cluster import Cluster
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -20,3 +24,18 @@ def capture(mongod: ReplicaSet, database: Database[Document]) -> Callable[..., C
         return Capture(uri, ",".join(f"{database.name}.{name}" for name in names), **settings)
 
     return begun
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two shards, without a router."""
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def db(cluster: Cluster) -> str:
+    """A database of the cluster that no other test uses, with `s1` for its primary shard."""
+    name = f"shop{next(_numbers)}"
+    cluster.create_database(name)
+    return name

@@ -48,21 +48,6 @@ from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
 from tests.mongo.test_watch import Reader
 from tests.mongo.test_window import window
 
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as running:
-        yield running
-
-
-@pytest.fixture
-def db(cluster: Cluster) -> str:
-    name = f"shop{next(_numbers)}"
-    cluster.create_database(name)
-    return name
-
 
 def capture(cluster: Cluster, *names: str, **settings: Any) -> Capture:
     return Capture(cluster.config.uri, ",".join(names), shards_direct="true", **settings)

@@ -13,8 +13,9 @@ from cdc.errors import TransientError
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster as Source
 from tests.mongo.abilities import abilities
-from tests.mongo.capture import Capture, Document, Watched, document
+from tests.mongo.capture import Document, Watched, document
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster
+from tests.mongo.test_cluster import capture
 
 _numbers = itertools.count(1)
 
@@ -39,10 +40,6 @@ def filled(cluster: Cluster, db: str, coll: str) -> str:
         insert = {"insert": coll, "documents": [{"_id": each} for each in ids]}
         assert not cluster.run(shard, db, insert).get("writeErrors")
     return coll
-
-
-def capture(cluster: Cluster, full: str, **options: Any) -> Capture:
-    return Capture(cluster.config.uri, full, shards_direct="true", **options)
 
 
 def test_what_the_metadata_has_forgotten_is_not_told_by_shards_that_still_hold_it(

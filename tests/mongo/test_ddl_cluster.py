@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,28 +17,11 @@ from cdc.mongo.tellers import told_once
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Document, contents
 from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, NO_SUCH_COMMAND, Cluster
+from tests.mongo.test_cluster import capture
 from tests.mongo.test_window import window
 
-_numbers = itertools.count(1)
 SCATTERED = {"_shardsvrDropIndexes": "dropIndexes", "_shardsvrCollMod": "collMod"}
 ROWS = ("read", "insert", "update", "replace", "delete")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as running:
-        yield running
-
-
-@pytest.fixture
-def db(cluster: Cluster) -> str:
-    name = f"ddl{next(_numbers)}"
-    cluster.create_database(name)
-    return name
-
-
-def capture(cluster: Cluster, *names: str, **settings: Any) -> Capture:
-    return Capture(cluster.config.uri, ",".join(names), shards_direct="true", **settings)
 
 
 def coordinated(cluster: Cluster, db: str, command: Document) -> None:
