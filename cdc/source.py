@@ -45,6 +45,7 @@ from cdc.mongo.retry import Progress
 from cdc.mongo.slices import Limits
 from cdc.mongo.splits import below_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
+from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
 from cdc.mongo.window import window_splits
 from cdc.task import record_batches, source_of
@@ -290,8 +291,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 source,
                 self._open,
                 self._selection,
-                options["split.size.mb"] * 2**20,
-                options["snapshot.splits.per.batch"],
+                Sweeper(options["split.size.mb"] * 2**20, options["snapshot.splits.per.batch"]),
                 self._limits,
                 options["retry.seconds"],
                 copies=options["mode"] in ("initial", "snapshot"),

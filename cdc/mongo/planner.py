@@ -15,20 +15,17 @@ a batch replayed days later reads the same rows. The order of the questions matt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bson.timestamp import Timestamp
 
 from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
 from cdc.model.offset import (
-    Copying,
     Offset,
     Replaced,
-    Scan,
     Times,
     advance,
     begin_again,
@@ -36,26 +33,19 @@ from cdc.model.offset import (
     reselect,
 )
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import ControlSplit, KeyRange, Split, StreamSplit
-from cdc.mongo import gap, pipeline, stream
+from cdc.model.split import ControlSplit, Split
+from cdc.mongo import gap, pipeline
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
-from cdc.mongo.images import IMAGES
 from cdc.mongo.slices import Limits, Slicer
-from cdc.mongo.splits import control_split, scan_splits, span, stream_splits
-from cdc.mongo.tellers import SLIM, Told, told_once
+from cdc.mongo.splits import control_split, scan_splits, stream_splits
+from cdc.mongo.survey import Found, survey
+from cdc.mongo.sweep import Sweep, Sweeper
+from cdc.mongo.tellers import told_once
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
-
-
-class _Sweep(NamedTuple):
-    """What a batch would copy: whole ranges, and names found to need no copying."""
-
-    scans: tuple[Scan, ...] = ()
-    swept_all: bool = False
-    absent: frozenset[Namespace] = frozenset()
 
 
 class _Intent(NamedTuple):
@@ -63,15 +53,6 @@ class _Intent(NamedTuple):
 
     end: Offset
     unless: tuple[pipeline.Condition, ...] = ()
-
-
-class _Found(NamedTuple):
-    """What the survey of a batch's time found. `time`: of the first event that the batch cannot
-    hold, a row event or, with `ddl`, one that cuts it; `others`: DDL that cuts nothing."""
-
-    time: Timestamp | None = None
-    ddl: tuple[Told, ...] = ()
-    others: tuple[Told, ...] = ()
 
 
 @dataclass(slots=True)
@@ -87,14 +68,12 @@ class Planner:
     source: Source
     open_member: Callable[[str], Member]
     selection: Selection
-    split_bytes: int
-    splits_per_batch: int
+    sweeper: Sweeper
     limits: Limits
     retry_seconds: float
     copies: bool = True
     on_history_lost: str = "fail"
     on_replaced: str = "resync"
-    _cut: dict[tuple[Namespace, bytes, bytes], list[KeyRange]] = field(default_factory=dict)
     _late: dict[Timestamp, Times] = field(default_factory=dict)
     _slicer: Slicer = field(default_factory=Slicer)
     _planned: Offset | None = None
@@ -161,7 +140,7 @@ class Planner:
         intents, edge, void = list[_Intent](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
-            sweep = self._sweep(start, listed) if is_same else None
+            sweep = self.sweeper.next(self.source, start, listed) if is_same else None
             edge = self._confirmed(start, listed)
             if edge is not None:
                 void = self._void(start, listed, edge)
@@ -181,10 +160,10 @@ class Planner:
         intents.append(_Intent(advance(start, reach)))
         return begin_again(self._first_possible(start, reach, intents), void)
 
-    def _sweeping(self, start: Offset, edge: Timestamp, sweep: _Sweep) -> _Intent:
+    def _sweeping(self, start: Offset, edge: Timestamp, sweep: Sweep) -> _Intent:
         """An event of a collection that nobody scans forbids to declare its name done."""
         end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
-        if sweep == _Sweep():
+        if sweep == Sweep():
             return _Intent(end)
         scanned = [scan.copying.namespace for scan in sweep.scans]
         return _Intent(end, (pipeline.strangers(self.selection, start, end, scanned),))
@@ -209,7 +188,7 @@ class Planner:
                 continue
             end = intent.end if found.time is None else advance(start, found.time)
             end = told_once(self.source, start, end, found.ddl + found.others)
-            return end if end.time != found.time else self._cut_at(end, found.ddl, start, before)
+            return end if end.time != found.time else self._cut_at(end, found, start, before)
         raise AssertionError("nothing but DDL forbids to let time pass")
 
     def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
@@ -235,93 +214,30 @@ class Planner:
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return frozenset(void)
 
-    # --- what to scan next ---
-
-    def _sweep(self, start: Offset, listed: Listing) -> _Sweep:
-        """As many ranges as a batch may hold, over as many collections as they span."""
-        present = {collection.namespace for collection in listed.collections}
-        absent = frozenset(name for name in start.again if name not in present)
-        scans: list[Scan] = []
-        offset = advance(start, start.time, absent=absent)
-        budget = self.splits_per_batch
-        while budget > 0:
-            copying = self._turn(offset, listed)
-            if copying is None:
-                return _Sweep(tuple(scans), offset.swept is not None, absent)
-            cut = self._ranges(copying, budget)
-            budget -= len(cut)
-            scans.append(Scan(copying, cut[-1].upper))
-            offset = advance(offset, offset.time, (scans[-1],))
-        return _Sweep(tuple(scans), False, absent)
-
-    def _turn(self, offset: Offset, listed: Listing) -> Copying | None:
-        """Whose turn it is: the one begun, then those to be copied again, then the sweep."""
-        if offset.copying is not None:
-            return offset.copying
-        for namespace in offset.again:
-            found = listed.find(namespace)
-            if found is not None:
-                return found.begun
-        if offset.swept is None:
-            return None
-        behind = (c for c in listed.collections if str(c.namespace) > offset.swept)
-        return next((collection.begun for collection in behind), None)
-
-    def _ranges(self, copying: Copying, most: int) -> list[KeyRange]:
-        """Adjacent ranges from the frontier on, remembered for `splits`."""
-        cut = self.source.ranges(copying, most, self.split_bytes)
-        if len(self._cut) > 4 * self.splits_per_batch:
-            self._cut.clear()
-        self._cut[copying.namespace, copying.below, cut[-1].upper] = cut
-        return cut
-
-    # --- what happened meanwhile ---
-
     def _survey(
         self,
         selection: Selection,
         start: Offset,
         edge: Timestamp,
         conditions: list[pipeline.Condition],
-    ) -> _Found:
-        """The events in (start, edge] that meet one of the conditions, up to the first that the
-        batch cannot hold."""
-        if edge <= start.time:
-            return _Found()
-        stages = pipeline.pipeline(conditions, SLIM)
-        reach = replace(start, time=edge, late=self._late_at(edge))
-        told = [
-            (shard, event)
-            for shard in self.source.shards
-            for event in self._up_to_the_first(span(start, reach, shard, selection, stages))
-        ]
-        time = min((e["clusterTime"] for _, e in told if pipeline.ends_batch(e)), default=None)
-        ddl = [(s, e) for s, e in told if e["clusterTime"] == time and pipeline.cuts(e)]
-        others = [(s, e) for s, e in told if not pipeline.ends_batch(e)]
-        return _Found(time, tuple(ddl), tuple(others))
-
-    def _up_to_the_first(self, split: StreamSplit) -> Iterator[Mapping[str, Any]]:
-        opener = partial(self.open_member, split.shard)
-        for events in stream.read(opener, split, IMAGES["off"], self.retry_seconds):
-            for event in events:
-                yield event.raw
-                if pipeline.ends_batch(event.raw):
-                    return
+    ) -> Found:
+        reach = start
+        if edge > start.time:
+            late, shards = self._late_at(edge), self.source.shards
+            reach = replace(start, time=edge, late=late, shards=shards)
+        return survey(self.open_member, start, reach, selection, conditions, self.retry_seconds)
 
     def _late_at(self, time: Timestamp) -> Times:
         if time not in self._late:
             self._late = {time: self.source.late(time)}
         return self._late[time]
 
-    def _cut_at(
-        self, end: Offset, ddl: tuple[Told, ...], start: Offset, selection: Selection
-    ) -> Offset:
-        time, replaced = end.time, replaced_by([event for _, event in ddl], selection)
+    def _cut_at(self, end: Offset, found: Found, start: Offset, selection: Selection) -> Offset:
+        time, replaced = end.time, found.replaced(selection)
         for namespace in begun_again(start, advance(start, time, replaced=replaced)):
-            names = (e["ns"] for _, e in ddl if e.get("to") and _named(e["to"]) == namespace)
-            whence = " and ".join({str(_named(name)) for name in names})
+            whence = " and ".join(map(str, found.renamed_onto(namespace)))
             self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {whence}")
-        if all(shard in end.silent for shard, _ in ddl):
+        if all(shard in end.silent for shard, _ in found.ddl):
             # Another shard tells, or will; or none: what moved with its database is dropped where
             # it was, and inserted elsewhere without an event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
@@ -346,8 +262,7 @@ class Planner:
         for split in stream_splits(start, end):
             found += self._slicer.sliced(split)
         for scan in end.scans:
-            known = self._cut.get((scan.copying.namespace, scan.copying.below, scan.upper))
-            found += scan_splits(scan, end.time, known)
+            found += scan_splits(scan, end.time, self.sweeper.ranges(scan))
         return found + control_splits
 
     def _is_past(self, end: Offset) -> bool:
@@ -364,21 +279,3 @@ def read_of(source: Source, offset: Offset, late: Times) -> Offset:
     """The offset with the shards that are read up to it, and with what they tell behind it."""
     shards, topology_time = source.shards, source.topology_time
     return replace(offset, shards=shards, topology_time=topology_time, late=late)
-
-
-def replaced_by(events: list[Mapping[str, Any]], selection: Selection) -> Replaced:
-    """What DDL events at one time did to selected collections."""
-    emptied = {name for event in events for name in _namespaces(event.get("ns"), selection)}
-    refilled = {name for event in events for name in _namespaces(event.get("to"), selection)}
-    return Replaced(frozenset(emptied - refilled), frozenset(refilled))
-
-
-def _namespaces(value: Mapping[str, Any] | None, selection: Selection) -> frozenset[Namespace]:
-    if value is None or "coll" not in value:
-        return frozenset()
-    namespace = _named(value)
-    return frozenset({namespace} if selection.matches(namespace) else ())
-
-
-def _named(value: Mapping[str, Any]) -> Namespace:
-    return Namespace(value["db"], value["coll"])

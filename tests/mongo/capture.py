@@ -39,6 +39,7 @@ from cdc.mongo.cluster import Cluster, Source
 from cdc.mongo.planner import Planner
 from cdc.mongo.slices import Limits
 from cdc.mongo.start import first_offset, start_of
+from cdc.mongo.sweep import Sweeper
 from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
@@ -130,8 +131,7 @@ class Capture:
             found,
             self._open,
             self.selection,
-            2**20,
-            splits_per_batch,
+            Sweeper(2**20, splits_per_batch),
             limits or Limits(10**6, 2**30, 1),
             self.options["retry.seconds"],
             copies=start.copies,
