@@ -12,6 +12,7 @@ from typing import Any
 
 from cdc.errors import BadOption
 from cdc.model import timestamp, token
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
 
 
@@ -72,6 +73,20 @@ OPTIONS = (
         " `after`, `required` also refuses collections that do not record them, `when_available`"
         " never looks up, `update_lookup` always does, `off` asks for none.",
         choices=("auto", "required", "when_available", "update_lookup", "off"),
+    ),
+    Option(
+        "filter",
+        str,
+        None,
+        'Which documents to capture: a match in Extended JSON, `{"region": "EU"}`, applied by the'
+        " server to what is copied and to changes; see *Filter and fields*.",
+    ),
+    Option(
+        "fields",
+        str,
+        None,
+        "Which fields of them: paths separated by commas, `name, address.city`, or all but those:"
+        " `-ssn, -card.number`. The `_id` is always told.",
     ),
     Option(
         "on.replaced",
@@ -224,6 +239,7 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     _check_start(parsed["mode"], parsed["start"])
     _check_window(parsed)
     Selection.parse(parsed["collections"])
+    Excerpt.of(parsed["filter"], parsed["fields"])
     return parsed
 
 

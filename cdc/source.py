@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from cdc import options as declared
 from cdc.errors import BadOption, ForeignOffset, TransientError
 from cdc.model import timestamp
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import Split
@@ -147,9 +148,10 @@ class SnapshotReader(DataSourceReader):
         given = self._options["snapshot.at"]
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
         size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
+        told = _excerpt(self._options).text
         if below is not None:
-            return [Partition(split) for split in below_splits(found, decode_key(below), at)]
-        return [Partition(split) for split in snapshot_splits(source, found, size, at)]
+            return [Partition(split) for split in below_splits(found, decode_key(below), at, told)]
+        return [Partition(split) for split in snapshot_splits(source, found, size, at, told)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=False)
@@ -165,14 +167,15 @@ class WindowReader(DataSourceReader):
         source, selection = source_of(self._options), Selection.parse(self._options["collections"])
         after = timestamp.before(timestamp.parse(self._options["from"]))
         start = Start(False, after, option="from")
-        check(source, Wanted(selection, is_new=False, start=start))
+        excerpt = _excerpt(self._options)
+        check(source, Wanted(selection, is_new=False, start=start, excerpt=excerpt))
         given = self._options["to"]
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not reached(source, until):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
         patience = float(self._options["retry.seconds"])
         limits = _limits(self._options)
-        found = window_splits(source, selection, after, until, limits, patience)
+        found = window_splits(source, selection, excerpt.text, after, until, limits, patience)
         return [Partition(split) for split in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -193,9 +196,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = Selection.parse(options["collections"])
         self._limits = _limits(options)
         self._known_planner: Planner | None = None
+        self._excerpt = _excerpt(options).text
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
         self._lookout = Lookout(options["oplog.window.warn"])
-        self._watch = Watch(self._open, text, heartbeat)
+        self._watch = Watch(self._open, text, self._excerpt, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
 
@@ -203,7 +207,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._planner().source
         wanted = _wanted(source, self._options)
         found = check(source, wanted)
-        return first_offset(source, self._selection, wanted.start, found).to_json()
+        first = first_offset(source, self._selection, wanted.start, found, self._excerpt)
+        return first.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -245,7 +250,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_done(self, offset: Offset) -> bool:
         """Whether a bounded query has come to its end: the source is asked for no more, ever."""
-        if not offset.is_streaming or offset.selection != self._selection.text:
+        is_same = offset.is_of(self._selection.text, self._excerpt)
+        if not offset.is_streaming or not is_same:
             return False
         if self._options["mode"] == "snapshot":
             return True
@@ -291,6 +297,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 source,
                 self._open,
                 self._selection,
+                self._excerpt,
                 Sweeper(options["split.size.mb"] * 2**20, options["snapshot.splits.per.batch"]),
                 self._limits,
                 options["retry.seconds"],
@@ -322,7 +329,12 @@ def _wanted(
         is_new,
         follows,
         start_of(source, mode, start) if is_new and follows else Start(),
+        _excerpt(options),
     )
+
+
+def _excerpt(options: Mapping[str, Any]) -> Excerpt:
+    return Excerpt.of(options["filter"], options["fields"])
 
 
 def _read(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from cdc.model.change import Change, control_rows, event_row, read_row
 from cdc.model.document import Column, encoder
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo import cluster, sharded, snapshot, stream
@@ -72,10 +73,10 @@ def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterato
             for raw in documents.raw:
                 yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
     elif isinstance(split, StreamSplit):
-        selection = Selection.parse(split.collections)
+        selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
         for events in _changes(split, options, patience):
             for event in events:
-                yield event_row(*event, split.shard, selection, encode)
+                yield event_row(*event, split.shard, selection, excerpt, encode)
 
 
 def _documents(

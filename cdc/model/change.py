@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
@@ -16,12 +18,16 @@ from cdc.errors import UnmappableValue
 from cdc.model import timestamp, token
 from cdc.model.document import Column, relaxed_json
 from cdc.model.element import Element, elements
+from cdc.model.excerpt import PASSES, Excerpt, passes
 from cdc.model.extended_json import Json, value
 from cdc.model.key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, key_of
 
 Encode = Callable[[bytes], Column]
+_EXACT: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
 WATERMARK, RESYNC, GAP = "watermark", "resync", "gap"
 ROW_EVENTS = ("insert", "update", "replace", "delete")
 # What has a column of its own, whatever happened.
@@ -67,7 +73,7 @@ def read_row(
         key=merge_key(key),
         document_key=document_key_json(key),
         after=encode(document),
-        description=_exact_from(exact_from),
+        description=_row_description(exact_from),
         exact=exact_from is None,
     )
 
@@ -79,6 +85,7 @@ def event_row(
     exact_from: Timestamp | None,
     shard: str,
     selection: Selection,
+    excerpt: Excerpt,
     encode: Encode,
 ) -> Change:
     """The row of a change event of any type, known or not: that is never an error.
@@ -86,14 +93,17 @@ def event_row(
     What is not about one document is told in `description`, with fields that no server has yet.
     A rename of a collection that is not selected onto one that is has the target as its namespace:
     it concerns that collection's changelog; `description` tells both names.
+    A change that takes a document into the filter is an insert, one that takes it out a delete.
     """
     time: Timestamp = event["clusterTime"]
     operation, namespace = str(event["operationType"]), _namespace(event, selection)
     is_row = operation in ROW_EVENTS
     document_key = bytes(event["documentKey"].raw) if is_row else None
     before = event.get("fullDocumentBeforeChange") if is_row else None
+    update = event.get("updateDescription") if is_row else None
+    crossed = _crossed(event, after, exact_from) if is_row else None
     return Change(
-        op=operation,
+        op=crossed or operation,
         position=str(event["_id"]["_data"]),
         cluster_time=time.time * 1_000_000,
         cluster_inc=time.inc,
@@ -104,9 +114,11 @@ def event_row(
         document_key=None if document_key is None else document_key_json(document_key),
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
-        update_description=_json(event.get("updateDescription")) if is_row else None,
+        update_description=None if crossed or update is None else _updated(update, excerpt),
         txn=_transaction(event, shard),
-        description=_exact_from(exact_from) if is_row else _description(event),
+        description=_row_description(exact_from, crossed and operation)
+        if is_row
+        else _description(event),
         exact=exact,
     )
 
@@ -180,14 +192,32 @@ def _value(data: bytes, item: Element) -> Json:
         return {"$unmappable": str(error)}
 
 
-def _exact_from(exact_from: Timestamp | None) -> str | None:
-    return None if exact_from is None else json.dumps({"exactFrom": timestamp.text(exact_from)})
-
-
-def _json(document: RawBSONDocument | None) -> str | None:
-    if document is None:
+def _crossed(
+    event: Mapping[str, Any], after: bytes | None, exact_from: Timestamp | None
+) -> str | None:
+    """What an update or a replace is that takes a document into the filter, or out of it."""
+    before_passes, after_passes = passes(event)
+    if event.get(PASSES) is None or event["operationType"] not in ("update", "replace"):
         return None
+    if after_passes is None and exact_from is not None:  # it was looked for
+        after_passes = after is not None
+    if after_passes is False:
+        return "delete"
+    return "insert" if after_passes and before_passes is False else None
+
+
+def _row_description(exact_from: Timestamp | None, crossed: str | None = None) -> str | None:
+    told = {"filtered": crossed} if crossed else {}
+    if exact_from is not None:
+        told["exactFrom"] = timestamp.text(exact_from)
+    return json.dumps(told) if told else None
+
+
+def _updated(description: RawBSONDocument, excerpt: Excerpt) -> str:
+    data = bytes(description.raw)
     try:
-        return relaxed_json(bytes(document.raw))
+        if excerpt.fields:
+            data = bson.encode(excerpt.of_update(RawBSONDocument(data, _EXACT)))
+        return relaxed_json(data)
     except UnmappableValue as error:
         return json.dumps({"$unmappable": str(error)})

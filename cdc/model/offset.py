@@ -73,11 +73,13 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """See the module. `selection` and `source` tell a foreign checkpoint from our own."""
+    """See the module. `source` tells a foreign checkpoint from our own; `selection` is which
+    collections are captured up to here, `excerpt` what of them."""
 
     time: Timestamp
     source: str
     selection: str
+    excerpt: str = ""
     swept: str | None = None  # None: every name there can be
     copying: Copying | None = None
     again: tuple[Namespace, ...] = ()
@@ -91,6 +93,10 @@ class Offset:
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
+
+    def is_of(self, selection: str, excerpt: str) -> bool:
+        """Whether that is what is captured."""
+        return (self.selection, self.excerpt) == (selection, excerpt)
 
     @property
     def is_streaming(self) -> bool:
@@ -109,6 +115,7 @@ class Offset:
             "time": timestamp.text(self.time),
             "source": self.source,
             "collections": self.selection,
+            "excerpt": self.excerpt,
             "swept": self.swept,
             "copying": _copying_to_json(self.copying) if self.copying else None,
             "again": [str(namespace) for namespace in self.again],
@@ -144,6 +151,7 @@ class Offset:
                 time=timestamp.parse(data["time"]),
                 source=_text(data["source"]),
                 selection=_text(data["collections"]),
+                excerpt=_text(data["excerpt"]),
                 swept=None if data["swept"] is None else _text(data["swept"]),
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
                 again=tuple(Namespace.parse(name) for name in data["again"]),
@@ -168,14 +176,18 @@ class Offset:
         return offset
 
 
-def beginning(time: Timestamp, source: str, selection: str, position: str = "") -> Offset:
+def beginning(
+    time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
+) -> Offset:
     """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
-    return Offset(time, source, selection, swept="", position=position)
+    return Offset(time, source, selection, excerpt, swept="", position=position)
 
 
-def streaming(time: Timestamp, source: str, selection: str, position: str = "") -> Offset:
+def streaming(
+    time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
+) -> Offset:
     """Where a run without a snapshot starts: every change after `time`, behind `position`."""
-    return Offset(time, source, selection, position=position)
+    return Offset(time, source, selection, excerpt, position=position)
 
 
 # --- advancing -----------------------------------------------------------------------------------
@@ -222,19 +234,25 @@ def advance(
 
 
 def reselect(
-    start: Offset, time: Timestamp, selection: Selection, added: Iterable[Namespace]
+    start: Offset,
+    time: Timestamp,
+    selection: Selection,
+    excerpt: str,
+    added: Iterable[Namespace],
 ) -> Offset:
-    """The offset after a batch from `start` to `time` that is the last of `start.selection`.
+    """The offset after a batch from `start` to `time` that is the last of its selection and of its
+    excerpt.
 
-    `added`: the collections at `time` that only the new selection names. They are copied while the
-    others go on; one that is no longer selected stops here, copied or not.
+    `added`: the collections at `time` that only the new selection names, or all of them if the
+    excerpt is another one. They are copied while the others go on; one that is no longer selected
+    stops here, copied or not.
     """
     again = tuple(name for name in start.again if selection.matches(name))
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    offset = replace(_at(start, time), selection=selection.text, copying=copying, again=again)
-    return begin_again(offset, added)
+    captured = replace(_at(start, time), selection=selection.text, excerpt=excerpt)
+    return begin_again(replace(captured, copying=copying, again=again), added)
 
 
 def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:

@@ -44,7 +44,7 @@ class SnapshotSplit:
     `uuid` is the collection's incarnation: what lies under the name today may be another one.
     `collation` is BSON of the collection's default collation, or None: events of a range compare
     keys as its index does. `shard`: the one shard of a cluster that holds the collection; empty for
-    a replica set, and for a collection that is spread over shards.
+    a replica set, and for a collection that is spread over shards. `excerpt`: what is told of it.
     """
 
     namespace: Namespace
@@ -53,6 +53,7 @@ class SnapshotSplit:
     at: Timestamp
     collation: bytes | None = None
     shard: str = ""
+    excerpt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class StreamSplit:
     `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
     `database` is the scope of the stream, None for the whole deployment. With `only`, events of
     other namespaces are dropped by the reader: under a collation the server's own comparison of
-    names is not exact. `collections` is the selection that the rows are for, `shard` the
-    shard whose changes these are, empty for a replica set.
+    names is not exact. `collections` is the selection that the rows are for, `excerpt` what they
+    tell, `shard` the shard whose changes these are, empty for a replica set.
     """
 
     after: Timestamp
@@ -76,6 +77,7 @@ class StreamSplit:
     collation: bytes | None = None
     only: Namespace | None = None
     collections: str = ""
+    excerpt: str = ""
     shard: str = ""
     late: tuple[Timestamp, ...] = ()
     told: tuple[Timestamp, ...] = ()

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import key_of
-from cdc.mongo import oversize
+from cdc.mongo import excerpts, oversize
 from cdc.mongo.client import Member
 from cdc.mongo.oversize import Raw
 
@@ -85,23 +86,32 @@ class Event(NamedTuple):
     def is_missing(self, images: Images) -> bool:
         """Whether it was looked up, by us or by the server, and not found."""
         looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
-        return looked_up and self.after is None and self.raw["operationType"] in _WITH_AFTER
+        is_told = self.after is not None or passes(self.raw).after is False
+        return looked_up and not is_told and self.raw["operationType"] in _WITH_AFTER
 
 
-def told(member: Member, raw: Raw, asked: Images, used: Images, operation_time: Timestamp) -> Event:
+def told(
+    member: Member,
+    raw: Raw,
+    asked: Images,
+    used: Images,
+    operation_time: Timestamp,
+    excerpt: Excerpt,
+) -> Event:
     """The event of a reply of that time: `asked` says what it should have, `used` what the server
-    was asked for."""
+    was asked for. An image that does not pass the filter is known, and not told."""
     operation = raw["operationType"]
     if operation not in _WITH_AFTER and operation != "delete":
         return Event(raw, None, exact=True)
     after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
+    known = passes(raw)
     if operation != "insert" and asked.expects_before:
-        exact = raw.get("fullDocumentBeforeChange") is not None
-    if operation in _WITH_AFTER and after is None:
+        exact = raw.get("fullDocumentBeforeChange") is not None or known.before is False
+    if operation in _WITH_AFTER and after is None and known.after is not False:
         exact = False
         if used.look_up or oversize.MARK in raw:
             concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern)
+            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern, excerpt)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
@@ -112,15 +122,19 @@ def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
 
 
 def looked_up(
-    find: Callable[[dict[str, Any]], RawBSONDocument], raw: Raw, concern: dict[str, Any]
+    find: Callable[[dict[str, Any]], RawBSONDocument],
+    raw: Raw,
+    concern: dict[str, Any],
+    excerpt: Excerpt,
 ) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state.
+    """The document of an event as a read finds it, and a time by which it was in that state; with a
+    filter, also by which there was none that passes it.
 
     `find` sends one on the event's collection.
     """
     reply = find(
         {
-            "filter": {"_id": {"$eq": raw["documentKey"]["_id"]}},
+            **excerpts.of_find(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,
@@ -129,7 +143,7 @@ def looked_up(
     found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     # Under a collation, a document of another key may answer to this one.
     if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
-        return None, None
+        return None, reply["operationTime"] if excerpt.condition else None
     return found[0], reply["operationTime"]
 
 

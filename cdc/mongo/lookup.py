@@ -10,6 +10,7 @@ from typing import Any, Self
 from bson.raw_bson import RawBSONDocument
 
 from cdc.errors import TransientError
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
 from cdc.mongo.cluster import Cluster
@@ -25,8 +26,9 @@ class Lookup:
     """Looks as of one time behind all that has been read: what it takes to ask the shards of a
     collection is found out for its first document, and serves the others."""
 
-    def __init__(self, cluster: Cluster, retry_seconds: float) -> None:
+    def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: Excerpt) -> None:
         self._cluster, self._retry_seconds = cluster, retry_seconds
+        self._excerpt = excerpt
         self._known: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
         self._open = ExitStack()
 
@@ -62,10 +64,10 @@ class Lookup:
         concern = {"level": "snapshot", "atClusterTime": now.at}
         with newest(now), self._cluster.metadata.void_if_gone(now):
             for find in finds:
-                after = looked_up(find, event.raw, concern)[0]
+                after = looked_up(find, event.raw, concern, self._excerpt)[0]
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
-        return event
+        return event._replace(exact_from=now.at) if self._excerpt.condition else event
 
     def _begun(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()

@@ -15,6 +15,7 @@ from cdc.model.change import ROW_EVENTS
 from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection, full_name
 from cdc.model.split import MIN_KEY, literal
+from cdc.mongo import excerpts
 
 # The events after which a name holds other content than row events told. dropDatabase is one only
 # because a stream of that database ends there: a batch has to end with it.
@@ -23,13 +24,18 @@ CUTTING_EVENTS = ["drop", "rename", "dropDatabase"]
 Condition = dict[str, Any]
 
 
-def pipeline(conditions: list[Condition], project: dict[str, Any] | None = None) -> bytes:
+def pipeline(
+    conditions: list[Condition],
+    project: dict[str, Any] | None = None,
+    then: Iterable[excerpts.Stage] = (),
+) -> bytes:
     """BSON of the stages that pass events meeting any condition."""
     # The server ends a cursor behind `invalidate`; without that event the reader would not know.
     passing = [*conditions, {"operationType": "invalidate"}]
     stages: list[dict[str, Any]] = [{"$match": {"$or": passing}}]
     if project is not None:
         stages.append({"$project": project})
+    stages += then
     return bson.encode({"pipeline": stages})
 
 
@@ -87,19 +93,14 @@ def strangers(
     }
 
 
-def newcomers(before: Selection, after: Selection, known: Iterable[Namespace]) -> Condition:
-    """Row events of collections that only `after` selects and that are not among the known ones."""
-    others = [before.condition("ns")]
+def newcomers(before: Selection | None, after: Selection, known: Iterable[Namespace]) -> Condition:
+    """Row events of collections that `after` selects alone, and that are not among the known."""
+    others = [before.condition("ns")] if before else []
     listed = Selection.of(known)
     if listed.names:
         others.append(listed.condition("ns"))
-    return {
-        "$and": [
-            {"operationType": {"$in": ROW_EVENTS}},
-            after.condition("ns"),
-            {"$nor": others},
-        ]
-    }
+    unknown = [{"$nor": others}] if others else []
+    return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, after.condition("ns"), *unknown]}
 
 
 def _concerned(selection: Selection) -> Condition:

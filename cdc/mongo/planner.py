@@ -59,8 +59,8 @@ class _Intent(NamedTuple):
 class Planner:
     """Plans the batches of one query. What it remembers only saves asking twice.
 
-    `selection` is what is to be captured; an offset says what was up to it. With `copies` False, a
-    collection that only the newer selection names is captured from its next change on. With
+    `selection` and `excerpt` are what is to be captured; an offset says what was up to it. With
+    `copies` False, what only the newer ones name is captured from its next change on. With
     `on_replaced` "fail", content that no row event told of is a ContentReplaced before any of it is
     planned.
     """
@@ -68,6 +68,7 @@ class Planner:
     source: Source
     open_member: Callable[[str], Member]
     selection: Selection
+    excerpt: str
     sweeper: Sweeper
     limits: Limits
     retry_seconds: float
@@ -117,8 +118,9 @@ class Planner:
     def _end_of(self, start: Offset) -> Offset:
         self.source.require_told(start)
         end = self._possible_end(start)
-        if end.selection != start.selection:
-            _log.warning("behind %s, captured are %s", timestamp.text(end.time), end.selection)
+        if not end.is_of(start.selection, start.excerpt):
+            captured = f"{end.selection} {end.excerpt}".rstrip()
+            _log.warning("behind %s, captured are %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # no changes in it
             return replace(end, late=start.late)
         end = read_of(self.source, end, self._late_at(end.time))
@@ -136,7 +138,7 @@ class Planner:
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
     def _possible_end(self, start: Offset) -> Offset:
-        is_same = start.selection == self.selection.text
+        is_same = start.is_of(self.selection.text, self.excerpt)
         intents, edge, void = list[_Intent](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
@@ -169,13 +171,16 @@ class Planner:
         return _Intent(end, (pipeline.strangers(self.selection, start, end, scanned),))
 
     def _reselecting(self, start: Offset, edge: Timestamp, listed: Listing) -> _Intent:
-        """The last batch of the selection in `start`, unless a collection was born behind the
-        listing that only the new selection names."""
-        before = Selection.parse(start.selection)
-        names = [collection.namespace for collection in listed.collections]
-        added = [name for name in names if not before.matches(name)] if self.copies else []
+        """The last batch of what `start` captures, unless a collection was born behind the listing
+        of which only the new selection or excerpt tells."""
+        names = added = [collection.namespace for collection in listed.collections]
+        before = None
+        if start.excerpt == self.excerpt:
+            before = Selection.parse(start.selection)
+            added = [name for name in names if not before.matches(name)]
         newcomers = pipeline.newcomers(before, self.selection, names)
-        return _Intent(reselect(start, edge, self.selection, added), (newcomers,))
+        end = reselect(start, edge, self.selection, self.excerpt, added if self.copies else [])
+        return _Intent(end, (newcomers,))
 
     def _first_possible(self, start: Offset, edge: Timestamp, intents: list[_Intent]) -> Offset:
         """The end of the first intent that no event forbids; or the time of the first DDL event."""
@@ -262,7 +267,7 @@ class Planner:
         for split in stream_splits(start, end):
             found += self._slicer.sliced(split)
         for scan in end.scans:
-            found += scan_splits(scan, end.time, self.sweeper.ranges(scan))
+            found += scan_splits(scan, end.time, self.sweeper.ranges(scan), end.excerpt)
         return found + control_splits
 
     def _is_past(self, end: Offset) -> bool:

@@ -17,8 +17,9 @@ from cdc.errors import (
     UnsuitableSource,
 )
 from cdc.model import timestamp, token
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace, Selection
-from cdc.mongo import privileges
+from cdc.mongo import excerpts, privileges
 from cdc.mongo.client import Client, translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Collection, Listing
@@ -36,6 +37,7 @@ class Wanted(NamedTuple):
     is_new: bool = True
     follows: bool = True
     start: Start = Start()
+    excerpt: Excerpt = Excerpt()
 
 
 def check(source: Source, wanted: Wanted) -> Listing:
@@ -83,8 +85,26 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
             f"Run db.getSiblingDB('{without[0].db}').runCommand({{collMod: '{without[0].coll}',"
             " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
         )
+    if wanted.excerpt.text:
+        yield from _untellable(source, wanted.excerpt, found)
     if wanted.follows:
         yield from _unfollowable(source, wanted, found.time)
+
+
+def _untellable(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[CdcError]:
+    for collection in found.collections:
+        if excerpts.is_ambiguous(excerpt, collection.collation):
+            yield excerpts.ambiguous(collection.namespace)
+    nothing = excerpts.of_find(excerpt, {"_id": {"$in": []}})
+    for collection in found.collections[:1]:
+        db, coll = collection.namespace
+        try:
+            list(source.clients[shards_of(source, collection)[0]][db][coll].find(**nothing))
+        except pymongo.errors.OperationFailure as error:
+            yield BadOption(
+                f"The server refuses option 'filter' or 'fields' (code {error.code}).",
+                "Try it in a find of your own.",
+            )
 
 
 def _outdated(source: Source, selection: Selection) -> Iterator[CdcError]:

@@ -15,9 +15,10 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model.change import ROW_EVENTS
+from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
-from cdc.mongo import pipeline, stream
+from cdc.mongo import excerpts, pipeline, stream
 from cdc.mongo.client import TIME_UNREADABLE, Member
 from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
@@ -58,7 +59,7 @@ class Undoing:
         before = event.raw.get("fullDocumentBeforeChange")
         if before is not None:
             self._documents[key] = bytes(before.raw)
-        elif newer is not None:
+        elif newer is not None and passes(event.raw).before is not False:
             self._inexact[key] = newer
 
     def undone(self, until: Timestamp) -> Iterator[Documents]:
@@ -149,11 +150,12 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},
     }
+    told = excerpts.stages(Excerpt.parse(split.excerpt))
     return StreamSplit(
         after=split.at,
         upto=until,
         database=split.namespace.db,
-        pipeline=pipeline.pipeline([match], dict.fromkeys(_UNDONE_BY, 1)),
+        pipeline=pipeline.pipeline([match], dict.fromkeys(_UNDONE_BY, 1), told),
         collation=split.collation,
         only=split.namespace,
     )

@@ -13,8 +13,10 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
+from cdc.mongo import excerpts
 from cdc.mongo.client import FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED, Member
 
 _BATCH = 10_000
@@ -107,7 +109,7 @@ def scan(
             yield from _find(member, rest, {**bounds, "readConcern": concern})
         if split.range.is_last:
             # A range without `max` ends below a document whose _id is MaxKey itself.
-            yield from _find(member, rest, {"filter": {"_id": MaxKey()}, "readConcern": concern})
+            yield from _find(member, rest, {"readConcern": concern}, {"_id": MaxKey()})
     except pymongo.errors.OperationFailure as error:
         if error.code not in INCARNATION_GONE:
             raise
@@ -116,10 +118,11 @@ def scan(
 
 
 def _find(
-    member: Member, rest: Rest, command: dict[str, Any]
+    member: Member, rest: Rest, command: dict[str, Any], condition: dict[str, Any] | None = None
 ) -> Iterator[tuple[list[bytes], Timestamp]]:
     split = rest.split
-    reply = opened(member, rest, {"batchSize": _BATCH, **command})
+    asked = excerpts.of_find(Excerpt.parse(split.excerpt), condition)
+    reply = opened(member, rest, {"batchSize": _BATCH, **command, **asked})
     cursor = int(reply["cursor"]["id"])
     try:
         batch = reply["cursor"]["firstBatch"]

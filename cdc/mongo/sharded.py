@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.key import merge_key
 from cdc.model.offset import Copying
 from cdc.model.split import KeyRange, SnapshotSplit, StreamSplit, key_of, literal
@@ -32,7 +33,7 @@ def changes(
     any more is looked for on all of them."""
     opener = partial(cluster.open, split.shard)
     for events in stream.read(opener, split, images, retry_seconds):
-        with Lookup(cluster, retry_seconds) as lookup:
+        with Lookup(cluster, retry_seconds, Excerpt.parse(split.excerpt)) as lookup:
             told = [lookup.found(e) if e.is_missing(images) else e for e in events]
         yield told
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from bson.timestamp import Timestamp
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
-from cdc.mongo import pipeline
+from cdc.mongo import excerpts, pipeline
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 
@@ -39,6 +40,7 @@ def span(
         selection.database,
         stages,
         collections=selection.text,
+        excerpt=start.excerpt,
         shard=shard,
         late=tuple(time for time in end.late_of(shard) if time not in told),
         told=told,
@@ -55,18 +57,21 @@ def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
-    whole = span(start, end, shard, selection, pipeline.pipeline(conditions))
+    told = excerpts.stages(Excerpt.parse(start.excerpt))
+    whole = span(start, end, shard, selection, pipeline.pipeline(conditions, then=told))
     if below is None or copying is None or collation is None:
         return [whole]
-    stages = pipeline.pipeline([below])
+    stages = pipeline.pipeline([below], then=told)
     return [whole, replace(whole, pipeline=stages, collation=collation, only=copying.namespace)]
 
 
-def scan_splits(scan: Scan, at: Timestamp, cut: list[KeyRange] | None) -> list[SnapshotSplit]:
+def scan_splits(
+    scan: Scan, at: Timestamp, cut: list[KeyRange] | None, excerpt: str
+) -> list[SnapshotSplit]:
     """The splits of a scan: as it was cut when it was planned, or one if nobody remembers."""
     c = scan.copying
     return [
-        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation, c.shard)
+        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation, c.shard, excerpt)
         for key_range in cut or [KeyRange(c.below, scan.upper)]
     ]
 
@@ -80,23 +85,23 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 
 
 def snapshot_splits(
-    source: Source, found: Listing, split_bytes: int, at: Timestamp
+    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: str
 ) -> list[SnapshotSplit]:
     """Splits of all of the listed collections at one time, for a batch read."""
     return [
         split
         for c in found.collections
         for split in scan_splits(
-            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes)
+            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes), excerpt
         )
     ]
 
 
-def below_splits(found: Listing, below: bytes, at: Timestamp) -> list[SnapshotSplit]:
+def below_splits(found: Listing, below: bytes, at: Timestamp, excerpt: str) -> list[SnapshotSplit]:
     """What lies below a frontier key, in one split: for checking a copy that is under way."""
     return [
         split
         for c in found.collections
         if below != MIN_KEY
-        for split in scan_splits(Scan(c.begun, below), at, None)
+        for split in scan_splits(Scan(c.begun, below), at, None, excerpt)
     ]

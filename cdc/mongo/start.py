@@ -44,14 +44,17 @@ def start_of(source: Source, mode: str, given: str | None) -> Start:
     return Start(copies=mode in ("initial", "snapshot"))
 
 
-def first_offset(source: Source, selection: Selection, start: Start, found: Listing) -> Offset:
+def first_offset(
+    source: Source, selection: Selection, start: Start, found: Listing, excerpt: str = ""
+) -> Offset:
     """The offset before the first batch of a run that found these collections."""
     edge = confirmed_edge(source, found)
     begin = beginning if start.copies else streaming
     time = edge if start.after is None else start.after
     # What begins now does so behind the transactions that a read would see now.
     late = source.late(edge) if start.after is None else ()
-    return read_of(source, begin(time, source.name, selection.text, start.position), late)
+    first = begin(time, source.name, selection.text, excerpt, start.position)
+    return read_of(source, first, late)
 
 
 def reached(source: Source, time: Timestamp) -> bool:

@@ -29,8 +29,9 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import token
+from cdc.model.excerpt import Excerpt
 from cdc.model.split import StreamSplit
-from cdc.mongo import oversize
+from cdc.mongo import excerpts, oversize
 from cdc.mongo.client import FIELD_UNKNOWN, RAW, Member
 from cdc.mongo.images import Event, Images, fewer, told
 from cdc.mongo.oversize import Raw
@@ -110,6 +111,7 @@ def _attempt(
     member: Member, way: oversize.Way, asked: Images, used: Images, passed: _Passed
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
+    excerpt = Excerpt.parse(way.asked.excerpt)
     completion = oversize.Completion(way.whole, whole, asked.on_oversize == "lookup")
     for batch, operation_time in slices(member, way.asked, used):
         groups = (
@@ -118,7 +120,7 @@ def _attempt(
             else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
         )
         for group in groups:
-            yield [told(member, raw, asked, used, operation_time) for raw in group]
+            yield [told(member, raw, asked, used, operation_time, excerpt) for raw in group]
 
 
 def slices(
@@ -212,7 +214,8 @@ class Cursor:
         self._id = int(cursor["id"])
         self.operation_time = reply["operationTime"]
         events = cursor["nextBatch"]
-        inside = [event for event in self._fragments.joined(events) if self._takes(event)]
+        joined = map(excerpts.whole, self._fragments.joined(events))
+        inside = [event for event in joined if self._takes(event)]
         if not self.complete:
             self._judge(cursor, events)
         return inside

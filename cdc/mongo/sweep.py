@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Copying, Offset, Scan, advance
 from cdc.model.selection import Namespace
 from cdc.model.split import KeyRange
+from cdc.mongo import excerpts
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
 
@@ -39,6 +41,8 @@ class Sweeper:
             copying = _turn(offset, listed)
             if copying is None:
                 return Sweep(tuple(scans), offset.swept is not None, absent)
+            if excerpts.is_ambiguous(Excerpt.parse(start.excerpt), copying.collation):
+                raise excerpts.ambiguous(copying.namespace)
             cut = self._ranges(source, copying, budget)
             budget -= len(cut)
             scans.append(Scan(copying, cut[-1].upper))

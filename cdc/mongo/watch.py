@@ -61,6 +61,7 @@ class Watch:
 
     open_member: Callable[[str], Member]
     selection: str
+    excerpt: str
     heartbeat_seconds: float
     _tails: dict[str, _Tail] = field(default_factory=dict)
     _start: Offset | None = None
@@ -71,7 +72,7 @@ class Watch:
         has come, or none has for `heartbeat_seconds`."""
         if start != self._start:
             self._start, self._since = start, time.monotonic()
-        if not start.is_streaming or start.selection != self.selection:
+        if not start.is_streaming or not start.is_of(self.selection, self.excerpt):
             return True
         if time.monotonic() - self._since >= self.heartbeat_seconds:
             return True

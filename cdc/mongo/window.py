@@ -22,6 +22,7 @@ from cdc.mongo.tellers import SLIM, Told, told_once
 def window_splits(
     source: Source,
     selection: Selection,
+    excerpt: str,
     after: Timestamp,
     until: Timestamp,
     limits: Limits,
@@ -31,7 +32,7 @@ def window_splits(
     behind no live edge, in slices. Windows that adjoin hold each change once."""
     if until <= after:
         return []
-    begun = streaming(after, source.name, selection.text)
+    begun = streaming(after, source.name, selection.text, excerpt)
     start = replace(begun, late=source.late(after), shards=source.shards)
     end = replace(start, time=until, late=source.late(until))
     slicer = Slicer()

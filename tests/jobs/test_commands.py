@@ -75,6 +75,27 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     }
 
 
+def test_a_mirror_of_a_part_of_the_documents_follows_what_leads_into_it_and_out_of_it(
+    spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
+) -> None:
+    images = {"enabled": True}
+    orders = database.create_collection("orders", changeStreamPreAndPostImages=images)
+    orders.insert_many({"_id": i, "n": i, "card": "secret"} for i in range(20))
+    part = ["-o", 'filter={"n": {"$gte": 10}}', "-o", "fields=-card"]
+    assert run(replicate, "--mode", "initial", "--available-now", *part).exit_code == 0
+    orders.update_one({"_id": 1}, {"$set": {"n": 10, "card": "other secret"}})
+    orders.update_one({"_id": 19}, {"$set": {"n": 9}})
+    orders.delete_one({"_id": 2})
+    done = run(replicate, "--available-now", *part)
+    assert done.exit_code == 0, done.output
+    verified = run(verify, *part)
+    assert verified.exit_code == 0, verified.output
+    table = spark.read.format("delta").load(_mirror(tmp_path, Namespace(database.name, "orders")))
+    rows = table.selectExpr("key", "to_json(document) AS told").collect()
+    found = {row.key: json.loads(row.told) for row in rows}
+    assert found == {str(i): {"_id": i, "n": max(i, 10)} for i in [1, *range(10, 19)]}
+
+
 def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
 ) -> None:

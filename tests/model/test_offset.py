@@ -68,6 +68,7 @@ OFFSETS = st.builds(
     TIMES,
     st.text(),
     st.text(),
+    st.text(),
     st.none() | st.sampled_from(["", *map(str, NAMESPACES)]),
     st.none() | COPYING,
     st.lists(st.sampled_from(NAMESPACES), unique=True).map(tuple),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.errors import BadOption, BadToken
+from cdc.model.excerpt import Excerpt
 from cdc.options import OPTIONS, Option, parse
 
 NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
@@ -105,6 +106,75 @@ def test_mode_timestamp_needs_a_start() -> None:
 
 def test_a_window_needs_its_beginning() -> None:
     assert "'from' is not" in refusal(to="5:1").message
+
+
+@pytest.mark.parametrize(
+    ("match", "says"),
+    [
+        ("", "Extended JSON"),
+        ("region = 'EU'", "Extended JSON"),
+        ("{}", "not a match"),
+        ("[1]", "not a match"),
+        ('{"a": 1, "a": 2}', "twice"),
+        ('{"a": {"b": 1, "b": 2}}', "twice"),
+        ('{"$where": "1"}', "$where"),
+        ('{"$text": {"$search": "a"}}', "$text"),
+        ('{"a": {"$elemMatch": {"b": 1}}}', "$elemMatch"),
+        ('{"a": {"$gt": 1, "b": 2}}', "mixes"),
+        ('{"a": {"$gt": null}}', "$gt"),
+        ('{"a": {"$lt": {"$numberDouble": "NaN"}}}', "$lt"),
+        ('{"a": {"$lt": {"$numberDecimal": "NaN"}}}', "$lt"),
+        ('{"a": {"$in": 1}}', "$in"),
+        ('{"a": {"$not": 1}}', "$not"),
+        ('{"a": {"$regex": 1}}', "$regex"),
+        ('{"a": {"$regex": "a", "$options": "g"}}', "$regex"),
+        ('{"a": {"$in": [{"$regex": "a"}]}}', "$regex"),
+        ('{"a": {"$regularExpression": {"pattern": "a", "options": ""}}}', "$regex"),
+        ('{"a.0": 1}', "place in an array"),
+        ('{"a..b": 1}', "path"),
+        ('{"a.$b": 1}', "path"),
+        ('{"$or": []}', "$or"),
+        ('{"$and": {"a": 1}}', "$and"),
+        ('{"$expr": {"$gt": ["$a", "$$NOW"]}}', "$$NOW"),
+        ('{"$expr": {"$eq": ["$$ROOT.a", 1]}}', "$$ROOT"),
+        ('{"$expr": {"$lt": [{"$rand": {}}, 0.5]}}', "$rand"),
+        ('{"a": 99999999999999999999}', "BSON"),
+    ],
+)
+def test_a_filter_that_means_nothing_or_another_thing_each_time_is_refused(
+    match: str, says: str
+) -> None:
+    refused = refusal(filter=match)
+    assert "'filter'" in refused.message
+    assert says in f"{refused.message} {refused.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ("", "has to list"),
+        (" , ", "has to list"),
+        ("a, -b", "has to list"),
+        ("-_id", "_id"),
+        ("_id.a", "path"),
+        ("a, a", "part of"),
+        ("a, a.b", "part of"),
+        ("-a.b, -a.b.c", "part of"),
+        ("a..b", "path"),
+        ("$a", "path"),
+        ("a.0.b", "place in an array"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields: str, says: str) -> None:
+    refused = refusal(fields=fields)
+    assert "'fields'" in refused.message
+    assert says in refused.message
+
+
+def test_fields_are_paths_beside_the_id() -> None:
+    assert Excerpt.of(None, "_id, a , b.c").fields == (("a",), ("b", "c"))
+    assert Excerpt.of(None, "-a.b").excludes
+    assert Excerpt.of(None, "_id").fields == (("_id",),)
 
 
 def test_mode_token_needs_a_token() -> None:

@@ -29,6 +29,7 @@ from pymongo.database import Database
 from cdc import options as declared
 from cdc import task
 from cdc.model.change import Change
+from cdc.model.excerpt import Excerpt
 from cdc.model.key import merge_key
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Namespace, Selection
@@ -124,6 +125,7 @@ class Capture:
         named = {"uri": uri, "collections": collections, "mode": mode}
         self.options = declared.parse({**named, **defaults, **given})
         self.selection = Selection.parse(collections)
+        self.excerpt = Excerpt.of(self.options["filter"], self.options["fields"]).text
         found = task.source_of(self.options)
         start = start_of(found, mode, self.options["start"])
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
@@ -131,6 +133,7 @@ class Capture:
             found,
             self._open,
             self.selection,
+            self.excerpt,
             Sweeper(2**20, splits_per_batch),
             limits or Limits(10**6, 2**30, 1),
             self.options["retry.seconds"],
@@ -143,7 +146,8 @@ class Capture:
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
-        self.offset = first_offset(found, self.selection, start, found.listing(self.selection))
+        listed = found.listing(self.selection)
+        self.offset = first_offset(found, self.selection, start, listed, self.excerpt)
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
@@ -211,7 +215,7 @@ class Capture:
         target, before = self.now(), len(self.batches)
         for _ in range(most):
             reached = self.offset.is_streaming and self.offset.time >= target
-            if reached and self.offset.selection == self.selection.text:
+            if reached and self.offset.is_of(self.selection.text, self.excerpt):
                 return self.batches[before:]
             self.batch()
         raise AssertionError(f"not settled after {most} batches, at {self.offset}")
@@ -285,11 +289,11 @@ def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
     return [*emptied, (to["db"], to["coll"])] if to else emptied
 
 
-def contents(coll: Collection[Any], at: Timestamp | None = None) -> Contents:
-    """What the server holds, now or at a time."""
+def contents(coll: Collection[Any], at: Timestamp | None = None, **find: Any) -> Contents:
+    """What the server holds, now or at a time: `filter` and `projection` as of a find."""
     raw = coll.database.with_options(codec_options=RAW)
     concern = {"level": "snapshot", "atClusterTime": at} if at else {"level": "local"}
-    command = {"find": coll.name, "batchSize": 100_000, "readConcern": concern}
+    command = {"find": coll.name, "batchSize": 100_000, "readConcern": concern, **find}
     reply = raw.command(command, codec_options=RAW)
     assert not reply["cursor"]["id"]
     documents = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]

@@ -661,6 +661,41 @@ def test_a_document_that_a_transaction_made_rekeyed_and_removed_is_not_rewound_t
     assert_as_of_its_time(pipeline, orders, there)
 
 
+def test_a_filter_holds_across_shards_also_where_a_range_is_rewound(
+    cluster: Cluster, db: str
+) -> None:
+    """Guards: a document that leaves the filter may leave its shard with that."""
+    orders = Orders(cluster, db)
+    asked = {"filter": '{"region": {"$lt": 5}, "n": {"$lt": 2}}', "fields": "region, n"}
+    pipeline = capture(cluster, orders.full, documents_per_split=30, **asked)
+    end = pipeline.plan()
+    there = _excerpt(orders)
+    change_everything(cluster, orders)
+    with forgetting(cluster, "all of them", orders, end.time):
+        batch = pipeline.read(end)
+    below = {key for key in there if int(key) in range(bson.decode(end.copying.below)["_id"])}
+    found = replayed(pipeline, orders)
+    if orders.can.before_images:
+        assert found == {key: document for key, document in there.items() if key in below}
+        assert all(row.exact for row in batch.rows)
+    orders.update(1)
+    orders.update(8)
+    orders.delete(1)
+    orders.move(4, "s2", up_to=5)
+    orders.update(4)
+    pipeline.run()
+    assert replayed(pipeline, orders) == _excerpt(orders)
+
+
+def _excerpt(orders: Orders) -> Contents:
+    found = {key: bson.decode(document) for key, document in orders.contents().items()}
+    return {
+        key: bson.encode({name: each[name] for name in ("_id", "region", "n") if name in each})
+        for key, each in found.items()
+        if each["region"] < 5 and each.get("n", -1) < 2
+    }
+
+
 def change_everything(cluster: Cluster, orders: Orders) -> None:
     orders.update(0)
     orders.update(6)

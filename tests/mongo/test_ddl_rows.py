@@ -14,6 +14,7 @@ from pymongo.database import Database
 
 from cdc.errors import ContentReplaced
 from cdc.model.change import Change, event_row
+from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, contents, filled, replayed
@@ -253,7 +254,7 @@ def test_an_event_of_an_unknown_type_is_a_row_whatever_its_fields(
     more: Document, names: tuple[str | None, str | None]
 ) -> None:
     event = RawBSONDocument(bson.encode({**BASE, **more}))
-    row = event_row(event, None, True, None, "", Selection.parse("d.c"), bytes)
+    row = event_row(event, None, True, None, "", Selection.parse("d.c"), Excerpt(), bytes)
     assert (row.op, row.db, row.coll) == ("frobnicate", *names)
     assert described(row) == more
     assert row.key is row.after is None
