@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -229,9 +230,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A bounded query has to come to its end, be there changes or not.
         if self._until is None and not self._watch.is_due(offset, planner.source.shards):
             return offset
-        # Without a limit, everything is asked for: Trigger.Once.
-        is_limited = isinstance(limit, ReadMaxRows)
-        planner.limits = self._limits if is_limited else self._limits.lifted
+        planner.limits = _limited(self._limits, limit)
         try:
             end = planner.next_offset(offset)
         except TransientError as error:
@@ -310,6 +309,16 @@ def _limits(options: Mapping[str, Any]) -> Limits:
         options["max.mb.per.batch"] * 2**20,
         options["stream.parallelism"],
     )
+
+
+def _limited(own: Limits, limit: ReadLimit) -> Limits:
+    """What Spark allows a batch, in rows or in bytes, and of the other our own; everything where it
+    asks for no less, as Trigger.Once does."""
+    if isinstance(limit, ReadMaxRows):
+        return own._replace(events=limit.max_rows)
+    if isinstance(limit, ReadMaxBytes):
+        return own._replace(bytes=limit.max_bytes)
+    return own.lifted
 
 
 def _wanted(
