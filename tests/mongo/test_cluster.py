@@ -27,7 +27,7 @@ from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
-from cdc.mongo import settled
+from cdc.mongo import metrics, settled
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.start import Start
 from tests.mongo.abilities import abilities_of_shards
@@ -847,8 +847,11 @@ def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
 # --- what is told at each trigger ---
 
 
-def test_metrics_of_a_cluster_are_those_of_all_its_shards(cluster: Cluster, db: str) -> None:
+def test_metrics_of_a_cluster_are_those_of_all_its_shards(
+    cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards: the share of a copy by what each shard holds; the oplog that reaches back least."""
+    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 30.0)
     orders = Orders(cluster, db, count=600)
     documents = [{"_id": n, "region": 0, "number": n, "pad": "x" * 9000} for n in range(600, 1200)]
     cluster.clients["s1"][db].orders.insert_many(documents)
