@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -39,6 +40,7 @@ from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import estimated_documents
 from cdc.mongo.examination import Examination, examine
+from cdc.mongo.metrics import Gauges
 from cdc.mongo.oplog import Lookout
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
@@ -198,10 +200,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_planner: Planner | None = None
         self._excerpt = _excerpt(options).text
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
-        self._lookout = Lookout(options["oplog.window.warn"])
+        self._gauges = Gauges(Lookout(options["oplog.window.warn"]))
         self._watch = Watch(self._open, text, self._excerpt, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
+        self._planned: tuple[Offset, Offset] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         source = self._planner().source
@@ -212,16 +215,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
+        end = self._awaited(offset, limit)
+        self._planned = offset, end
+        return end.to_json()
+
+    def _awaited(self, offset: Offset, limit: ReadLimit) -> Offset:
         deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             if self._is_done(offset):
-                return start
+                return offset
             end = self._next(offset, limit)
-            if end != offset:
-                return end.to_json()
             # With AvailableNow, an offset that stands still would end the query for good.
-            if self._until is None and time.monotonic() > deadline:
-                return start
+            if end != offset or (self._until is None and time.monotonic() > deadline):
+                return end
             time.sleep(_POLL_SECONDS)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -231,11 +237,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
         shard without a primary, for instance) only means that there is nothing new yet."""
         planner = self._planner()
-        # Without a limit, everything is asked for: Trigger.Once.
-        is_limited = isinstance(limit, ReadMaxRows)
-        planner.limits = self._limits if is_limited else self._limits.lifted
+        planner.limits = _limited(self._limits, limit)
         try:
-            self._lookout.look(planner.source.clients, offset)
             # A bounded query has to come to its end, be there changes or not.
             is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
             end = planner.next_offset(offset) if is_due else offset
@@ -260,13 +263,16 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._planner().source.live_edge(NEVER)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For Spark's report on its progress alone: not to know it is no reason to end."""
-        source = self._planner().source
-        try:
-            edge = source.live_edge(NEVER)
-        except TransientError:
+        """The live edge, and the metrics of the batch that was planned last; never an error of the
+        source, which is planning's to tell."""
+        if self._planned is None:
             return None
-        return streaming(edge, source.name, self._selection.text).to_json()
+        planner, (start, end) = self._planner(), self._planned
+        events = 0 if end == start else planner.events
+        metrics = self._gauges.read(planner.source, start, end, events)
+        edge = metrics.live_edge or end.time
+        offset = streaming(edge, planner.source.name, self._selection.text, self._excerpt)
+        return {**offset.to_json(), "metrics": metrics.to_json()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         control = self._options["emit.watermark"]
@@ -320,6 +326,16 @@ def _limits(options: Mapping[str, Any]) -> Limits:
         options["max.mb.per.batch"] * 2**20,
         options["stream.parallelism"],
     )
+
+
+def _limited(own: Limits, limit: ReadLimit) -> Limits:
+    """What Spark allows a batch, in rows or in bytes, and of the other our own; everything where it
+    asks for no less, as Trigger.Once does."""
+    if isinstance(limit, ReadMaxRows):
+        return own._replace(events=limit.max_rows)
+    if isinstance(limit, ReadMaxBytes):
+        return own._replace(bytes=limit.max_bytes)
+    return own.lifted
 
 
 def _wanted(

@@ -112,7 +112,7 @@ def _replicate(
         try:
             deadline = began + _DEADLINE_SECONDS
             while query.isActive and time.monotonic() < deadline:
-                display.lag(*replication.times())
+                display.status(replication.status())
                 if handed_over and time.monotonic() - handed_over[0] > _STREAM_SECONDS:
                     break
                 time.sleep(0.2)

@@ -5,8 +5,6 @@ On a terminal that is a live display; elsewhere one line for each batch that hel
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Self
 
@@ -23,20 +21,17 @@ from rich.progress import (
 from cdc.delta.sink import BatchReport
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
-
-_RATE_WINDOW_SECONDS = 10.0
+from jobs.metrics import Status
 
 
 class Display:
-    """Fed by the query's thread (`batch`) and by the one that waits for it (`lag`)."""
+    """Fed by the query's thread (`batch`) and by the one that waits for it (`status`)."""
 
     def __init__(self, console: Console, expected: Mapping[Namespace, int]) -> None:
         self._console = console
         self._expected = dict(expected)
         self._copied: dict[Namespace, int] = {}
         self._tasks: dict[Namespace, TaskID] = {}
-        self._recent: deque[tuple[float, int]] = deque()
-        self._lag_seconds: int | None = None
         self.rows = 0
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -63,22 +58,15 @@ class Display:
 
     def batch(self, report: BatchReport) -> None:
         """A batch has been written."""
-        changes = 0
         for namespace, counts in report.counts.items():
-            changes += sum(count for op, count in counts.items() if op != "read")
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
-        self._recent.append((time.monotonic(), changes))
-        self._show_stream()
         if report.counts and not self._console.is_terminal:
             self._console.print(self._line(report), highlight=False, soft_wrap=True)
 
-    def lag(self, watermark: str | None, edge: str | None) -> None:
-        """Both as `t:i`: how far the server's newest time is ahead of the tables."""
-        if watermark and edge:
-            seconds = timestamp.parse(edge).time - timestamp.parse(watermark).time
-            self._lag_seconds = max(0, seconds)
-            self._show_stream()
+    def status(self, status: Status) -> None:
+        """What there is to be seen besides the copies."""
+        self._bars.update(self._stream, rate=_brief(status))
 
     def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
         if not read and namespace not in self._tasks:
@@ -92,16 +80,6 @@ class Display:
         speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
         self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")
 
-    def _show_stream(self) -> None:
-        lag = "" if self._lag_seconds is None else f", lag {self._lag_seconds} s"
-        self._bars.update(self._stream, rate=f"{self._rate():,.0f} events/s{lag}")
-
-    def _rate(self) -> float:
-        now = time.monotonic()
-        while self._recent and now - self._recent[0][0] > _RATE_WINDOW_SECONDS:
-            self._recent.popleft()
-        return sum(count for _, count in self._recent) / _RATE_WINDOW_SECONDS
-
     def _line(self, report: BatchReport) -> str:
         parts = [
             f"{namespace} "
@@ -110,4 +88,22 @@ class Display:
             for namespace, counts in sorted(report.counts.items())
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
-        return f"batch={report.batch_id} T={time_text} {'; '.join(parts)}"
+        fresh = report.freshness
+        end = "" if fresh is None else f" freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"
+        return f"batch={report.batch_id} T={time_text} {'; '.join(parts)}{end}"
+
+
+def _brief(status: Status) -> str:
+    """What is not known is left out."""
+    metrics, fresh = status.metrics, status.freshness
+    if metrics is None:
+        return "waiting"
+    told = [f"{metrics.events_per_second or 0:,.0f} events/s"]
+    if metrics.lag_seconds is not None:
+        told.append(f"lag {metrics.lag_seconds} s")
+    if fresh is not None:
+        told.append(f"freshness {fresh.oldest:.1f} s")
+    if metrics.oplog_left is not None:
+        left = metrics.oplog_left
+        told.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
+    return ", ".join(told)

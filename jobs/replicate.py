@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import click
@@ -15,13 +15,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 import cdc
+from cdc import options as declared
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import TransientError
+from cdc.mongo.clock import ServerClock
 from cdc.options import MODES
 from cdc.source import NAME, Captured, preflight
+from cdc.task import source_of
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
+from jobs.metrics import Meter, Status
 from jobs.progress import Display
 from jobs.session import session
 
@@ -44,6 +48,7 @@ class Replication:
         cdc.register(spark)
         self._config, self._on_batch = config, on_batch
         self._sink: Sink | None = None
+        self._meter = Meter()
         self._writing, self._is_stopped = threading.Lock(), False
         options = {**config.source, "emit.watermark": "true"}
         rows = spark.readStream.format(NAME).options(**options).load()
@@ -61,11 +66,16 @@ class Replication:
                 # To return would tell Spark that the batch is written.
                 raise TransientError("The replication was stopped before this batch was written.")
             if self._sink is None:
-                routes = {"changelog": self._config.changelog, "mirror": self._config.mirror}
-                self._sink = Sink(pipeline_of(batch), **routes)
+                self._sink = self._opened(pipeline_of(batch))
             report = self._sink.write_batch(batch, batch_id)
+            self._meter.batch(report)
             if self._on_batch is not None:
                 self._on_batch(report)
+
+    def _opened(self, pipeline: str) -> Sink:
+        clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
+        routes = {"changelog": self._config.changelog, "mirror": self._config.mirror}
+        return Sink(pipeline, **routes, clock=clock.now)
 
     def stop(self) -> None:
         """Stops behind the batch being written, if there is one; raises the error that had ended
@@ -79,13 +89,9 @@ class Replication:
         if error is not None:
             raise error
 
-    def times(self) -> tuple[str | None, str | None]:
-        """The tables' time and the server's newest, as the last batch saw them, as `t:i`."""
-        progress = self.query.lastProgress
-        if progress is None or not progress.sources:
-            return None, None
-        source = progress.sources[0]
-        return _time(source.endOffset), _time(source.latestOffset)
+    def status(self) -> Status:
+        """How far it is, how fast, and how safe: as its last trigger and its last batch saw it."""
+        return self._meter.status(self.query.lastProgress)
 
 
 def run(config: Config, available_now: bool, console: Console) -> int:
@@ -100,7 +106,7 @@ def run(config: Config, available_now: bool, console: Console) -> int:
         stop = _stop_on_signals()
         replication = Replication(spark, config, available_now, display.batch)
         while replication.query.isActive and not stop.wait(_POLL_SECONDS):
-            display.lag(*replication.times())
+            display.status(replication.status())
         replication.stop()
     console.print(f"stopped after {display.rows:,} rows", highlight=False)
     return 0
@@ -127,12 +133,6 @@ def _stop_on_signals() -> threading.Event:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
     return stop
-
-
-def _time(offset: str | None) -> str | None:
-    """Spark writes `null` for an offset that it has not asked for yet."""
-    known = json.loads(offset) if offset else None
-    return str(known["time"]) if known else None
 
 
 def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -21,6 +21,8 @@ ROW_OPS = ("read", "insert", "update", "replace", "delete")
 WATERMARK = "watermark"
 # After these, what was in a collection is no longer there, or is told anew.
 _EMPTYING = ("drop", "rename", "dropDatabase", "resync")
+# What the source says by itself: all other rows are events, and happened at a time of their own.
+_NO_EVENTS = ("read", WATERMARK, "resync", "gap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,14 @@ class Emptied:
     position: str
 
 
+class Happened(NamedTuple):
+    """When the oldest and the newest event of a batch were committed, in seconds of the server's
+    clock; whole ones where the server tells no wall time (before 6.0)."""
+
+    oldest: float
+    newest: float
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One batch. `counts` is rows per namespace and op, without the watermark row.
@@ -43,7 +53,7 @@ class Facts:
     `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
     later.
     `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
-    move to another shard.
+    move to another shard. `happened` is None where the batch holds no event.
     """
 
     watermark: Timestamp
@@ -54,6 +64,7 @@ class Facts:
     departures: frozenset[Namespace]
     emptied: tuple[Emptied, ...]
     shared: frozenset[tuple[str | None, str | None]]
+    happened: Happened | None
 
     def rows(self, namespace: Namespace) -> int:
         """How many of the namespace's rows are about a document."""
@@ -103,6 +114,7 @@ def read_facts(batch: DataFrame) -> Facts | None:
         ),
         emptied=tuple(ddl for row in own if row.op in _EMPTYING for ddl in _emptied(row)),
         shared=frozenset(_shared(own)),
+        happened=_happened(own),
     )
 
 
@@ -110,10 +122,14 @@ def _groups(batch: DataFrame) -> DataFrame:
     told = F.when(F.col("op").isin(WATERMARK, *_EMPTYING), F.struct("position", "description"))
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
+    # As a number: a timestamp would be collected in the time zone of this process.
+    committed = F.unix_micros(F.coalesce("wall_time", "cluster_time"))
     return batch.groupBy("db", "coll", "op").agg(
         F.count(F.lit(1)).alias("rows"),
         F.count("txn.shard").alias("across_shards"),
         F.count(F.when(~F.col("exact"), 1)).alias("inexact"),
+        F.min(committed).alias("oldest"),
+        F.max(committed).alias("newest"),
         F.collect_list(told).alias("told"),
         # As numbers: "9:10" is after "9:9", and text says otherwise.
         F.max(
@@ -148,6 +164,14 @@ def _inexact(groups: list[Row]) -> dict[Namespace, int]:
         if row.inexact and row.coll is not None:
             counts[Namespace(row.db, row.coll)] += row.inexact
     return dict(counts)
+
+
+def _happened(groups: list[Row]) -> Happened | None:
+    events = [row for row in groups if row.op not in _NO_EVENTS]
+    if not events:
+        return None
+    oldest, newest = min(row.oldest for row in events), max(row.newest for row in events)
+    return Happened(oldest / 1e6, newest / 1e6)
 
 
 def _emptied(group: Row) -> list[Emptied]:

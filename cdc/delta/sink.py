@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta import changelog, mirror
 from cdc.delta.commit import Commit
-from cdc.delta.facts import Facts, read_facts
+from cdc.delta.facts import Facts, Happened, read_facts
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
@@ -34,11 +34,20 @@ class _Writer(Protocol):
 _WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror}
 
 
+class Freshness(NamedTuple):
+    """Seconds from the commit in MongoDB to the moment at which the change stood in all its tables,
+    both by the server's clock: of the newest and of the oldest change of a batch."""
+
+    newest: float
+    oldest: float
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
     those of them that are not exact, the collections whose copy is not complete after it, and how
-    many tables were written."""
+    many tables were written. `freshness` is None where it held no change, or the server's clock
+    is not known; of a batch that is written again, it is that of the last time."""
 
     batch_id: int
     watermark: Timestamp | None
@@ -46,6 +55,7 @@ class BatchReport:
     inexact: Mapping[Namespace, int]
     copying: frozenset[Namespace]
     tables: int
+    freshness: Freshness | None
 
 
 class Sink:
@@ -53,10 +63,17 @@ class Sink:
 
     `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
     `cdc.delta.tables.Tables`. Without a route that kind of table is not written. Raises BadOption
-    if the routes' tables could meet.
+    if the routes' tables could meet. `clock` tells the server's time in seconds, None if it cannot.
     """
 
-    def __init__(self, pipeline: str, *, changelog: Route | None, mirror: Route | None) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        *,
+        changelog: Route | None,
+        mirror: Route | None,
+        clock: Callable[[], float | None],
+    ) -> None:
         routes = {"changelog": changelog, "mirror": mirror}
         require_disjoint(route for route in routes.values() if route)
         self._kinds = [
@@ -64,6 +81,7 @@ class Sink:
             for kind, writer in _WRITERS.items()
             if (route := routes[kind])
         ]
+        self._clock = clock
         self._is_first = True
         self._warned: set[Namespace] = set()
 
@@ -77,12 +95,18 @@ class Sink:
         try:
             facts = read_facts(batch)
             if facts is None:
-                return BatchReport(batch_id, None, {}, {}, frozenset(), 0)
+                return BatchReport(batch_id, None, {}, {}, frozenset(), 0, None)
             written = self._write(batch, facts, batch_id)
-            copying = frozenset(facts.copying)
+            freshness = self._freshness(facts.happened)
             self._warn(facts)
             return BatchReport(
-                batch_id, facts.watermark, facts.counts, facts.inexact, copying, written
+                batch_id,
+                facts.watermark,
+                facts.counts,
+                facts.inexact,
+                frozenset(facts.copying),
+                written,
+                freshness,
             )
         finally:
             batch.unpersist()
@@ -100,6 +124,12 @@ class Sink:
         for writer, tables, namespace in work:
             writer.write(batch, namespace, facts, batch_id, tables)
         return len(work)
+
+    def _freshness(self, happened: Happened | None) -> Freshness | None:
+        now = self._clock() if happened else None
+        if happened is None or now is None:
+            return None
+        return Freshness(now - happened.newest, now - happened.oldest)
 
     def _warn(self, facts: Facts) -> None:
         """Once for each collection: what to do about it is the same every time."""

@@ -225,17 +225,18 @@ def _drawn(
     splits = size.bytes / split_bytes
     if size.documents <= _MOST_SAMPLES:
         # A sample of so few documents would be too small.
-        wanted, keys = size.documents, _all_keys(client, namespace, lower)
+        wanted, keys = size.documents, all_keys(client, namespace, lower)
     else:
         enough = min(math.ceil(splits * _SAMPLES_PER_SPLIT), _MOST_SAMPLES)
         wanted = min(enough, size.documents // _DOCUMENTS_PER_SAMPLE)
-        keys = _random_keys(client, namespace, lower, wanted)
+        keys = random_keys(client, namespace, lower, wanted)
     every = max(1.0, wanted / splits)
     places = (int(number * every) - 1 for number in range(1, int(len(keys) / every) + 1))
     return [keys[place] for place in places if keys[place] != MAX_KEY]
 
 
-def _random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int) -> list[bytes]:
+def random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int) -> list[bytes]:
+    """At most that many keys above `lower`, in order: of `wanted` documents drawn by chance."""
     stages: list[dict[str, Any]] = [
         {"$sample": {"size": wanted}},
         {"$match": {"$expr": {"$gt": ["$_id", literal(lower)]}}},
@@ -249,13 +250,17 @@ def _random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int
         return [bytes(document.raw) for document in cursor]
 
 
-def _all_keys(client: Client, namespace: Namespace, lower: bytes) -> list[bytes]:
-    """From the index alone: a condition on `_id` in an aggregation would fetch the documents."""
+def all_keys(client: Client, namespace: Namespace, lower: bytes, most: int = 0) -> list[bytes]:
+    """The keys above `lower`, in order; of the first `most` documents, unless that is 0.
+
+    From the index alone: a condition on `_id` in an aggregation would fetch the documents.
+    """
     find = {
         "find": namespace.coll,
         "projection": {"_id": 1},
         "min": RawBSONDocument(lower),
         "hint": {"_id": 1},
+        "limit": most,
     }
     database = client[namespace.db].with_options(codec_options=RAW)
     with database.cursor_command(find, codec_options=RAW) as cursor:

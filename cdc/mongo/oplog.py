@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted, TransientError
 from cdc.model import timestamp
-from cdc.model.offset import Offset
 from cdc.mongo.client import Client, translated
 from cdc.mongo.privileges import OPLOG, on
 
@@ -37,6 +37,21 @@ class Window:
     def seconds(self) -> int:
         return self.last.time - self.first.time
 
+    def left(self, at: Timestamp) -> Left:
+        """What is left of it for one who is to read on behind `at`."""
+        seconds = max(0, at.time - self.first.time)
+        share = 100.0 if self.is_whole else min(100.0, 100 * seconds / max(1, self.seconds))
+        return Left(seconds / 3600, share, self.shard)
+
+
+class Left(NamedTuple):
+    """Of an oplog, before the next changes to be read leave it: in hours, and in percent of all its
+    time. One that has thrown nothing away yet is whole."""
+
+    hours: float
+    percent: float
+    shard: str
+
 
 @dataclass(slots=True)
 class Lookout:
@@ -46,25 +61,33 @@ class Lookout:
     percent: int
     _next: float = 0.0
 
-    def look(self, clients: Mapping[str, Client], at: Offset) -> None:
+    def look(self, windows: Iterable[Window], at: Timestamp) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOKOUT_SECONDS
-        for shard in at.shards:
-            window = oplog_window(clients[shard], shard) if shard in clients else None
-            if window is None or window.is_whole:
-                continue
-            left = at.time.time - window.first.time
-            share = 100 * left / max(1, window.seconds)
-            if share < self.percent:
+        for window in windows:
+            left = window.left(at)
+            if left.percent < self.percent:
                 _log.warning(
                     "of the oplog%s %.1f hours (%.0f %%) are left before changes are lost:"
                     " the run is %.1f hours behind; enlarge the oplog, or make the run faster",
-                    on([shard]),
-                    left / 3600,
-                    share,
-                    (window.last.time - at.time.time) / 3600,
+                    on([window.shard]),
+                    left.hours,
+                    left.percent,
+                    (window.last.time - at.time) / 3600,
                 )
+
+
+def windows(clients: Mapping[str, Client], shards: Iterable[str]) -> list[Window]:
+    """One for each of the shards. Raises NotPermitted if the user may not know one of them."""
+    found = [oplog_window(clients[shard], shard) for shard in shards]
+    known = [window for window in found if window is not None]
+    if len(known) < len(found):
+        raise NotPermitted(
+            "The user may not ask how far the oplog reaches back.",
+            f"Grant find on {OPLOG}, or the role clusterMonitor.",
+        )
+    return known
 
 
 def oplog_window(client: Client, shard: str = "") -> Window | None:
@@ -81,14 +104,7 @@ def oplog_window(client: Client, shard: str = "") -> Window | None:
 
 def oldest(clients: Mapping[str, Client], shards: Iterable[str]) -> Timestamp:
     """The first time after which all of these oplogs hold every change. Raises NotPermitted."""
-    found = [oplog_window(clients[shard], shard) for shard in shards]
-    known = [window.first for window in found if window is not None]
-    if len(known) < len(found):
-        raise NotPermitted(
-            "The user may not ask how far the oplog reaches back.",
-            f"Grant find on {OPLOG}, or the role clusterMonitor.",
-        )
-    return max(known)
+    return max(window.first for window in windows(clients, shards))
 
 
 def lost(client: Client, shard: str, option: str) -> HistoryLost:

@@ -79,6 +79,11 @@ class Planner:
     _slicer: Slicer = field(default_factory=Slicer)
     _planned: Offset | None = None
 
+    @property
+    def events(self) -> int | None:
+        """About how many changes the batch holds that was planned last; None if nobody may say."""
+        return self._slicer.events
+
     def next_offset(self, start: Offset) -> Offset:
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
         self._planned = self._next(start)

@@ -71,8 +71,9 @@ OPTIONAL = (
     Rule(
         ("find",),
         f"`{OPLOG}`, or `serverStatus` on the cluster",
-        "the oplog window in `plan`; without either it is unknown. And, `find` only, the limits of"
-        " a micro-batch; without it a backlog is read in one, in slices of equal time",
+        "the oplog window, in `plan` and in the metrics; without either it is unknown. And, `find`"
+        " only, changes per second, and the limits of a micro-batch; without it a backlog is read"
+        " in one, in slices of equal time",
     ),
 )
 

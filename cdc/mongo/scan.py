@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import bson
@@ -131,7 +132,8 @@ def _find(
             if not cursor:
                 return
             more = {"getMore": cursor, "collection": split.namespace.coll, "batchSize": _BATCH}
-            reply = member.command(split.namespace.db, more)
+            with _void_if_gone():
+                reply = member.command(split.namespace.db, more)
             cursor, batch = int(reply["cursor"]["id"]), reply["cursor"]["nextBatch"]
     finally:
         if cursor:
@@ -144,8 +146,14 @@ def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocume
     Raises Void if this member does not have it (a rollback may give it back), and the driver's
     errors. By name alone, a read of a collection dropped since would answer with zero rows and ok.
     """
-    try:
+    with _void_if_gone():
         return _opened(member, rest, command)
+
+
+@contextmanager
+def _void_if_gone() -> Iterator[None]:
+    try:
+        yield
     except pymongo.errors.OperationFailure as error:
         if error.code not in INCARNATION_GONE:
             raise

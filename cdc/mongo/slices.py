@@ -57,8 +57,13 @@ class _Bucket(NamedTuple):
 
 @dataclass(slots=True)
 class Slicer:
-    """What it remembers of a batch only saves asking twice: without it, a batch is one slice."""
+    """What it remembers of a batch only saves asking twice: without it, a batch is one slice.
 
+    `events`: about how many changes the batch holds, operations of transactions on foreign
+    collections included; None where an oplog cannot be looked through.
+    """
+
+    events: int | None = 0
     _cuts: dict[str, list[Timestamp]] = field(default_factory=dict)
 
     def reach(
@@ -67,6 +72,7 @@ class Slicer:
         """The time up to which a batch from `start` should go, at most `edge`. Raises
         TransientError."""
         self._cuts.clear()
+        self.events = 0
         if edge <= start.time:
             return edge
         shards = [shard for shard in start.shards if shard in clients]
@@ -80,10 +86,16 @@ class Slicer:
                 found, end = _taken(clients[shard], selection, start.time, edge, limits)
             except pymongo.errors.PyMongoError as error:
                 self._cuts[shard] = _of_equal_time(start.time, edge, limits.slices, error)
+                self.events = None
                 continue
             self._cuts[shard] = _of_equal_count(found, limits.slices)
+            self._count(found)
             ends.append(end)
         return min(ends)
+
+    def _count(self, found: list[_Bucket]) -> None:
+        if self.events is not None:
+            self.events += sum(bucket.events for bucket in found)
 
     def sliced(self, split: StreamSplit) -> list[StreamSplit]:
         """The events of a split in adjacent slices."""
@@ -115,10 +127,7 @@ def _buckets(
     client: Client, selection: Selection, after: Timestamp, edge: Timestamp, most: int
 ) -> Iterator[_Bucket]:
     """At most `most` entries in order, in buckets of about the same number."""
-    transaction = {"ns": "admin.$cmd", "o.applyOps": {"$exists": True}}
-    row = {"op": {"$in": ["i", "u", "d"]}, **selection.full_condition("ns")}
-    operations = {"$cond": [{"$isArray": "$o.applyOps"}, {"$size": "$o.applyOps"}, 1]}
-    sizes = {"ts": 1, "events": operations, "bytes": {"$bsonSize": "$$ROOT"}}
+    sizes = {"ts": 1, "events": _EVENTS, "bytes": {"$bsonSize": "$$ROOT"}}
     output = {
         "first": {"$min": "$ts"},
         "last": {"$max": "$ts"},
@@ -126,13 +135,23 @@ def _buckets(
         "bytes": {"$sum": "$bytes"},
     }
     stages: list[dict[str, Any]] = [
-        {"$match": {"ts": {"$gt": after, "$lte": edge}, "$or": [row, transaction]}},
+        {"$match": _entries(selection, after, edge)},
         {"$limit": most},
         {"$project": sizes},
         {"$bucketAuto": {"groupBy": "$ts", "buckets": _BUCKETS, "output": output}},
     ]
     for found in client[OPLOG.db][OPLOG.coll].aggregate(stages, allowDiskUse=True):
         yield _Bucket(found["first"], found["last"], found["events"], found["bytes"])
+
+
+# A transaction's entry holds its operations, those on foreign collections too.
+_EVENTS = {"$cond": [{"$isArray": "$o.applyOps"}, {"$size": "$o.applyOps"}, 1]}
+
+
+def _entries(selection: Selection, after: Timestamp, edge: Timestamp) -> dict[str, Any]:
+    transaction = {"ns": "admin.$cmd", "o.applyOps": {"$exists": True}}
+    row = {"op": {"$in": ["i", "u", "d"]}, **selection.full_condition("ns")}
+    return {"ts": {"$gt": after, "$lte": edge}, "$or": [row, transaction]}
 
 
 def _of_equal_count(buckets: list[_Bucket], slices: int) -> list[Timestamp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from cdc.model.selection import Namespace
 from jobs import replicate
 from jobs.config import Config
 from jobs.load import Writers, load_orders
+from jobs.metrics import Status
 from jobs.mongod import ReplicaSet
 from jobs.replicate import Replication
 from jobs.verify import verify
@@ -56,15 +58,38 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     config = pipeline(str(orders))
     checkpoint = Checkpoint(config)
     reports: list[BatchReport] = []
+    began = time.monotonic()
     with Writers(mongod.uri, orders) as writers:
         replication = Replication(spark, config, on_batch=reports.append)
         _until(lambda: _stream_batches(reports) >= 3, replication, reports)
         verdict = verify(spark, config, orders)
+        status = replication.status()
         replication.stop()
+    _is_plausible(status, reports, time.monotonic() - began)
     assert sum(1 for report in reports if report.copying) >= 2, "the copy took too few batches"
     assert writers.written > 100
     assert verdict.is_equal, verdict
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
+
+
+def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) -> None:
+    """Of a replication that has run for so long, under writers that have begun with it."""
+    fresh = [each.freshness for each in reports if each.freshness is not None and not each.copying]
+    assert fresh
+    assert all(0 < each.newest <= each.oldest < seconds + 1 for each in fresh)
+    assert status.batch in {report.batch_id for report in reports}
+    assert status.freshness in [report.freshness for report in reports]
+    assert status.inexact == {}
+    metrics = status.metrics
+    assert metrics is not None
+    assert metrics.time in {report.watermark for report in reports}
+    assert metrics.events_per_second
+    assert metrics.lag_seconds is not None
+    assert metrics.lag_seconds < seconds + 1
+    assert metrics.oplog_left is not None
+    assert metrics.snapshot_percent == 100
+    told = json.loads(json.dumps(status.to_json()))
+    assert told["metrics"]["lagSeconds"] == metrics.lag_seconds
 
 
 @pytest.mark.timeout(600)

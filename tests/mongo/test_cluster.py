@@ -27,7 +27,7 @@ from cdc.model.key import merge_key
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
-from cdc.mongo import settled
+from cdc.mongo import metrics, settled
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.start import Start
 from tests.mongo.abilities import abilities_of_shards
@@ -881,6 +881,45 @@ def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
     assert found["6"] == found["16"] == (True, False)
     assert (False, False) in found.values(), "deleted, wherever it was"
     same(pipeline, orders)
+
+
+# --- what is told at each trigger ---
+
+
+def test_metrics_of_a_cluster_are_those_of_all_its_shards(
+    cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: the share of a copy by what each shard holds; the oplog that reaches back least."""
+    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 30.0)
+    orders = Orders(cluster, db, count=600)
+    documents = [{"_id": n, "region": 0, "number": n, "pad": "x" * 9000} for n in range(600, 1200)]
+    cluster.clients["s1"][db].orders.insert_many(documents)
+    options = {"split.size.mb": "1", "snapshot.splits.per.batch": "1", "heartbeat.interval": "0"}
+    given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
+    reader = source.ChangeReader(declared.parse({**given, **options}), StructType())
+    offset, told = reader.initialOffset(), list[dict[str, Any]]()
+    while not told or told[-1]["snapshotPercent"] < 100:
+        offset = reader.latestOffset(offset, ReadAllAvailable())
+        reported = reader.reportLatestOffset()
+        assert reported is not None
+        told.append(reported["metrics"])
+        copying = Offset.from_json(offset).copying
+        if copying is not None:
+            below = bson.decode(copying.below)["_id"]
+            assert abs(told[-1]["snapshotPercent"] - 100 * below / 1200) < 15
+    assert len(told) > 4
+    assert told[-1]["time"] == offset["time"]
+    assert timestamp.parse(told[-1]["liveEdge"]) >= timestamp.parse(offset["time"])
+    assert told[-1]["lagSeconds"] is not None
+    firsts = {
+        shard: client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"].time
+        for shard, client in cluster.clients.items()
+        if shard in cluster.shards
+    }
+    assert told[-1]["oplogWindow"]["shard"] in firsts
+    least = Offset.from_json(offset).time.time - max(firsts.values())
+    assert abs(told[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
+    reader.stop()
 
 
 # --- shards that do not answer -------------------------------------------------------------------

@@ -101,6 +101,9 @@ def test_a_run_that_falls_behind_is_warned_long_before(
     reader = source.ChangeReader(pipeline.options, StructType())
     for _ in range(3):
         reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+        reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["metrics"]["oplogWindow"]["percentLeft"] == 0
     warnings = [each for each in caplog.messages if "are left before changes are lost" in each]
     assert len(warnings) == warns
     assert all("of the oplog 0.0 hours (0 %)" in each for each in warnings)
@@ -114,6 +117,7 @@ def test_an_oplog_that_still_holds_everything_is_no_danger(
     pipeline = Capture(mongod.uri, "young.a", mode="earliest", oplog_window_warn="100")
     reader = source.ChangeReader(pipeline.options, StructType())
     reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+    assert reader.reportLatestOffset() is not None
     assert "are left" not in caplog.text
     mongo.drop_database("young")
 

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 from pymongo.database import Database
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
 from pyspark.sql.types import StructType
 
 from cdc import source
 from cdc.model.offset import Offset
 from cdc.mongo import slices
 from cdc.mongo.slices import Limits
+from tests.mongo.abilities import abilities
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Batch, Capture, Document, contents, filled, id_of, until
 
@@ -82,19 +88,43 @@ def test_a_batch_holds_no_more_events_than_it_may(
     assert pipeline.replayed(database.a).keys() == {str(number) for number in range(5)}
 
 
-def test_spark_may_ask_for_everything_at_once(capture: Begin, database: Database[Document]) -> None:
-    """Guards: Trigger.Once makes one batch."""
+@pytest.mark.parametrize(
+    ("limit", "least", "most"),
+    [
+        (None, 10, 10),
+        (ReadMaxRows(7), 7, 7),
+        (ReadMaxRows(20), 20, 20),
+        (ReadMaxBytes(1), 1, 1),
+        (ReadMaxBytes(1000), 2, 9),
+        (ReadMaxBytes(10**6), 10, 10),
+        (ReadAllAvailable(), 40, 40),
+    ],
+    ids=str,
+)
+def test_a_batch_holds_what_spark_asks_for(
+    capture: Begin,
+    database: Database[Document],
+    limit: ReadLimit | None,
+    least: int,
+    most: int,
+) -> None:
+    """Guards: Trigger.Once makes one batch; a limit in bytes is not taken for none, nor does it
+    lift that of the options."""
     filled(database, "a", range(5))
+    if not abilities(database.client).before_images:  # 4.2, which does not measure entries either
+        least = most = 40
     pipeline = capture("a", mode="latest", max_events_per_batch="10")
     reader = source.ChangeReader(pipeline.options, StructType())
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
     updates(database, 40)
     time = pipeline.now()
-    asked = pipeline.offset.to_json()
-    limited = Offset.from_json(reader.latestOffset(asked, reader.getDefaultReadLimit()))
-    assert limited.time < time
-    assert Offset.from_json(reader.latestOffset(asked, ReadAllAvailable())).time >= time
+    asked = limit or reader.getDefaultReadLimit()
+    end = Offset.from_json(reader.latestOffset(pipeline.offset.to_json(), asked))
     reader.stop()
+    entries = database.client.local["oplog.rs"]
+    passed = {"ns": f"{database.name}.a", "ts": {"$gt": pipeline.offset.time, "$lte": end.time}}
+    assert least <= entries.count_documents(passed) <= most
+    assert (end.time >= time) == (most == 40)
 
 
 def test_a_transaction_that_is_larger_goes_alone_and_whole(

@@ -81,6 +81,7 @@ def sink(base: Path, pipeline: str = "one", *, with_changelog: bool = True) -> S
         pipeline,
         changelog=Route(str(base), "{db}/{coll}/changelog") if with_changelog else None,
         mirror=Route(str(base), "{db}/{coll}/mirror"),
+        clock=lambda: 1000.5,
     )
 
 

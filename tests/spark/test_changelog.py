@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta import changelog
+from cdc.delta.facts import Happened, read_facts
+from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model.selection import Namespace
 from tests.spark.batches import batch, change, commits, content, ops, sink
@@ -55,6 +58,24 @@ def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: 
     ]
     assert report.counts[Namespace("shop", "orders")]["insert"] == 1
     assert report.tables == 2
+    assert report.freshness == Freshness(newest=1000.5 - 5, oldest=1000.5 - 3)
+
+
+def test_what_happened_when_is_told_of_changes_by_the_servers_clock(spark: SparkSession) -> None:
+    """Guards: freshness. A copied document, or a control row, was not committed at its time."""
+    told = datetime.fromtimestamp(4.75, UTC)
+    rows = [
+        change("read", "a", {"n": 1}, time=1),
+        change("gap", None, time=2, event=3, ns=(None, None)),
+        {**change("update", "b", {"n": 2}, time=4, ns=("shop", "other")), "wall_time": told},
+        change("resync", None, time=6, event=4),
+    ]
+    facts = read_facts(batch(spark, [*rows, change("drop", None, time=3)], until=7))
+    assert facts is not None
+    assert facts.happened == Happened(oldest=3.0, newest=4.75)
+    quiet = read_facts(batch(spark, [rows[0], rows[1], rows[3]], until=7))
+    assert quiet is not None
+    assert quiet.happened is None
 
 
 @pytest.mark.parametrize("document", ["variant", "string", "binary"])

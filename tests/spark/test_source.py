@@ -152,7 +152,10 @@ def test_available_now_copies_everything_catches_up_and_ends(
     assert last is not None
     offset = json.loads(last.sources[0].endOffset)
     assert (offset["version"], offset["swept"], offset["copying"]) == (1, None, None)
-    assert json.loads(last.sources[0].latestOffset)["time"]
+    edge = json.loads(last.sources[0].latestOffset)
+    assert edge["time"] == edge["metrics"]["liveEdge"]
+    assert edge["metrics"]["time"] == offset["time"]
+    assert edge["metrics"]["snapshotPercent"] == 100
 
 
 def test_latest_begins_with_the_first_change_after_the_start(

@@ -1,0 +1,83 @@
+"""What a running replication tells of itself: what its source says, and what its sink has seen."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from cdc.delta.sink import BatchReport, Freshness
+from cdc.model.selection import Namespace
+from cdc.mongo.metrics import Metrics, Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A replication as its last trigger and its last batch saw it; None: nothing is known yet.
+
+    `batch` is the last one in all its tables. `metrics` are the source's, but for the events per
+    second, which are counted in what was written. `freshness` is that of the last batch with a
+    change. `inexact` counts rows since this process began.
+    """
+
+    batch: int | None
+    metrics: Metrics | None
+    freshness: Freshness | None
+    inexact: Mapping[Namespace, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "metrics": self.metrics and self.metrics.to_json(),
+            "freshnessSeconds": self.freshness
+            and {name: round(value, 3) for name, value in self.freshness._asdict().items()},
+            "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
+        }
+
+
+class Meter:
+    """Fed by the query's thread (`batch`), read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rate = Rate()
+        self._rate.passed(0)
+        self._inexact = Counter[Namespace]()
+        self._batch: int | None = None
+        self._freshness: Freshness | None = None
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch has been written."""
+        with self._lock:
+            self._batch = report.batch_id
+            self._rate.passed(changes_of(report))
+            self._freshness = report.freshness or self._freshness
+            self._inexact.update(report.inexact)
+
+    def status(self, progress: StreamingQueryProgress | None) -> Status:
+        """With what the query's last progress tells."""
+        metrics = _metrics(progress)
+        with self._lock:
+            if metrics is not None:
+                metrics = replace(metrics, events_per_second=self._rate.per_second)
+            return Status(self._batch, metrics, self._freshness, dict(self._inexact))
+
+
+def changes_of(report: BatchReport) -> int:
+    """The rows of a batch that are not copied documents."""
+    return sum(
+        count for counts in report.counts.values() for op, count in counts.items() if op != "read"
+    )
+
+
+def _metrics(progress: StreamingQueryProgress | None) -> Metrics | None:
+    """Spark writes `null` for an offset that it has not asked for yet."""
+    if progress is None or not progress.sources:
+        return None
+    reported = json.loads(progress.sources[0].latestOffset or "null")
+    return None if reported is None else Metrics.from_json(reported["metrics"])

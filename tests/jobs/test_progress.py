@@ -1,0 +1,63 @@
+"""What a running replication shows is what it was told, and nothing that it was not."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from cdc.delta.sink import BatchReport, Freshness
+from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
+from cdc.mongo.metrics import Metrics
+from cdc.mongo.oplog import Left
+from jobs.metrics import Meter, Status
+from jobs.progress import Display
+
+ORDERS = Namespace("shop", "orders")
+
+
+def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
+    found = {ORDERS: counts} if counts else {}
+    inexact = {ORDERS: 1} if "update" in counts else {}
+    return BatchReport(batch, Timestamp(9, 1), found, inexact, frozenset(), 2, freshness)
+
+
+def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
+    said = io.StringIO()
+    with Display(Console(file=said, width=200), {}) as display:
+        display.batch(report(1, read=7))
+        display.batch(report(2))
+        display.batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
+    assert said.getvalue().splitlines() == [
+        "batch=1 T=9:1 shop.orders read=7",
+        "batch=3 T=9:1 shop.orders insert=2 update=1 inexact=1 freshness=0.9..1.4s",
+    ]
+
+
+def test_a_terminal_shows_what_is_known() -> None:
+    said = io.StringIO()
+    left = Left(30.24, 85.4, "")
+    metrics = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, left, 100.0)
+    with Display(Console(file=said, width=200, force_terminal=True), {}) as display:
+        display.status(Status(None, None, None, {}))
+        assert "waiting" in _shown(display, said)
+        display.status(Status(4, metrics, Freshness(0.9, 1.44), {}))
+        assert "1,234 events/s, lag 3 s, freshness 1.4 s, oplog 30.2 h (85 %)" in _shown(
+            display, said
+        )
+        display.status(Status(4, Metrics(Timestamp(9, 1), None, None, None, None), None, {}))
+        assert "0 events/s" in _shown(display, said)
+
+
+def _shown(display: Display, said: io.StringIO) -> str:
+    said.truncate(0)
+    display._bars.refresh()
+    return said.getvalue()
+
+
+def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None:
+    meter = Meter()
+    for each in (report(1, Freshness(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
+        meter.batch(each)
+    assert meter.status(None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})
