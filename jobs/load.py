@@ -66,12 +66,15 @@ def drop_orders(uri: str, namespace: Namespace) -> None:
 
 
 class Writers:
-    """Threads that insert, update, replace, delete and commit transactions until the block ends."""
+    """Threads that insert, update, replace, delete and commit transactions until the block ends,
+    each with a pause of so many seconds behind every write."""
 
-    def __init__(self, uri: str, namespace: Namespace, threads: int = 2) -> None:
+    def __init__(
+        self, uri: str, namespace: Namespace, threads: int = 2, pause: float = 0.004
+    ) -> None:
         self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri)
         self._orders = self._client[namespace.db][namespace.coll]
-        self._stop = threading.Event()
+        self._pause, self._stop = pause, threading.Event()
         self._written = [0] * threads
         self._threads = [
             threading.Thread(target=self._write, args=(number,), daemon=True)
@@ -102,7 +105,7 @@ class Writers:
             except pymongo.errors.PyMongoError as error:
                 if not error.has_error_label("TransientTransactionError"):
                     raise
-            time.sleep(0.004)
+            time.sleep(self._pause)
 
     def _one(self, chance: random.Random, highest: int, number: int) -> int:
         key = chance.randrange(highest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,20 +19,23 @@ from pyspark.sql import SparkSession
 
 from jobs.mongod import ReplicaSet
 from jobs.session import LOCAL, session
+from tests.jvm import INTERPRETED, LONG_LIVED
 from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 
 _numbers = itertools.count(1)
-
-# Room for the compiled code of a whole run: with less, Java spends its time making room.
-CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
+FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The kill comes behind the tests of the server: at the start, where it would stand, other
-    files start JVMs of their own, and they would hold each other up."""
-    behind = next((i for i, item in enumerate(items) if "/simulation/" in item.path.as_posix()), 0)
-    kills = [item for item in items[:behind] if item.path.name == "test_kill.py"]
-    items[:behind] = [item for item in items[:behind] if item not in kills] + kills
+    """The files that ask for `spark` go to one process, so that one JVM warms up, and every other
+    file to whichever is free. First comes the sink, on which it warms up best, and last what runs
+    the whole job."""
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    with_spark = {item.path for item in functions if "spark" in item.fixturenames}
+    for item in items:
+        group = "spark" if item.path in with_spark else item.path.relative_to(FOLDER).as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item.path not in with_spark, item.path.parent != FOLDER / "spark"))
 
 
 @pytest.fixture(scope="session")
@@ -87,13 +91,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         extra={
             "spark.driver.extraJavaOptions": (
-                f"{LOCAL['spark.driver.extraJavaOptions']} {CODE_CACHE}"
+                f"{LOCAL['spark.driver.extraJavaOptions']} {LONG_LIVED}"
             ),
-            # Generated code does not pay for a handful of rows; the demo and the killed jobs run
-            # with Spark's own settings.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
+            # The demo and the killed jobs run with Spark's own settings.
+            **INTERPRETED,
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jobs.config import Config
 from tests.end_to_end.oracle import Checkpoint, Frontier
+from tests.jvm import SHORT_LIVED
 
 _STALL_SECONDS = 120
 _MOST_BATCHES = 60
@@ -34,8 +35,7 @@ class Job:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # These JVMs do not live long enough for the second compiler to pay.
-            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+            env={**os.environ, **SHORT_LIVED},
             cwd=Path(__file__).parents[2],
         )
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,6 @@ from jobs import replicate, verify
 from jobs.cli import main
 from jobs.mongod import ReplicaSet
 
-# A JVM of one run does without the second compiler.
-_QUICK_JVM = "-XX:TieredStopAtLevel=1"
-ROOT = Path(__file__).parents[2]
 Run = Callable[..., Result]
 
 
@@ -153,24 +147,3 @@ def test_help_of_each_program_has_an_example() -> None:
         assert name in overview.output
         text = CliRunner().invoke(main, [name, "--help"]).output
         assert f"Example: mongodb-cdc {name}" in text
-
-
-def test_the_demo_copies_follows_and_verifies_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    report = tmp_path / "demo.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.demo", "--documents", "3000", "--json", str(report)],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "JAVA_TOOL_OPTIONS": _QUICK_JVM},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    measured = json.loads(report.read_text())
-    assert measured["equal"] is True
-    assert measured["documents"] >= 3000 * 0.8
-    assert measured["changes"] > 0
-    assert "changelog" in done.stdout
-    left = [path.name for path in tmp_path.iterdir() if path.name != "demo.json"]
-    assert not [name for name in left if name.startswith(("mongod", "mongodb-cdc-demo"))], left

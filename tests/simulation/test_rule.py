@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from cdc.model.selection import Namespace
 from tests.simulation.connector import Batch, Connector
@@ -22,50 +18,80 @@ from tests.simulation.deployment import LAST_KEY, SELECTED, Deployment, number_o
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.oracle import Sink, Violation
 
-NAMES = st.sampled_from(SELECTED)
-KEYS = st.integers(0, LAST_KEY)
-MEMBERS = st.integers(0, 2)
-WRITES = st.lists(
-    st.tuples(NAMES, KEYS, st.sampled_from(["update", "replace", "delete"])), min_size=1, max_size=4
-)
-
-
-def act(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Act]:
-    return st.tuples(st.just(name), *arguments)
-
+STEPS = 15
+OPS = ("update", "replace", "delete")
 
 # One thing that happens to a deployment: the name of its method, and what to call it with.
 Act = tuple[Any, ...]
-ACTS = st.one_of(
-    *(act("write", WRITES, st.booleans()) for _ in range(4)),
-    *(act("catch_up", MEMBERS) for _ in range(3)),
-    act("replicate", MEMBERS, st.integers(1, 6)),
-    act("drop", NAMES),
-    act("rename", NAMES, NAMES),
-    act("detour", NAMES, KEYS),
-    act("out", NAMES, st.frozensets(KEYS, max_size=3)),
-    *(act("fail_over", st.integers(0, 6)) for _ in range(2)),
-)
-# What a query does next, with what happens to the deployment before it does.
-MEANWHILE = st.lists(ACTS, max_size=3)
-# Whether the majority then has it all.
-SETTLED = st.sampled_from([False, False, False, True])
 
 
-class Machine(RuleBasedStateMachine):
+class Chance(random.Random):
+    """Draws what happens."""
+
+    def name(self) -> Namespace:
+        return self.choice(SELECTED)
+
+    def key(self) -> int:
+        return self.randint(0, LAST_KEY)
+
+    def keys(self, fewest: int, most: int) -> frozenset[int]:
+        return frozenset(self.sample(range(LAST_KEY + 1), self.randint(fewest, most)))
+
+    def member(self) -> int:
+        return self.randrange(3)
+
+    def settled(self) -> bool:
+        """Whether the majority then has it all."""
+        return self.random() < 0.25
+
+    def writes(self) -> list[tuple[Namespace, int, str]]:
+        number = self.randint(1, 4)
+        return [(self.name(), self.key(), self.choice(OPS)) for _ in range(number)]
+
+    def act(self) -> Act:
+        match self.choice(ACTS):
+            case "write":
+                return "write", self.writes(), self.random() < 0.5
+            case "catch_up":
+                return "catch_up", self.member()
+            case "replicate":
+                return "replicate", self.member(), self.randint(1, 6)
+            case "drop":
+                return "drop", self.name()
+            case "rename":
+                return "rename", self.name(), self.name()
+            case "detour":
+                return "detour", self.name(), self.key()
+            case "out":
+                return "out", self.name(), self.keys(0, 3)
+        return "fail_over", self.randint(0, 6)
+
+    def acts(self) -> list[Act]:
+        """What happens to the deployment before the query does something next."""
+        return [self.act() for _ in range(self.randint(0, 3))]
+
+
+ACTS = [
+    *["write"] * 4,
+    *["catch_up"] * 3,
+    *["fail_over"] * 2,
+    *("replicate", "drop", "rename", "detour", "out"),
+]
+
+
+class Walk:
     """A deployment that is written to while one query captures it."""
 
-    connector_type: type[Connector] = Connector
-
-    @initialize(filled=st.dictionaries(NAMES, st.frozensets(KEYS, min_size=1), max_size=2))
-    def begin(self, filled: dict[Namespace, frozenset[int]]) -> None:
+    def __init__(self, connector: type[Connector], chance: Chance) -> None:
+        self.connector_type, self.chance = connector, chance
         self.deployment = Deployment()
-        for name, keys in filled.items():
-            self.deployment.write([(name, key, "update") for key in sorted(keys)], False)
+        for name in chance.sample(SELECTED, chance.randint(0, 2)):
+            keys = sorted(chance.keys(1, LAST_KEY + 1))
+            self.deployment.write([(name, key, "update") for key in keys], False)
         self.happen([("catch_up", 1), ("catch_up", 2)])
-        self.new_query()
+        self.begin_anew()
 
-    def new_query(self) -> None:
+    def begin_anew(self) -> None:
         self.connector = self.connector_type(self.deployment)
         self.sink = Sink(self.deployment)
         self.batch: Batch | None = None
@@ -74,17 +100,50 @@ class Machine(RuleBasedStateMachine):
         for name, *arguments in acts:
             getattr(self.deployment, name)(*arguments)
 
-    @rule(acts=MEANWHILE)
-    def nothing_is_captured(self, acts: list[Act]) -> None:
-        self.happen(acts)
+    def go(self) -> None:
+        """Some steps; then, left alone, the query comes to the end of the snapshot and to the
+        newest change."""
+        for _ in range(STEPS):
+            self.chance.choice(self.steps())()
+        self.happen([("catch_up", 1), ("catch_up", 2)])
+        for _ in range(100):
+            start = self.connector.start
+            if start.is_streaming and number_of(start.time) == self.deployment.head:
+                return
+            if self.batch is None:
+                self.plan([], [], settled=True)
+            if self.batch is not None:
+                self.finish(0)
+        raise Violation("the query does not come to an end")
 
-    @precondition(lambda self: self.connector.start.is_streaming)
-    @rule()
-    def begin_anew(self) -> None:
-        self.new_query()
+    def steps(self) -> list[Callable[[], None]]:
+        steps = [self.nothing_is_captured]
+        if self.connector.start.is_streaming:
+            steps.append(self.begin_anew)
+        if self.batch is None:
+            return [*steps, self.plan_one, self.capture]
+        return [*steps, self.read_and_crash, self.read]
 
-    @precondition(lambda self: self.batch is None)
-    @rule(before=MEANWHILE, listed=MEANWHILE, settled=SETTLED)
+    def nothing_is_captured(self) -> None:
+        self.happen(self.chance.acts())
+
+    def plan_one(self) -> None:
+        self.plan(self.chance.acts(), self.chance.acts(), self.chance.settled())
+
+    def read_and_crash(self) -> None:
+        self.happen(self.chance.acts())
+        self.apply(self.chance.member(), merge=self.chance.random() < 0.5)
+
+    def read(self) -> None:
+        self.happen(self.chance.acts())
+        self.finish(self.chance.member())
+
+    def capture(self) -> None:
+        self.plan([], self.chance.acts(), self.chance.settled())
+        self.happen(self.chance.acts())
+        if self.batch is not None:
+            self.finish(self.chance.member())
+
     def plan(self, before: list[Act], listed: list[Act], settled: bool) -> None:
         self.happen(before)
         self.connector.list()
@@ -92,26 +151,6 @@ class Machine(RuleBasedStateMachine):
         if settled:
             self.happen([("catch_up", 1)])
         self.batch = self.connector.plan()
-
-    @precondition(lambda self: self.batch is not None)
-    @rule(before=MEANWHILE, member=MEMBERS, merge=st.booleans())
-    def read_and_crash(self, before: list[Act], member: int, merge: bool) -> None:
-        self.happen(before)
-        self.apply(member, merge)
-
-    @precondition(lambda self: self.batch is not None)
-    @rule(before=MEANWHILE, member=MEMBERS)
-    def read(self, before: list[Act], member: int) -> None:
-        self.happen(before)
-        self.finish(member)
-
-    @precondition(lambda self: self.batch is None)
-    @rule(listed=MEANWHILE, settled=SETTLED, planned=MEANWHILE, member=MEMBERS)
-    def capture(self, listed: list[Act], settled: bool, planned: list[Act], member: int) -> None:
-        self.plan([], listed, settled)
-        self.happen(planned)
-        if self.batch is not None:
-            self.finish(member)
 
     def apply(self, member: int, merge: bool) -> None:
         assert self.batch is not None
@@ -124,45 +163,30 @@ class Machine(RuleBasedStateMachine):
         self.sink.finish(self.batch)
         self.batch = None
 
-    def teardown(self) -> None:
-        """Left alone, the query comes to the end of the snapshot and to the newest change."""
-        if not hasattr(self, "sink"):
-            return
-        self.happen([("catch_up", 1), ("catch_up", 2)])
-        for _ in range(100):
-            start = self.connector.start
-            if start.is_streaming and number_of(start.time) == self.deployment.head:
-                return
-            if self.batch is None:
-                self.plan([], [], settled=True)
-            if self.batch is not None:
-                self.finish(0)
-        raise Violation("the query does not come to an end")
 
-
-def search(connector: type[Connector], examples: int) -> None:
+def search(connector: type[Connector], seeds: Iterable[int]) -> None:
     """Raises Violation if an interleaving is found in which the connector breaks its promise."""
-    machine = type("Machine", (Machine,), {"connector_type": connector})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=15,
-            derandomize=True,
-            database=None,
-            deadline=None,
-            phases=[Phase.generate],
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    for seed in seeds:
+        try:
+            Walk(connector, Chance(seed)).go()
+        except Violation as violation:
+            violation.add_note(f"The seed of this walk is {seed}.")
+            raise
 
 
 def test_no_interleaving_is_found_in_which_a_change_is_lost_doubled_or_out_of_time() -> None:
-    search(Connector, examples=600)
+    search(Connector, range(1000))
+
+
+@pytest.mark.soak
+def test_no_interleaving_is_found_in_a_long_search_either() -> None:
+    seed = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
+    ends = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "900"))
+    print(f"SOAK_SEED={seed}")
+    search(Connector, itertools.takewhile(lambda _: time.monotonic() < ends, itertools.count(seed)))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_connector_that_breaks_one_rule_is_found_out(mutant: type[Connector]) -> None:
     with pytest.raises(Violation):
-        search(mutant, examples=3000)
+        search(mutant, range(1000))

@@ -76,11 +76,13 @@ def batch(
     return frame
 
 
-def sink(base: Path, pipeline: str = "one", *, with_changelog: bool = True) -> Sink:
+def sink(
+    base: Path, pipeline: str = "one", *, with_changelog: bool = True, with_mirror: bool = True
+) -> Sink:
     return Sink(
         pipeline,
         changelog=Route(str(base), "{db}/{coll}/changelog") if with_changelog else None,
-        mirror=Route(str(base), "{db}/{coll}/mirror"),
+        mirror=Route(str(base), "{db}/{coll}/mirror") if with_mirror else None,
         clock=lambda: 1000.5,
     )
 

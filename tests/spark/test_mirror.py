@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from cdc.model.selection import Namespace
 from tests.spark.batches import batch, change, commits, content, sink
 
 MIRROR = "shop/orders/mirror"
-ZEBRAS = ("shop", "zebras")
+ORDERS, ZEBRAS, RIDES = ("shop", "orders"), ("shop", "zebras"), ("fair", "rides")
 
 
 class Pipeline:
@@ -48,68 +48,93 @@ def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, tmp_path)
 
 
-def test_the_last_change_of_each_key_counts(pipeline: Pipeline) -> None:
-    pipeline.write(
-        change("insert", "a", {"n": 1}, time=1),
-        change("update", "a", {"n": 2}, time=2),
-        change("insert", "b", {"n": 1}, time=2, event=2),
-        change("delete", "b", time=3),
-        change("insert", "c", {"n": 1}, time=3, event=2),
-        until=5,
-    )
-    pipeline.write(change("replace", "a", {"m": 3}, time=6), change("delete", "c", time=7), until=8)
-    assert pipeline.mirror() == {"a": {"m": 3}}
+@dataclass(frozen=True)
+class Case:
+    """What becomes of keys that no other case has: two batches, and what is left of them."""
+
+    first: list[dict[str, Any]]
+    then: list[dict[str, Any]]
+    left: dict[str, Any]
 
 
-def test_a_key_deleted_and_inserted_again_in_one_batch_is_there(pipeline: Pipeline) -> None:
-    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
-    pipeline.write(
-        change("delete", "a", time=3), change("insert", "a", {"n": 2}, time=3, event=2), until=4
-    )
-    assert pipeline.mirror() == {"a": {"n": 2}}
+CASES = {
+    "the last change of each key counts": Case(
+        [
+            change("insert", "last", {"n": 1}, time=1),
+            change("update", "last", {"n": 2}, time=2),
+            change("insert", "gone at once", {"n": 1}, time=2, event=2),
+            change("delete", "gone at once", time=3),
+            change("insert", "gone", {"n": 1}, time=3, event=2),
+        ],
+        [change("replace", "last", {"m": 3}, time=12), change("delete", "gone", time=13)],
+        {"last": {"m": 3}},
+    ),
+    "a key deleted and inserted again in one batch is there": Case(
+        [change("insert", "again", {"n": 1}, time=1)],
+        [
+            change("delete", "again", time=13),
+            change("insert", "again", {"n": 2}, time=13, event=2),
+        ],
+        {"again": {"n": 2}},
+    ),
+    "a change older than what the mirror holds changes nothing": Case(
+        [
+            change("insert", "newer", {"n": 5}, time=5),
+            change("insert", "newer too", {"n": 5}, time=5),
+        ],
+        [
+            change("update", "newer", {"n": 4}, time=4),
+            change("delete", "newer too", time=4, event=2),
+        ],
+        {"newer": {"n": 5}, "newer too": {"n": 5}},
+    ),
+    "a snapshot row lies before an event of the same time": Case(
+        [
+            change("read", "event", {"from": "snapshot"}, time=10),
+            change("update", "event", {"from": "event"}, time=10),
+            change("read", "read", {"from": "snapshot"}, time=10),
+        ],
+        [
+            change("read", "event", {"from": "late snapshot"}, time=10),
+            change("update", "read", {"from": "event"}, time=10, event=2),
+        ],
+        {"event": {"from": "event"}, "read": {"from": "event"}},
+    ),
+    **{
+        f"a missing after is never merged: {op}": Case(
+            [change("insert", f"there {op}", {"n": 1}, time=1)],
+            [
+                change("update", f"there {op}", {"n": 2}, time=13),
+                change(op, f"there {op}", None, time=14),
+                change(op, f"not there {op}", None, time=14, event=2),
+            ],
+            {f"there {op}": {"n": 2}},
+        )
+        for op in ("insert", "update", "replace")
+    },
+    "a missing after does not undo the delete before it": Case(
+        [change("insert", "deleted", {"n": 1}, time=1)],
+        [change("delete", "deleted", time=13), change("update", "deleted", None, time=14)],
+        {},
+    ),
+}
 
 
-def test_a_change_older_than_what_the_mirror_holds_changes_nothing(pipeline: Pipeline) -> None:
-    pipeline.write(
-        change("insert", "a", {"n": 5}, time=5), change("insert", "b", {"n": 5}, time=5), until=6
-    )
-    pipeline.write(
-        change("update", "a", {"n": 4}, time=4), change("delete", "b", time=4, event=2), until=7
-    )
-    assert pipeline.mirror() == {"a": {"n": 5}, "b": {"n": 5}}
+@pytest.fixture(scope="module")
+def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The mirror after both batches of all cases, each batch in one."""
+    pipeline = Pipeline(spark, tmp_path_factory.mktemp("merged"))
+    pipeline.write(*(row for case in CASES.values() for row in case.first), until=10)
+    pipeline.write(*(row for case in CASES.values() for row in case.then), until=15)
+    return pipeline.mirror()
 
 
-def test_a_snapshot_row_lies_before_an_event_of_the_same_time(pipeline: Pipeline) -> None:
-    pipeline.write(
-        change("read", "a", {"from": "snapshot"}, time=5),
-        change("update", "a", {"from": "event"}, time=5),
-        change("read", "b", {"from": "snapshot"}, time=5),
-        until=5,
-    )
-    pipeline.write(
-        change("read", "a", {"from": "late snapshot"}, time=5),
-        change("update", "b", {"from": "event"}, time=5, event=2),
-        until=6,
-    )
-    assert pipeline.mirror() == {"a": {"from": "event"}, "b": {"from": "event"}}
-
-
-@pytest.mark.parametrize("op", ["insert", "update", "replace"])
-def test_a_missing_after_is_never_merged(pipeline: Pipeline, op: str) -> None:
-    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
-    pipeline.write(
-        change("update", "a", {"n": 2}, time=3),
-        change(op, "a", None, time=4),
-        change(op, "b", None, time=4, event=2),
-        until=5,
-    )
-    assert pipeline.mirror() == {"a": {"n": 2}}
-
-
-def test_a_missing_after_does_not_undo_the_delete_before_it(pipeline: Pipeline) -> None:
-    pipeline.write(change("insert", "a", {"n": 1}, time=1), until=2)
-    pipeline.write(change("delete", "a", time=3), change("update", "a", None, time=4), until=5)
-    assert pipeline.mirror() == {}
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_of_each_key_the_last_change_that_can_be_merged_counts(
+    merged: dict[str, Any], case: Case
+) -> None:
+    keys = {row["key"] for row in case.first + case.then}
+    assert {key: merged[key] for key in keys & merged.keys()} == case.left
 
 
 MOVES: dict[str, tuple[list[tuple[str, str]], dict[str, Any] | None]] = {
@@ -152,45 +177,47 @@ def test_two_collections_keep_to_themselves(pipeline: Pipeline) -> None:
     assert pipeline.commits() == before
 
 
-@pytest.mark.parametrize(
-    ("op", "ns", "description", "restarted"),
-    [
-        ("drop", ("shop", "orders"), None, False),
-        ("rename", ("shop", "orders"), {"to": {"db": "shop", "coll": "old"}}, False),
-        ("rename", ("shop", "fresh"), {"to": {"db": "shop", "coll": "orders"}}, True),
-        ("resync", ("shop", "orders"), None, True),
-        ("dropDatabase", ("shop", None), None, False),
-        ("dropDatabase", ("shop", None), None, True),
-    ],
-    ids=[
-        "drop",
-        "rename away",
-        "rename onto",
-        "resync",
-        "dropDatabase",
-        "dropDatabase after a restart",
-    ],
-)
-def test_ddl_empties_the_mirror_of_what_lies_before_it_only(
-    pipeline: Pipeline, op: str, ns: tuple[str, str | None], description: Any, restarted: bool
-) -> None:
-    pipeline.write(
-        change("insert", "old", {"n": 1}, time=1),
-        change("insert", "both", {"n": 1}, time=1, event=2),
-        change("insert", "c", {}, time=1, event=3, ns=("club", "members")),
-        until=2,
-    )
-    if restarted:
+def to(coll: str) -> dict[str, Any]:
+    return {"to": {"db": "shop", "coll": coll}}
+
+
+# What empties each of three collections, in a run and as the first of one: (op, ns, description).
+DDL: dict[str, dict[tuple[str, str], tuple[str, tuple[str, str | None], Any]]] = {
+    "in a run": {
+        ORDERS: ("drop", ORDERS, None),
+        ZEBRAS: ("rename", ZEBRAS, to("old")),
+        RIDES: ("dropDatabase", ("fair", None), None),
+    },
+    "after a restart": {
+        ORDERS: ("rename", ("shop", "fresh"), to("orders")),
+        ZEBRAS: ("resync", ZEBRAS, None),
+        RIDES: ("dropDatabase", ("fair", None), None),
+    },
+}
+
+
+@pytest.mark.parametrize("when", DDL)
+def test_ddl_empties_the_mirror_of_what_lies_before_it_only(pipeline: Pipeline, when: str) -> None:
+    first = [change("insert", "c", {}, time=1, ns=("club", "members"))]
+    then = []
+    for ns, (op, told_of, description) in DDL[when].items():
+        first += [
+            change("insert", "old", {"n": 1}, time=1, ns=ns),
+            change("insert", "both", {"n": 1}, time=1, event=2, ns=ns),
+        ]
+        then += [
+            change("insert", "before", {"n": 2}, time=3, ns=ns),
+            change("update", "both", {"n": 2}, time=4, ns=ns),
+            change(op, None, time=5, ns=told_of, description=description),
+            change("insert", "both", {"n": 3}, time=6, ns=ns),
+            change("insert", "after", {"n": 3}, time=7, ns=ns),
+        ]
+    pipeline.write(*first, until=2)
+    if when == "after a restart":
         pipeline.restart()
-    pipeline.write(
-        change("insert", "before", {"n": 2}, time=3),
-        change("update", "both", {"n": 2}, time=4),
-        change(op, None, time=5, ns=ns, description=description),
-        change("insert", "both", {"n": 3}, time=6),
-        change("insert", "after", {"n": 3}, time=7),
-        until=8,
-    )
-    assert pipeline.mirror() == {"both": {"n": 3}, "after": {"n": 3}}
+    pipeline.write(*then, until=8)
+    left = {ns: pipeline.mirror("/".join([*ns, "mirror"])) for ns in DDL[when]}
+    assert left == {ns: {"both": {"n": 3}, "after": {"n": 3}} for ns in DDL[when]}
     assert pipeline.mirror("club/members/mirror") == {"c": {}}
     assert pipeline.commits() == ["CREATE TABLE", "MERGE", "MERGE"]
 
@@ -327,9 +354,9 @@ def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
     assert before
     table = DeltaTable.forPath(pipeline.spark, path)
     table.optimize().executeCompaction()
-    for _ in range(2):
-        table.delete("key = 'b'")
-        table.update("key = 'a'", {"_cluster_inc": "_cluster_inc + 1"})
+    table.delete("key = 'b'")
+    for number in range(3):
+        pipeline.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('others' = '{number}')")
     assert "OPTIMIZE" in pipeline.commits()
     newest = len(pipeline.commits()) - 1
     assert state(pipeline.spark, path) == replace(before, version=newest)

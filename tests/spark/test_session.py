@@ -14,18 +14,21 @@ from pyspark.sql import SparkSession
 from cdc.errors import CdcError
 from jobs.jvm import require_java
 from jobs.session import SETTINGS
+from tests.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
 SPARK_DEFAULTS = ROOT / "conf" / "spark-defaults.conf"
 
-# MERGE and a deletion vector need the extension, the catalog and jars that Spark does not ship.
+# DELETE and a deletion vector need the extension, the catalog and jars that Spark does not ship.
 PROGRAM = """
 import os, sys
 from jobs.session import session
-spark = session("program", master="local[1]", extra={"spark.sql.warehouse.dir": sys.argv[1]})
+from tests.jvm import INTERPRETED
+extra = {**INTERPRETED, "spark.sql.warehouse.dir": sys.argv[1]}
+spark = session("program", master="local[1]", extra=extra)
 spark.sql("create table t using delta tblproperties ('delta.enableDeletionVectors' = true) "
           "as select id, parse_json('{}') as doc from range(10)")
-spark.sql("merge into t using (select 3 as id) s on t.id = s.id when matched then delete")
+spark.sql("delete from t where id = 3")
 python = spark.range(1).rdd.map(lambda _: sys.executable).first()
 print(spark.table("t").count(), python, spark.conf.get("spark.sql.session.timeZone"))
 """
@@ -113,7 +116,6 @@ def program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def spark_submit(*arguments: str) -> list[str]:
     quick = ["--conf", "spark.ui.enabled=false"]
-    quick += ["--conf", "spark.databricks.delta.snapshotPartitions=1"]
     submit = str(Path(sys.executable).with_name("spark-submit"))
     return [submit, "--master", "local[1]", *quick, *arguments]
 
@@ -121,9 +123,7 @@ def spark_submit(*arguments: str) -> list[str]:
 def in_environment(command: list[str]) -> subprocess.CompletedProcess[str]:
     # The run's own JVM has left its address in the environment; the program gets one of its own.
     inherited = {name: v for name, v in os.environ.items() if not name.startswith("PYSPARK_")}
-    # The first compiler only, as in conftest.py: such a program is over before the second pays.
-    options = {"PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    environment = inherited | options
+    environment = inherited | SHORT_LIVED | {"PYTHONPATH": str(ROOT)}
     if "spark-submit" in command[0]:
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return run_command(command, environment)

@@ -1,0 +1,33 @@
+"""What Java and Spark are told where tests start them: how little to compile."""
+
+from __future__ import annotations
+
+# Threads that collect garbage beside the tests would take their time from them.
+_SERIAL = "-XX:+UseSerialGC"
+
+# For the JVM of a run, which does the same over and over.
+LONG_LIVED = " ".join(
+    (
+        _SERIAL,
+        # Room for the compiled code of a whole run: with less, Java spends its time making room.
+        "-XX:ReservedCodeCacheSize=512m",
+        # The second compiler four times as late as by default: most of what it would have compiled
+        # is called too seldom to pay for that.
+        "-XX:Tier4InvocationThreshold=20000",
+        "-XX:Tier4MinInvocationThreshold=5000",
+        "-XX:Tier4CompileThreshold=60000",
+        "-XX:Tier4BackEdgeThreshold=160000",
+    )
+)
+
+# In the environment of a program with a JVM of its own: it is over before the second compiler pays.
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{_SERIAL} -XX:TieredStopAtLevel=1"}
+
+# Generated code does not pay for a handful of rows.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    # These tables have a handful of files.
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
