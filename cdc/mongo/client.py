@@ -19,6 +19,7 @@ import pymongo
 import pymongo.errors
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
 from pymongo.read_preferences import _ServerMode
 from pymongo.uri_parser import parse_uri
@@ -38,6 +39,8 @@ Client = pymongo.MongoClient[dict[str, Any]]
 # bytes(document.raw).
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 _APP_NAME = "mongodb-cdc"
+# How long a member may take to learn that a majority has what it has shown; then another is asked.
+CONFIRM_MS = 10_000
 
 
 def resolve(uri: str) -> str:
@@ -143,6 +146,16 @@ class Member:
 
     def hello(self) -> dict[str, Any]:
         return hello(self._client)
+
+    def newest_known(self) -> Timestamp:
+        """A time not before any change that this member has shown, be it committed or not.
+
+        A reply's operation time would not do: at majority it is that of what is committed, but
+        which collections there are is shown as it is now; and a secondary has dropped one before
+        it says so. The cluster time is at least that of all that a member has got to apply.
+        """
+        known: Timestamp = self.command("admin", {"ping": 1})["$clusterTime"]["clusterTime"]
+        return known
 
     def advance(self, cluster_time: Mapping[str, Any]) -> None:
         """Passes on the `$clusterTime` that another server has told, as a router does: before that

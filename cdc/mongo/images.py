@@ -7,19 +7,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from cdc.errors import TransientError
 from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import key_of
 from cdc.mongo import excerpts, oversize
-from cdc.mongo.client import Member
+from cdc.mongo.client import CONFIRM_MS, TIME_UNREADABLE, Member
 from cdc.mongo.oversize import Raw
 
 # Refusals of the server.
 _NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
 _NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
+_TOOK_TOO_LONG = 50  # MaxTimeMSExpired
 _WITH_AFTER = ("insert", "update", "replace")
 
 
@@ -110,15 +113,41 @@ def told(
     if operation in _WITH_AFTER and after is None and known.after is not False:
         exact = False
         if used.look_up or oversize.MARK in raw:
-            concern = {"level": "majority", "afterClusterTime": raw["clusterTime"]}
-            after, exact_from = looked_up(partial(_find, member, raw["ns"]), raw, concern, excerpt)
+            after, exact_from = _looked_up_on(member, raw, excerpt)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
 
 
+def _looked_up_on(
+    member: Member, raw: Raw, excerpt: Excerpt
+) -> tuple[bytes | None, Timestamp | None]:
+    """Of a collection that was dropped a read at majority finds nothing, though the drop may be
+    rolled back: so nothing is believed only behind all that the member has shown."""
+    find = partial(_find, member, raw["ns"])
+    found = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
+    if found[0] is None:
+        found = looked_up(find, raw, _majority(member.newest_known()), excerpt)
+    return found
+
+
+def _majority(after: Timestamp) -> dict[str, Any]:
+    return {"level": "majority", "afterClusterTime": after}
+
+
 def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
-    return member.command(ns["db"], {"find": ns["coll"], **command})
+    try:
+        find = {"find": ns["coll"], **command, "maxTimeMS": CONFIRM_MS}
+        return member.command(ns["db"], find)
+    except pymongo.errors.OperationFailure as error:
+        # The catalog changes; or a majority is not known to have what the member has.
+        if error.code not in TIME_UNREADABLE and error.code != _TOOK_TOO_LONG:
+            raise
+        raise TransientError(
+            f"Looking up a document of {ns['db']}.{ns['coll']}: not possible now"
+            f" (code {error.code}).",
+            "Check that a majority of the replica set is up.",
+        ) from error
 
 
 def looked_up(

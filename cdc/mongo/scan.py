@@ -17,7 +17,7 @@ from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
 from cdc.mongo import excerpts
-from cdc.mongo.client import FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED, Member
+from cdc.mongo.client import CONFIRM_MS, FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED, Member
 
 _BATCH = 10_000
 
@@ -110,11 +110,9 @@ def scan(
         if split.range.is_last:
             # A range without `max` ends below a document whose _id is MaxKey itself.
             yield from _find(member, rest, {"readConcern": concern}, {"_id": MaxKey()})
-    except pymongo.errors.OperationFailure as error:
-        if error.code not in INCARNATION_GONE:
-            raise
-        _confirm(member, split, (error.details or {}).get("operationTime"))
-        raise Void from error
+    except Void:
+        _confirm(member, rest)
+        raise
 
 
 def _find(
@@ -141,10 +139,20 @@ def _find(
 
 
 def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
-    """The first reply of a find on the split's incarnation under the split's name, or Void.
+    """The first reply of a find on the split's incarnation under the split's name.
 
-    By name alone, a read of a collection dropped since would answer with zero rows and ok.
+    Raises Void if this member does not have it (a rollback may give it back), and the driver's
+    errors. By name alone, a read of a collection dropped since would answer with zero rows and ok.
     """
+    try:
+        return _opened(member, rest, command)
+    except pymongo.errors.OperationFailure as error:
+        if error.code not in INCARNATION_GONE:
+            raise
+        raise Void from error
+
+
+def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
     split, version = rest.split, rest.version()
     by_name = {"find": split.namespace.coll, **command}
     if rest.names_it:
@@ -192,27 +200,28 @@ def _by_uuid(member: Member, split: SnapshotSplit, command: dict[str, Any]) -> R
     find = {"find": bson.Binary(split.uuid, 4), **command}
     reply = member.command(split.namespace.db, find)
     if reply["cursor"]["ns"] != str(split.namespace):
-        _confirm(member, split, reply["operationTime"])
         raise Void
     return reply
 
 
-def _confirm(member: Member, split: SnapshotSplit, seen: Timestamp | None) -> None:
-    """Waits until the drop or rename behind a refused read, `seen` at that time, is
-    majority-committed.
+def _confirm(member: Member, rest: Rest) -> None:
+    """Waits until the drop or rename that a refused read has met is majority-committed.
 
     One that is rolled back instead would never be told by an event, and the range would be lost:
-    then this fails with an error after which the whole split is read again.
+    then this fails with an error after which the rest is read again.
     """
-    concern = {"level": "majority", **({"afterClusterTime": seen} if seen else {})}
-    probe = {"find": split.namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
+    namespace = rest.split.namespace
+    concern = {"level": "majority", "afterClusterTime": member.newest_known()}
     try:
-        member.command(split.namespace.db, {**probe, "readConcern": concern})
+        opened(member, rest, {**_ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS})
+    except Void:
+        return
     except pymongo.errors.ExecutionTimeout as late:
         raise TransientError(
-            f"Copying {split.namespace}: its drop is not confirmed by a majority yet.",
+            f"Copying {namespace}: its drop is not confirmed by a majority yet.",
             "Check that a majority of the replica set is up.",
         ) from late
+    raise TransientError(f"Copying {namespace}: its drop was rolled back.")
 
 
 def reads_at_a_time(member: Member, namespace: Namespace) -> bool:

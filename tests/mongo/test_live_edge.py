@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -79,6 +80,38 @@ def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: Repli
                 fail_point(member, "rsSyncApplyStop", "off")
         pipeline.run()
         assert pipeline.replayed(coll) == contents(coll)
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_what_is_gone_is_taken_for_gone_only_when_a_majority_has_the_drop(
+    three: ReplicaSet, images: bool
+) -> None:
+    """Guards: a drop that is rolled back is told by no event: lost would be the documents of a
+    range that is being copied, or those that changes are to be completed with."""
+    with three.client() as client:
+        database = client.get_database("test", write_concern=WriteConcern("majority"))
+        name = f"gone{images:d}"
+        coll = filled(database, name, range(10), images=images)
+        pipeline = Capture(three.uri, f"test.{name}", mode="initial" if images else "latest")
+        coll.update_many({}, {"$inc": {"n": 1}})
+        splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=False)
+        rows: list[Any] = []
+        reading = threading.Thread(
+            target=lambda: rows.extend(row for split in splits for row in pipeline.rows_of(split))
+        )
+        secondaries = [m for m in three.members if m is not three.primary()]
+        for member in secondaries:
+            fail_point(member, "stopReplProducer", "alwaysOn")
+        try:
+            client["test"].get_collection(name, write_concern=WriteConcern(1)).drop()
+            reading.start()
+            reading.join(1)
+            assert reading.is_alive(), "it was not waited for"
+        finally:
+            for member in secondaries:
+                fail_point(member, "stopReplProducer", "off")
+        reading.join(20)
+        assert [row.after for row in rows if row.op != "drop"] == ([] if images else [None] * 10)
 
 
 def fail_point(member: Any, name: str, mode: str) -> None:
