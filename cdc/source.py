@@ -231,17 +231,16 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
         shard without a primary, for instance) only means that there is nothing new yet."""
         planner = self._planner()
-        self._lookout.look(planner.source.clients, offset)
-        # A bounded query has to come to its end, be there changes or not.
-        if self._until is None and not self._watch.is_due(offset, planner.source.shards):
-            return offset
         # Without a limit, everything is asked for: Trigger.Once.
         is_limited = isinstance(limit, ReadMaxRows)
         planner.limits = self._limits if is_limited else self._limits.lifted
         try:
-            end = planner.next_offset(offset)
+            self._lookout.look(planner.source.clients, offset)
+            # A bounded query has to come to its end, be there changes or not.
+            is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
+            end = planner.next_offset(offset) if is_due else offset
         except TransientError as error:
-            if self._answered.idle_seconds > self._options["retry.seconds"]:
+            if self._answered.failed() >= self._options["retry.seconds"]:
                 raise
             _log.warning("planning a batch: %s", error)
             return offset
@@ -261,8 +260,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._planner().source.live_edge(NEVER)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For Spark's report on its progress alone: not to know it is no reason to end."""
         source = self._planner().source
-        edge = source.live_edge(NEVER)
+        try:
+            edge = source.live_edge(NEVER)
+        except TransientError:
+            return None
         return streaming(edge, source.name, self._selection.text).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

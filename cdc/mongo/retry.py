@@ -15,17 +15,25 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """When a read last moved on. Patience counts from there, not from the start of a long read."""
+    """Since when there have been nothing but failures.
+
+    Patience counts from the first failure behind the last progress: neither from the start of a
+    long read, nor from that progress, which may be long ago without anything having failed.
+    """
 
     def __init__(self) -> None:
         self.made()
 
     def made(self) -> None:
-        self._last = time.monotonic()
+        self._failing_since: float | None = None
 
-    @property
-    def idle_seconds(self) -> float:
-        return time.monotonic() - self._last
+    def failed(self) -> float:
+        """To be called at each failure: for how many seconds there has been no progress since the
+        first of them."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since
 
 
 def retrying(
@@ -33,12 +41,14 @@ def retrying(
 ) -> Iterator[tenacity.AttemptManager]:
     """Attempts (`for attempt in …: with attempt: …`) until one succeeds.
 
-    Only errors for which repeating is safe and may help are tried again, for `seconds` without
-    progress. A driver's error leaves as ours (`attempted` in its text), others as they are.
+    Only errors after which repeating may help are tried again, until there has been nothing but
+    failures for `seconds`. What is attempted has to be safe to begin anew, and is to call it
+    progress only when it got further than all attempts before. A driver's error leaves as ours
+    (`attempted` in its text), others as they are.
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
-        return progress.idle_seconds > seconds
+        return progress.failed() >= seconds
 
     def log(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -59,8 +59,8 @@ def read(
 ) -> Iterator[list[Event]]:
     """The split's events in order, each once, in batches of at most 16 MiB plus lookups.
 
-    Members that fail are replaced for `retry_seconds` without progress, then TransientError is
-    raised; other failures (HistoryLost, NotPermitted, …) at once.
+    Members that fail are replaced, until nothing new has come for `retry_seconds`: then
+    TransientError is raised; other failures (HistoryLost, NotPermitted, …) at once.
     """
     attempted = f"Reading changes after {split.after} up to {split.upto}"
     progress = Progress()
@@ -73,7 +73,7 @@ def read(
                     if events:
                         passed.position = events[-1].position
                         yield events
-                    progress.made()
+                        progress.made()
             finally:
                 member.end()
 

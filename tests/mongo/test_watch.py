@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import source
+from cdc.errors import TransientError
 from cdc.model.offset import Offset
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, failing, filled, until
@@ -150,3 +151,26 @@ def test_a_reader_that_stops_leaves_no_cursor_behind(
 def cursors(mongo: Client) -> int:
     found = mongo.admin.aggregate([{"$currentOp": {"idleCursors": True}}])
     return sum(each.get("type") == "idleCursor" for each in found)
+
+
+def test_a_planner_that_cannot_ask_only_means_that_there_is_nothing_new_yet(
+    reader: Callable[..., Reader], database: Database[Document], mongo: Client
+) -> None:
+    """Guards: patience begins with the failure: the batch before may have taken longer; how far the
+    oplog reaches is a matter of a warning."""
+    changes = reader(heartbeat_interval="1000", retry_seconds="1")
+    refused = ["find", "serverStatus", "aggregate"]
+    with failing(mongo, "alwaysOn", failCommands=refused, errorCode=262):
+        assert not changes.asks()
+    assert not changes.asks()
+    time.sleep(1.2)
+    database.a.delete_one({"_id": 1})
+    with failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=262):
+        assert not changes.asks()
+    assert changes.asks()
+    database.a.delete_one({"_id": 2})
+    with (
+        failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=262),
+        pytest.raises(TransientError),
+    ):
+        until(changes.asks)
