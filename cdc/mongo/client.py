@@ -11,7 +11,8 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -41,6 +42,9 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 _APP_NAME = "mongodb-cdc"
 # How long a member may take to learn that a majority has what it has shown; then another is asked.
 CONFIRM_MS = 10_000
+# A member that has just answered, and cannot be reached for so long, is left for another.
+_GONE_MS = 5000
+_KILL_SECONDS = 1.0
 
 
 def resolve(uri: str) -> str:
@@ -140,9 +144,9 @@ class Member:
 
     def command(self, db: str, command: Mapping[str, Any]) -> RawBSONDocument:
         """The raw reply. Raises the driver's errors: the caller knows what they mean."""
-        return self._client.get_database(db, codec_options=RAW).command(
-            dict(command), codec_options=RAW, session=self._session
-        )
+        database = self._client.get_database(db, codec_options=RAW)
+        with takes_sessions(self._client):
+            return database.command(dict(command), codec_options=RAW, session=self._session)
 
     def hello(self) -> dict[str, Any]:
         return hello(self._client)
@@ -163,15 +167,31 @@ class Member:
         self._session.advance_cluster_time(cluster_time)
 
     def kill_cursor(self, namespace: str, cursor: int) -> None:
-        """Frees a cursor. A failure leaves it to the server's own timeout."""
+        """Frees a cursor. A failure leaves it to the server's own timeout; it is not waited for: a
+        member that is gone has none, and another one is to be read."""
         db, _, coll = namespace.partition(".")
         try:
-            self._client[db].command({"killCursors": coll, "cursors": [cursor]})
+            with pymongo.timeout(_KILL_SECONDS):
+                self._client[db].command({"killCursors": coll, "cursors": [cursor]})
         except pymongo.errors.PyMongoError:
             return
 
     def end(self) -> None:
         self._session.end_session()
+
+
+@contextmanager
+def takes_sessions(client: Client) -> Iterator[None]:
+    """For a command with a session. A connection that the driver made to a member which was just
+    recovering is refused all sessions for as long as it is open: then all clients are made anew,
+    and the connection counts as lost. Raises AutoReconnect for that."""
+    try:
+        yield
+    except pymongo.errors.ConfigurationError as error:
+        client.topology_description.check_compatible()
+        _connect.cache_clear()
+        _direct.cache_clear()
+        raise pymongo.errors.AutoReconnect("made while the member was recovering") from error
 
 
 def member(
@@ -255,7 +275,9 @@ def term_of(client: Client) -> int | None:
 @functools.lru_cache(maxsize=256)
 def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
     uri = _leading_to(address, uri, "directConnection=true")
-    return pymongo.MongoClient(uri, **_settings(timeout_ms))
+    settings = _settings(timeout_ms)
+    settings["serverSelectionTimeoutMS"] = min(timeout_ms, _GONE_MS)
+    return pymongo.MongoClient(uri, **settings)
 
 
 # --- what a server's code means -----------------------------------------------------------------
@@ -314,7 +336,7 @@ def is_transient(error: BaseException) -> bool:
 
 def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
-    code = getattr(error, "code", None)
+    code = _code_of(error)
     if code in _UNAUTHORIZED:
         return NotPermitted(
             f"{attempted}: the server refused the user (code {code}).",
@@ -343,4 +365,13 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     if isinstance(error, pymongo.errors.ConfigurationError):
         return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")
     kind = TransientError if is_transient(error) else CdcError
-    return kind(f"{attempted}: the server answered with code {code}.")
+    how = "the connection failed" if code is None else f"the server answered with code {code}"
+    return kind(f"{attempted}: {how}.")
+
+
+def _code_of(error: pymongo.errors.PyMongoError) -> int | None:
+    """Also of a server that is no primary (any more), which to the driver is a lost connection."""
+    if isinstance(error, pymongo.errors.OperationFailure):
+        return error.code
+    details = getattr(error, "details", None)
+    return details.get("code") if isinstance(details, Mapping) else None

@@ -24,7 +24,7 @@ from cdc.errors import TransientError
 from cdc.model.offset import NEVER
 from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit
-from cdc.mongo.client import TIME_UNREADABLE, Client, connect, translated
+from cdc.mongo.client import TIME_UNREADABLE, Client, connect, takes_sessions, translated
 from cdc.mongo.scan import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 
@@ -167,7 +167,8 @@ class Metadata:
             session.advance_cluster_time(known)
             session.advance_operation_time(known["clusterTime"])
             try:
-                yield session
+                with takes_sessions(self.client):
+                    yield session
             except pymongo.errors.ExecutionTimeout as error:
                 raise TransientError(
                     f"{what}: the config servers have not reached the time of the shards.",
