@@ -192,7 +192,10 @@ class Capture:
         splits = self.planner.splits(self.offset, end, control=True)
         meanwhile()
         shuffled = self._random.sample(splits, len(splits))
-        rows = [row for split in shuffled for row in self.rows_of(split)]
+        return self.done(end, splits, [row for split in shuffled for row in self.rows_of(split)])
+
+    def done(self, end: Offset, splits: list[Split], rows: list[Change]) -> Batch:
+        """Makes what was read of these splits the newest batch."""
         data = [row for row in rows if row.op not in ("watermark", "resync")]
         resyncs = [row for row in rows if row.op == "resync"]
         batch = Batch(self.offset, end, splits, data, resyncs)
