@@ -23,7 +23,6 @@ class Network:
         self._passable, self._closing = threading.Event(), threading.Event()
         self._passable.set()
         self._is_cut = False
-        self.accepted = 0
         self._of_connector: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
@@ -59,7 +58,6 @@ class Network:
                 client, _ = listener.accept()
             except OSError:
                 return
-            self.accepted += 1
             _run(self._serve, client, port)
 
     def _serve(self, client: socket.socket, port: int) -> None:
