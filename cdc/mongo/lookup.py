@@ -15,7 +15,7 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.images import Event, looked_up
-from cdc.mongo.retry import Progress, retrying
+from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import newest
 from cdc.mongo.scan import Rest, Void, opened
 
@@ -42,17 +42,18 @@ class Lookup:
         """The event with its document, if there still is one."""
         namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
         what = f"Looking up a document of {namespace}"
-        for attempt in retrying(Progress(), self._retry_seconds, what):
-            with attempt:
-                try:
-                    return self._found(namespace, event)
-                except Void as void:  # another incarnation has it, or none
-                    self._known.pop(namespace, None)
-                    raise TransientError(f"{what}: the collection is replaced.") from void
-                except Exception:
-                    self._known.pop(namespace, None)
-                    raise
-        raise AssertionError("an attempt fails or returns")
+
+        def attempt() -> Event:
+            try:
+                return self._found(namespace, event)
+            except Void as void:  # another incarnation has it, or none
+                self._known.pop(namespace, None)
+                raise TransientError(f"{what}: the collection is replaced.") from void
+            except Exception:
+                self._known.pop(namespace, None)
+                raise
+
+        return repeated(attempt, self._retry_seconds, what)
 
     def _found(self, namespace: Namespace, event: Event) -> Event:
         if namespace not in self._known:

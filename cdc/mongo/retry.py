@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pymongo.errors
 import tenacity
 
 from cdc.mongo.client import is_transient, translated
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +36,14 @@ class Progress:
         if self._failing_since is None:
             self._failing_since = now
         return now - self._failing_since
+
+
+def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
+    """What the call returns, made again as `retrying` says."""
+    for attempt in retrying(Progress(), seconds, attempted):
+        with attempt:
+            return call()
+    raise AssertionError("an attempt fails or returns")
 
 
 def retrying(

@@ -20,7 +20,7 @@ from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.images import BEFORE_IMAGES, Event, Images
 from cdc.mongo.lookup import Lookup
-from cdc.mongo.retry import Progress, retrying
+from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
@@ -45,7 +45,9 @@ def read(
     told: list[bytes] = []
     try:
         try:
-            for shard in _holders(cluster, split, retry_seconds):
+            holders = partial(cluster.metadata.holders, split)
+            what = f"Asking who held {split.namespace}"
+            for shard in repeated(holders, retry_seconds, what):
                 rest = Rest(split, partial(cluster.metadata.version, split, shard))
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)
@@ -56,13 +58,6 @@ def read(
             yield from _rewound(cluster, split, retry_seconds, told)
     except Void as void:
         require_may_be_void(split, may_be_void, void)
-
-
-def _holders(cluster: Cluster, split: SnapshotSplit, retry_seconds: float) -> list[str]:
-    for attempt in retrying(Progress(), retry_seconds, f"Asking who held {split.namespace}"):
-        with attempt:
-            found = cluster.metadata.holders(split)
-    return found
 
 
 def _read_at_time(
@@ -76,26 +71,26 @@ def _rewound(
     cluster: Cluster, split: SnapshotSplit, retry_seconds: float, told: list[bytes]
 ) -> Iterator[Documents]:
     keys = {merge_key(key) for key in told}
-    for part in _parts(cluster, split):
-        what = f"Rewinding {split.namespace} to {split.at}"
-        for attempt in retrying(Progress(), retry_seconds, what):
-            with attempt:
-                found = _rewound_part(cluster, part)
+    what = f"Rewinding {split.namespace} to {split.at}"
+    left = split.range
+    while True:
+        begun = replace(split, range=left)
+        part = repeated(partial(_next_part, cluster, begun), retry_seconds, what)
+        found = repeated(partial(_rewound_part, cluster, part), retry_seconds, what)
         for raw, exact_from in found:
             yield Documents([d for d in raw if merge_key(key_of(d)) not in keys], exact_from)
-
-
-def _parts(cluster: Cluster, split: SnapshotSplit) -> Iterator[SnapshotSplit]:
-    """The split in parts of at most about 64 MiB on each shard."""
-    c, left = split, split.range
-    while True:
-        begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
-        cut = cluster.ranges(begun, 1, BYTES)[0].upper
-        upper = cluster.lesser(split.namespace, cut, left.upper)
-        yield replace(split, range=KeyRange(left.lower, upper))
-        if upper == left.upper:
+        if part.range.upper == left.upper:
             return
-        left = KeyRange(upper, left.upper)
+        left = KeyRange(part.range.upper, left.upper)
+
+
+def _next_part(cluster: Cluster, split: SnapshotSplit) -> SnapshotSplit:
+    """The beginning of the split, at most about 64 MiB of it on each shard."""
+    c, left = split, split.range
+    begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
+    cut = cluster.ranges(begun, 1, BYTES)[0].upper
+    upper = cluster.lesser(split.namespace, cut, left.upper)
+    return replace(split, range=KeyRange(left.lower, upper))
 
 
 def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -721,10 +721,14 @@ def change_everything(cluster: Cluster, orders: Orders) -> None:
 
 @contextmanager
 def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> Iterator[None]:
-    """One shard refuses to be read at a time, once; or all have really forgotten it."""
+    """One shard refuses to be read at a time, once, and the others to be cut for it, once; or all
+    have really forgotten it."""
     if shard in cluster.shards:
-        refusal = {"failCommands": ["find"], "errorCode": 239}
-        with failing(cluster.clients[shard], {"times": 1}, **refusal):
+        with ExitStack() as refusals:
+            for name, client in cluster.clients.items():
+                refused = ("find", 239) if name == shard else ("splitVector", 262)
+                data = {"failCommands": [refused[0]], "errorCode": refused[1]}
+                refusals.enter_context(failing(client, {"times": 1}, **data))
             yield
         return
     window = "minSnapshotHistoryWindowInSeconds"

@@ -197,6 +197,8 @@ class Rollback(Fault):
     """The primary takes writes that nobody replicates, answers reads meanwhile, and is killed;
     another one takes other writes. It comes back, and has to take the others' instead."""
 
+    server_timeout_ms = 1000
+
     def at_risk(self) -> None:
         for other in self.trio.others(self.primary):
             self.trio.replicates(other, "alwaysOn")
