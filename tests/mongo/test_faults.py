@@ -57,6 +57,7 @@ from tests.mongo.network import Network
 
 # In every write that is to be rolled back.
 DOOMED = -666
+CHANGES = "$cmd.aggregate"
 # Failovers take two seconds. Whoever waits for one that is gone waits for 30.
 SOON_SECONDS = 20
 MAJORITY = WriteConcern("majority", wtimeout=30_000)
@@ -291,12 +292,12 @@ class Stop(NamedTuple):
     count: int = 1
 
 
-def more_of(coll: str, count: int = 1) -> Stop:
-    return Stop(lambda command: command.get("collection") == coll, count)
+def more_of(*colls: str, count: int = 1) -> Stop:
+    return Stop(lambda command: command.get("collection") in colls, count)
 
 
 def more_changes(count: int = 1) -> Stop:
-    return more_of("$cmd.aggregate", count)
+    return more_of(CHANGES, count=count)
 
 
 def asked(name: str) -> Stop:
@@ -518,11 +519,16 @@ class Scene:
             pipeline.batch()
         ends = dropped.plan(), rewound.plan()
         write(self._database, 1)
-        more = more_of("orders", 2)
         self.parts += [
             Reading(dropped, ends[0], (more_of("dropped"), None)),
             Reading(rewound, ends[1], *_REWINDS),
-            Reading(copied, copied.plan(), (more_changes(2), more_changes(2)), (more, more)),
+            Reading(
+                copied,
+                copied.plan(),
+                (more_changes(2), more_changes(2)),
+                # Where there are no reads at a time, the second may be for changes.
+                (more_of("orders", count=2), more_of("orders", CHANGES)),
+            ),
             *(Planning(p, *stops) for p, stops in zip(planned, plans.values(), strict=True)),
         ]
 
@@ -555,9 +561,9 @@ class Scene:
 
 
 _REWINDS = (
-    (more_of("capped"), more_of("capped")),
+    (more_of("capped"), more_changes()),
     (asked("ping"), more_changes()),
-    (more_changes(), None),
+    (None, more_of("capped")),
 )
 
 

@@ -14,7 +14,7 @@ from cdc import task
 from cdc.errors import CdcError, TransientError
 from cdc.model.change import Change
 from cdc.model.split import Split, StreamSplit
-from cdc.mongo import scan, stream
+from cdc.mongo import rewind, scan, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.images import IMAGES
 from jobs.mongod import ReplicaSet
@@ -55,6 +55,7 @@ LISTED = {
     "ExceededTimeLimit": 262,
     "SocketException": 9001,
 }
+READS = ["getMore", "find"]
 OTHERS = {
     "InternalError": 1,
     "Unauthorized": 13,
@@ -74,6 +75,7 @@ def splits(
     """One of twenty changes, and one of twenty documents, each read in batches of seven."""
     monkeypatch.setattr(stream, "_BATCH", 7)
     monkeypatch.setattr(scan, "_BATCH", 7)
+    monkeypatch.setattr(rewind, "BYTES", 50)  # where there are no reads at a time
     coll = filled(database, "a", [])
     uri = f"{mongod.uri}&{QUICK}"
     pipelines = {
@@ -106,7 +108,7 @@ def test_after_each_listed_error_the_rest_is_read_and_nothing_twice(
     for name, code in listed.items():
         rows = read(splits, kind)
         ids = [id_of(next(rows))]
-        with failing(mongo, {"times": 1}, failCommands=["getMore"], errorCode=code):
+        with failing(mongo, {"times": 1}, failCommands=READS, errorCode=code):
             ids += map(id_of, rows)
         assert ids == list(range(20)), name
 
@@ -119,7 +121,7 @@ def test_after_any_other_error_nothing_is_asked_again(
         rows = read(splits, kind)
         next(rows)
         with (
-            failing(mongo, {"times": 1}, failCommands=["getMore"], errorCode=code),
+            failing(mongo, {"times": 1}, failCommands=READS, errorCode=code),
             pytest.raises(CdcError) as raised,
         ):
             list(rows)
