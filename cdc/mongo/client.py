@@ -43,7 +43,7 @@ _APP_NAME = "mongodb-cdc"
 # How long a member may take to learn that a majority has what it has shown; then another is asked.
 CONFIRM_MS = 10_000
 # A member that has just answered, and cannot be reached for so long, is left for another.
-_GONE_MS = 5000
+_GONE_MS = 3000
 _KILL_SECONDS = 1.0
 
 

@@ -126,7 +126,9 @@ def _looked_up_on(
     rolled back: so nothing is believed only behind all that the member has shown."""
     find = partial(_find, member, raw["ns"])
     found = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
-    return found if found[0] else looked_up(find, raw, _majority(member.newest_known()), excerpt)
+    if found[0] is None:
+        found = looked_up(find, raw, _majority(member.newest_known()), excerpt)
+    return found
 
 
 def _majority(after: Timestamp) -> dict[str, Any]:
