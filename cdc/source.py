@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.errors import BadOption, ForeignOffset, TransientError
+from cdc.errors import BadOption, TransientError
 from cdc.model import timestamp
 from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset, decode_key, streaming
@@ -47,6 +47,8 @@ from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
 from cdc.mongo.slices import Limits
 from cdc.mongo.splits import below_splits, snapshot_splits
+from cdc.mongo.standing import Passed, Standing, require_own
+from cdc.mongo.standing import standing as stands
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
 from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
@@ -133,6 +135,13 @@ def plan(given: Mapping[str, str]) -> Examination:
     options = declared.parse(given)
     source = source_of(options)
     return examine(source, _wanted(source, options), options["split.size.mb"] * 2**20)
+
+
+def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None) -> Standing:
+    """Where a run with these options stands whose tables are at an offset; `passed` are its last
+    batches. Raises CdcError."""
+    options = declared.parse(given)
+    return stands(source_of(options), Selection.parse(options["collections"]), at, passed)
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -288,12 +297,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _own(self, data: dict[str, Any]) -> Offset:
         """An offset of the checkpoint, if it belongs to this source."""
         offset = Offset.from_json(data)
-        name = self._planner().source.name
-        if offset.source != name:
-            raise ForeignOffset(
-                f"The checkpoint was written for '{offset.source}', and 'uri' leads to '{name}'.",
-                "Correct 'uri', or start with a new checkpoint.",
-            )
+        require_own(offset, self._planner().source)
         return offset
 
     def _open(self, shard: str) -> Member:

@@ -154,6 +154,18 @@ def _entries(selection: Selection, after: Timestamp, edge: Timestamp) -> dict[st
     return {"ts": {"$gt": after, "$lte": edge}, "$or": [row, transaction]}
 
 
+def events_between(clients: Mapping[str, Client], start: Offset, end: Offset) -> int:
+    """About how many changes the batches between two offsets held. Raises the driver's errors."""
+    condition = _entries(Selection.parse(end.selection), start.time, end.time)
+    total = {"_id": None, "events": {"$sum": _EVENTS}}
+    found = 0
+    for shard in end.shards:
+        oplog = clients[shard][OPLOG.db][OPLOG.coll]
+        for group in oplog.aggregate([{"$match": condition}, {"$group": total}]):
+            found += group["events"]
+    return found
+
+
 def _of_equal_count(buckets: list[_Bucket], slices: int) -> list[Timestamp]:
     total = sum(bucket.events for bucket in buckets)
     count = min(slices, total // LEAST_EVENTS)

@@ -24,7 +24,7 @@ from cdc import source
 from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.key import merge_key
-from cdc.model.offset import Offset
+from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from cdc.mongo import metrics, settled
@@ -920,6 +920,11 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     least = Offset.from_json(offset).time.time - max(firsts.values())
     assert abs(told[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
     reader.stop()
+    found = source.standing({**given, **options}, Offset.from_json(offset), None)
+    assert [(each.phase, each.copied) for each in found.collections] == [("streaming", 1.0)]
+    assert found.metrics.oplog_left is not None
+    assert found.metrics.oplog_left.shard in firsts
+    assert timestamp.text(found.metrics.time or NEVER) == offset["time"]
 
 
 # --- shards that do not answer -------------------------------------------------------------------

@@ -1,0 +1,241 @@
+"""`status` tells where a pipeline stands by its checkpoint and its source, and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pymongo.database import Database
+from pyspark.sql.types import StructType
+
+from cdc import options as declared
+from cdc import source
+from cdc.model.selection import Selection
+from cdc.mongo import standing
+from cdc.mongo.privileges import required
+from jobs import status
+from jobs.mongod import ReplicaSet
+from tests.mongo.access import SECRET, Guarded
+from tests.mongo.capture import Document
+
+Run = Callable[..., Result]
+
+
+class Job:
+    """Batches as Spark logs them, by the source's own offsets."""
+
+    def __init__(self, given: dict[str, str], checkpoint: Path) -> None:
+        options = {"split.size.mb": "1", "snapshot.splits.per.batch": "1", **given}
+        self._reader = source.ChangeReader(declared.parse(options), StructType())
+        self._checkpoint, self._number = checkpoint, -1
+        for name in ("offsets", "commits"):
+            (checkpoint / name).mkdir(parents=True)
+        self.offset = self._reader.initialOffset()
+
+    def plan(self) -> None:
+        limit = self._reader.getDefaultReadLimit()
+        self.offset = self._reader.latestOffset(self.offset, limit)
+        self._number += 1
+        (self._checkpoint / "offsets" / f".{self._number}.crc").write_text("not an offset")
+        self._logged("offsets", "{}", json.dumps(self.offset))
+
+    def write(self) -> None:
+        self._logged("commits", "{}")
+
+    def _logged(self, kind: str, *lines: str) -> None:
+        path = self._checkpoint / kind / str(self._number)
+        path.write_text("\n".join(["v1", *lines]))
+
+    def stop(self) -> None:
+        self._reader.stop()
+
+
+@pytest.fixture
+def given(mongod: ReplicaSet, database: Database[Document]) -> dict[str, str]:
+    return {"uri": mongod.uri, "collections": rf"{database.name}\.[abc]"}
+
+
+@pytest.fixture
+def run(given: dict[str, str], tmp_path: Path) -> Run:
+    """Calls `status` in this process."""
+    named = {**given, "sink.path": str(tmp_path)}
+
+    def call(*arguments: str, **overrides: str) -> Result:
+        settings = {**named, **{k.replace("_", "."): v for k, v in overrides.items()}}
+        options = [item for name, value in settings.items() for item in ("-o", f"{name}={value}")]
+        environment = {"COLUMNS": "160"}
+        return CliRunner().invoke(status.main, [*options, *arguments], env=environment)
+
+    return call
+
+
+def told(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def phases(found: dict[str, Any]) -> list[tuple[str, float]]:
+    return [(each["phase"], each["copiedPercent"]) for each in found["collections"]]
+
+
+def test_each_phase_of_a_run_is_told_as_far_as_its_tables_are(
+    given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
+) -> None:
+    """Guards: what is planned and not written counts for nothing."""
+    for name in "abc":
+        database[name].insert_many({"_id": n, "pad": "x" * 2000} for n in range(1200))
+    found = told(run("--json"))
+    assert found["batches"] == {"planned": None, "written": None, "writtenAt": None}
+    assert phases(found) == [("not begun", 0.0)] * 3
+    assert (found["metrics"]["time"], found["metrics"]["snapshotPercent"]) == (None, 0)
+
+    job = Job(given, tmp_path / "_checkpoint")
+    job.plan()
+    found = told(run("--json"))
+    assert (found["batches"]["planned"], found["batches"]["written"]) == (0, None)
+    assert phases(found) == [("not begun", 0.0)] * 3
+
+    job.write()
+    first = job.offset["time"]
+    job.plan()
+    found = told(run("--json"))
+    assert (found["batches"]["planned"], found["batches"]["written"]) == (1, 0)
+    [(phase, percent), *others] = phases(found)
+    assert phase == "copying"
+    assert 35 < percent < 60
+    assert others == [("not begun", 0.0)] * 2
+    assert found["metrics"]["time"] == first
+    assert abs(found["metrics"]["snapshotPercent"] - percent / 3) < 0.2
+
+    while job.offset["swept"] is not None:
+        job.write()
+        job.plan()
+    job.write()
+    found = told(run("--json"))
+    assert phases(found) == [("streaming", 100.0)] * 3
+    assert found["metrics"]["snapshotPercent"] == 100
+    assert found["metrics"]["oplogWindow"]["percentLeft"] == 100
+    job.stop()
+
+
+def test_lag_and_changes_are_those_of_the_last_batches(
+    given: dict[str, str],
+    database: Database[Document],
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing, "_PATIENCE_SECONDS", 30.0)
+    database.a.insert_one({"_id": 0})
+    job = Job({**given, "heartbeat.interval": "0"}, tmp_path / "_checkpoint")
+    for number in range(4):
+        database.a.insert_many({} for _ in range(100))
+        job.plan()
+        job.write()
+        moment = 1_700_000_000 + 4 * number
+        os.utime(tmp_path / "_checkpoint" / "commits" / str(number), (moment, moment))
+    job.stop()
+    found = told(run("--json"))
+    # The first of the four is more than ten seconds older than the last.
+    assert found["metrics"]["eventsPerSecond"] == 200 / 8
+    assert found["batches"]["writtenAt"] == "2023-11-14T22:13:32Z"
+    assert found["metrics"]["lagSeconds"] is not None
+
+    shown = run()
+    assert shown.exit_code == 0, shown.output
+    lines = dict(line.split(":", 1) for line in shown.stdout.splitlines() if ":" in line)
+    assert lines["batches"].strip().startswith("3 was written ")
+    assert job.offset["time"] in lines["T"]
+    assert lines["changes"].strip() == "25.0 events/s in the last batches"
+    assert lines["oplog"].strip().endswith("(100 %) left")
+    assert lines["copied"].strip() == "100.0 %"
+
+
+def test_what_the_user_may_not_know_is_unknown(guarded: Guarded, tmp_path: Path) -> None:
+    guarded.client["looked"]["a"].insert_one({"_id": 0})
+    collections = "looked.a"
+    needs = required(Selection.parse(collections))
+    uri = guarded.user(needs, guarded.by_uuid)
+    job = Job({"uri": uri, "collections": collections}, tmp_path / "_checkpoint")
+    for _ in range(2):
+        job.plan()
+        job.write()
+    job.stop()
+    given = (f"uri={uri}", f"collections={collections}", f"sink.path={tmp_path}")
+    arguments = [item for each in given for item in ("-o", each)]
+    shown = CliRunner().invoke(status.main, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert SECRET not in shown.output
+    lines = dict(line.split(":", 1) for line in shown.stdout.splitlines() if ":" in line)
+    assert lines["oplog"].strip() == lines["changes"].strip() == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "said"),
+    [
+        ({"uri": "nonsense"}, 2, "uri"),
+        ({"sink_checkpoint": "s3://bucket/_checkpoint"}, 2, "local file system"),
+        ({"sink_checkpoint": "hdfs:/lake/_checkpoint"}, 2, "local file system"),
+        ({"uri": "mongodb://u:c4nary@127.0.0.1:1", "server_timeout_ms": "300"}, 3, "port"),
+    ],
+)
+def test_a_status_that_cannot_be_had_is_told_by_exit_code_and_sentence(
+    run: Run, overrides: dict[str, str], code: int, said: str
+) -> None:
+    result = run(**overrides)
+    assert result.exit_code == code, result.output
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert "Remedy: " in line
+    assert "c4nary" not in result.output
+
+
+def test_a_checkpoint_of_something_else_is_refused(
+    given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
+) -> None:
+    database.a.insert_one({"_id": 0})
+    job = Job(given, tmp_path / "_checkpoint")
+    job.plan()
+    job.write()
+    job.stop()
+    assert run(sink_checkpoint=f"file://{tmp_path}/_checkpoint").exit_code == 0
+    offset = tmp_path / "_checkpoint" / "offsets" / "0"
+    text = offset.read_text()
+    for other in (
+        text.replace('"source": "rs', '"source": "not-rs'),
+        text.replace('"version": 1', '"version": 99'),
+        text.replace("v1\n", "v9\n"),
+        f"{text}\n{{}}",
+    ):
+        offset.write_text(other)
+        result = run()
+        assert result.exit_code == 1, result.output
+        assert "Remedy: " in result.stderr
+
+
+def test_it_works_where_there_is_no_java(
+    given: dict[str, str], database: Database[Document], tmp_path: Path
+) -> None:
+    """Guards: no Spark is started."""
+    database.a.insert_one({"_id": 0})
+    settings = (f"{name}={value}" for name, value in {**given, "sink.path": tmp_path}.items())
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.status", *(i for each in settings for i in ("-o", each))],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not begun" in done.stdout
