@@ -81,10 +81,11 @@ class Replication:
         """Stops behind the batch being written, if there is one; raises the error that had ended
         the query before."""
         with self._writing:
-            self._is_stopped = True
-            if self.query.isActive:
-                self.query.stop()
-                return
+            self._is_stopped, is_active = True, self.query.isActive
+        # Not under the lock: Spark waits for the query's thread, and that may be about to write.
+        if is_active:
+            self.query.stop()
+            return
         error = self.query.exception()
         if error is not None:
             raise error

@@ -42,6 +42,8 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 _APP_NAME = "mongodb-cdc"
 # How long a member may take to learn that a majority has what it has shown; then another is asked.
 CONFIRM_MS = 10_000
+# A member that lags is waited for as long as it moves; behind this one that does not is left.
+STALL_SECONDS = 600.0
 # A member that has just answered, and cannot be reached for so long, is left for another.
 _GONE_MS = 3000
 _KILL_SECONDS = 1.0

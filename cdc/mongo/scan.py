@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,7 +19,14 @@ from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
 from cdc.mongo import excerpts
-from cdc.mongo.client import CONFIRM_MS, FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED, Member
+from cdc.mongo.client import (
+    CONFIRM_MS,
+    FIELD_UNKNOWN,
+    INCARNATION_GONE,
+    SNAPSHOT_REFUSED,
+    STALL_SECONDS,
+    Member,
+)
 
 _BATCH = 10_000
 
@@ -99,9 +107,11 @@ def scan(
     The range is given as index bounds: comparison operators are bracketed by BSON type and would
     miss documents whose `_id` is of another type.
 
-    Raises Void once a majority confirms that the incarnation is gone, and the driver's errors.
+    Raises Void once a majority confirms that the incarnation is gone, TransientError for a member
+    that does not come to the split's time, and the driver's errors.
     """
     split = rest.split
+    _await(member, split)
     bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
     if not split.range.is_last:
         bounds["max"] = RawBSONDocument(split.range.upper)
@@ -114,6 +124,28 @@ def scan(
     except Void:
         _confirm(member, rest)
         raise
+
+
+def _await(member: Member, split: SnapshotSplit) -> None:
+    """Waits for a member that lags, as a read at that time would; but that would also wait for ever
+    for one that is cut off from the others."""
+    concern = {"level": "majority", "afterClusterTime": split.at}
+    probe = {"find": split.namespace.coll, **_ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS}
+    reached, moved = None, time.monotonic()
+    while True:
+        try:
+            member.command(split.namespace.db, probe)
+            return
+        except pymongo.errors.ExecutionTimeout as late:
+            now, written = time.monotonic(), member.hello()["lastWrite"]["opTime"]["ts"]
+            if written != reached:
+                reached, moved = written, now
+            elif now - moved > STALL_SECONDS:
+                raise TransientError(
+                    f"Copying {split.namespace} at {split.at}: the server has not passed {reached}"
+                    f" for {STALL_SECONDS:.0f} s.",
+                    "Check that a majority of the replica set is up.",
+                ) from late
 
 
 def _find(

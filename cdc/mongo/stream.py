@@ -32,7 +32,7 @@ from cdc.model import token
 from cdc.model.excerpt import Excerpt
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
-from cdc.mongo.client import FIELD_UNKNOWN, RAW, Member
+from cdc.mongo.client import FIELD_UNKNOWN, RAW, STALL_SECONDS, Member
 from cdc.mongo.images import Event, Images, fewer, told
 from cdc.mongo.oversize import Raw
 from cdc.mongo.retry import Progress, retrying
@@ -49,7 +49,6 @@ _NOT_OF_VIEWS = {
         ]
     }
 }
-_STALL_SECONDS = 600.0
 _WAIT_MS = (1, 500)
 _BATCH = 1000
 
@@ -258,10 +257,10 @@ class Cursor:
         else:
             self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
         self.reached = max(self.reached, reached)
-        if now - self._moved > _STALL_SECONDS:
+        if now - self._moved > STALL_SECONDS:
             raise TransientError(
                 f"Reading changes up to {self._split.upto}: the server has not passed"
-                f" {reached} for {_STALL_SECONDS:.0f} s.",
+                f" {reached} for {STALL_SECONDS:.0f} s.",
                 "Check that a majority of the replica set is up.",
             )
 

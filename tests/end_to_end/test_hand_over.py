@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +75,24 @@ def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) ->
     assert metrics.snapshot_percent == 100
     told = json.loads(json.dumps(status.to_json()))
     assert told["metrics"]["lagSeconds"] == metrics.lag_seconds
+
+
+def test_a_stop_ends_a_query_that_is_about_to_write_a_batch(
+    database: Database[dict[str, Any]], spark: SparkSession, pipeline: Callable[..., Config]
+) -> None:
+    """Guards: neither waits for the other for ever."""
+    database.orders.insert_one({"_id": 1})
+    reports: list[BatchReport] = []
+    config = pipeline(f"{database.name}.orders", "heartbeat.interval=0")
+    replication = Replication(spark, config, on_batch=reports.append)
+    wait_until(lambda: len(reports) >= 1, replication, reports)
+    with replication._writing:
+        stopping = threading.Thread(target=replication.stop)
+        stopping.start()
+        time.sleep(3)  # a batch comes to its writing, behind the stop
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert not replication.query.isActive
 
 
 @pytest.mark.timeout(600)

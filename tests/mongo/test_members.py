@@ -20,7 +20,7 @@ from cdc import options as declared
 from cdc import source, task
 from cdc.errors import SourceUnreachable, UnsuitableSource
 from cdc.model.change import Change
-from cdc.mongo import stream
+from cdc.mongo import scan, stream
 from jobs.mongod import Member, ReplicaSet
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
@@ -253,6 +253,23 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
         for member in frozen:
             member.thaw()
     assert ids == list(range(60))
+
+
+def test_a_member_that_stands_still_before_a_copy_is_replaced_by_another(
+    four: Four, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: one that answers, but is cut off from the others, would be waited for without end."""
+    monkeypatch.setattr(scan, "CONFIRM_MS", 200)
+    monkeypatch.setattr(scan, "STALL_SECONDS", 0.5)
+    database = four.fresh()
+    coll = filled(database, "a", range(80))
+    uri = f"{four.uri}&readPreference=secondary&localThresholdMS=1000"
+    pipeline = Capture(uri, f"{database.name}.a", splits_per_batch=8)
+    with four.stopped(four.tagged), four.readers(database.name) as readers:
+        coll.update_many({}, {"$inc": {"n": 1}})
+        pipeline.batch()
+    assert readers == {"tagged", "other"}
+    assert pipeline.replayed(coll) == contents(coll)
 
 
 def test_a_preference_that_no_member_satisfies_is_an_error_that_names_the_remedy(
