@@ -9,13 +9,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnmappableValue
-from cdc.model import timestamp, token
+from cdc.model import extended_json, timestamp, token
 from cdc.model.document import Column, relaxed_json
 from cdc.model.element import Element, elements
 from cdc.model.excerpt import PASSES, Excerpt, passes
@@ -25,9 +23,6 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, key_of
 
 Encode = Callable[[bytes], Column]
-_EXACT: CodecOptions[RawBSONDocument] = CodecOptions(
-    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
-)
 WATERMARK, RESYNC, GAP = "watermark", "resync", "gap"
 ROW_EVENTS = ("insert", "update", "replace", "delete")
 # What has a column of its own, whatever happened.
@@ -100,8 +95,11 @@ def event_row(
     is_row = operation in ROW_EVENTS
     document_key = bytes(event["documentKey"].raw) if is_row else None
     before = event.get("fullDocumentBeforeChange") if is_row else None
-    update = event.get("updateDescription") if is_row else None
     crossed = _crossed(event, after, exact_from) if is_row else None
+    # Of a change that may have led elsewhere, it would tell what the filter keeps back.
+    is_inside = not crossed and (excerpt.condition is None or passes(event).after is True)
+    update = event.get("updateDescription") if is_row and is_inside else None
+    image = after if after is not None or before is None else bytes(before.raw)
     return Change(
         op=crossed or operation,
         position=str(event["_id"]["_data"]),
@@ -114,7 +112,7 @@ def event_row(
         document_key=None if document_key is None else document_key_json(document_key),
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
-        update_description=None if crossed or update is None else _updated(update, excerpt),
+        update_description=None if update is None else _updated(update, excerpt, image),
         txn=_transaction(event, shard),
         description=_row_description(exact_from, crossed and operation)
         if is_row
@@ -213,11 +211,12 @@ def _row_description(exact_from: Timestamp | None, crossed: str | None = None) -
     return json.dumps(told) if told else None
 
 
-def _updated(description: RawBSONDocument, excerpt: Excerpt) -> str:
+def _updated(description: RawBSONDocument, excerpt: Excerpt, image: bytes | None) -> str:
     data = bytes(description.raw)
     try:
-        if excerpt.fields:
-            data = bson.encode(excerpt.of_update(RawBSONDocument(data, _EXACT)))
-        return relaxed_json(data)
+        if not excerpt.fields:
+            return relaxed_json(data)
+        told = extended_json.document(data, 0, len(data), relaxed=True)
+        return json.dumps(excerpt.of_update(told, image), ensure_ascii=False)
     except UnmappableValue as error:
         return json.dumps({"$unmappable": str(error)})

@@ -13,10 +13,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cdc.errors import BadOption
-from cdc.model import filter
+from cdc.model import element, filter
+from cdc.model.element import Element, elements
+from cdc.model.extended_json import Json
 from cdc.model.filter import Expression
 
 Path = tuple[str, ...]
+_Value = tuple[bytes, Element]  # where it lies in which bytes
 # In a row event: see Passes.
 PASSES = "passes"
 _NOTHING = object()
@@ -50,9 +53,14 @@ class Excerpt:
 
     @classmethod
     def of(cls, match: str | None, fields: str | None) -> Excerpt:
-        """From the two options. Raises BadOption."""
-        given = {"filter": match, "fields": fields}
-        told = {name: value for name, value in given.items() if value is not None}
+        """From the two options, however they are spelled. Raises BadOption."""
+        told = {}
+        if match is not None:
+            filter.parse(match)
+            told["filter"] = json.dumps(json.loads(match))
+        if fields is not None:
+            items = (item.strip() for item in fields.split(","))
+            told["fields"] = ", ".join(sorted(item for item in items if item))
         return cls.parse(json.dumps(told) if told else "")
 
     @classmethod
@@ -60,28 +68,41 @@ class Excerpt:
         """From the `text` of one. Raises BadOption."""
         return _parsed(text)
 
-    def of_update(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """An event's `updateDescription`, which tells paths with places in arrays, without what it
-        says of other fields."""
-        if not self.fields:
-            return dict(description)
-        told: dict[str, Any] = {}
+    def of_update(self, description: dict[str, Json], image: bytes | None) -> dict[str, Json]:
+        """An event's `updateDescription` without what it says of other fields. It tells paths with
+        places in arrays; of `image`, a state of the document, is known what is such a place."""
+        told: dict[str, Json] = {}
         for name, value in description.items():
-            if isinstance(value, Mapping):  # updatedFields, disambiguatedPaths
-                parts = ((path, self._part(each, _names(path))) for path, each in value.items())
-                told[name] = {path: part for path, part in parts if part is not _NOTHING}
+            if name == "disambiguatedPaths" and isinstance(value, dict):
+                told[name] = {p: v for p, v in value.items() if self._tells_of(self._at(p, image))}
+            elif isinstance(value, dict):  # updatedFields
+                parts = {p: self._part(v, self._at(p, image)) for p, v in value.items()}
+                told[name] = {path: part for path, part in parts.items() if part is not _NOTHING}
             elif isinstance(value, list):  # removedFields, truncatedArrays
-                told[name] = [each for each in value if self._tells_of(_names(_path(each)))]
+                told[name] = [v for v in value if self._tells_of(self._at(_path(v), image))]
             else:
                 told[name] = value
         return told
+
+    def _at(self, path: str, image: bytes | None) -> Path:
+        """Without places in arrays. What may be one, and is not known to be, is taken for what
+        leaves it out."""
+        first, *rest = path.split(".")
+        names, value = [first], _field(_whole(image), first)
+        for name in rest:
+            is_place = name.isdigit() and (
+                (value is None and self.excludes) or _is(element.ARRAY, value)
+            )
+            value = _field(value, name)
+            names += [] if is_place else [name]
+        return tuple(names)
 
     def _part(self, value: Any, at: Path) -> Any:
         """What is told of a value, as a projection would: none of what is no document where only
         fields of documents are asked for."""
         if not self._is_divided(at):
             return value if self._tells_of(at) else _NOTHING
-        if isinstance(value, Mapping):
+        if isinstance(value, dict) and not _is_wrapped(value):
             parts = ((name, self._part(each, (*at, name))) for name, each in value.items())
             return {name: part for name, part in parts if part is not _NOTHING}
         if isinstance(value, list):
@@ -97,6 +118,11 @@ class Excerpt:
         """Whether fields below a path decide, and not the path."""
         is_listed = any(_is_within(at, each) for each in self.fields)
         return not is_listed and any(_is_within(each, at) for each in self.fields)
+
+
+def by(text: str) -> str:
+    """For the message of an error, which may come of an expression that fails for a document."""
+    return " with option 'filter'" if Excerpt.parse(text).condition is not None else ""
 
 
 @lru_cache(maxsize=16)
@@ -138,14 +164,32 @@ def _checked(text: str) -> Path:
     return path
 
 
-def _names(path: str) -> Path:
-    """Without places in arrays."""
-    first, *rest = path.split(".")
-    return (first, *(name for name in rest if not name.isdigit()))
+def _is_wrapped(value: dict[str, Json]) -> bool:
+    """Whether it is Extended JSON for something that is no document."""
+    return next(iter(value), "").startswith("$")
 
 
-def _path(removed: Any) -> str:
-    return str(removed["field"] if isinstance(removed, Mapping) else removed)
+def _path(removed: Json) -> str:
+    return str(removed["field"] if isinstance(removed, dict) else removed)
+
+
+def _whole(image: bytes | None) -> _Value | None:
+    return None if image is None else (image, Element(element.DOCUMENT, b"", 0, len(image)))
+
+
+def _is(kind: int, value: _Value | None) -> bool:
+    return value is not None and value[1].kind == kind
+
+
+def _field(value: _Value | None, name: str) -> _Value | None:
+    """The field of a document, or the place in an array."""
+    if value is None or value[1].kind not in (element.DOCUMENT, element.ARRAY):
+        return None
+    data, outer = value
+    found = enumerate(elements(data, outer.start, outer.stop))
+    if outer.kind == element.ARRAY:
+        return next(((data, each) for place, each in found if str(place) == name), None)
+    return next(((data, each) for _, each in found if each.name == name.encode()), None)
 
 
 def _is_within(path: Path, outer: Path) -> bool:

@@ -41,7 +41,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], tuple[str, ...]], ...] = (
     ((bytes, Binary), ("binData",)),
 )
 _NOTHING = ["null", "missing", "undefined"]
-# A value that is looked at: one of `_candidates`.
+# A value that a match looks at.
 _EACH = "$$each.v"
 _COMPARISONS = ("$gt", "$gte", "$lt", "$lte")
 # What is another document, or another value, each time or in each place that it is evaluated.
@@ -150,30 +150,24 @@ def _is_of_operators(condition: Any, path: str) -> bool:
 
 
 def _any(names: list[str], condition: Expression) -> Expression:
-    """Whether a condition on `_EACH` holds for any of the values that a match would look at."""
-    found = {"$map": {"input": _candidates(names), "as": "each", "in": condition}}
-    return {"$anyElementTrue": [found]}
+    """Whether a condition on `_EACH` holds for any of the values that a match would look at. In one
+    pass over each array: one that is put together element by element takes the square of that."""
+    return _within(f"${names[0]}", names[1:], condition)
 
 
-def _candidates(names: list[str]) -> Any:
-    """The values at a path as `{v: value}`, without `v` where there is none."""
-    found: Any = [{"v": f"${names[0]}"}]
-    for name in names[1:]:
-        is_object = {"$eq": [{"$type": "$$element"}, "object"]}
-        objects = {"$filter": {"input": "$$this.v", "as": "element", "cond": is_object}}
-        inside = _flat(found, _each_of(objects), ["$$this"])
-        found = {"$map": {"input": inside, "as": "one", "in": {"v": f"$$one.v.{name}"}}}
-    return _flat(found, {"$concatArrays": [_each_of("$$this.v"), ["$$this"]]}, ["$$this"])
-
-
-def _each_of(array: Any) -> Expression:
-    return {"$map": {"input": array, "as": "element", "in": {"v": "$$element"}}}
-
-
-def _flat(values: Any, of_array: Expression, of_others: Any) -> Expression:
-    each = {"$cond": [{"$isArray": ["$$this.v"]}, of_array, of_others]}
-    joined = {"$concatArrays": ["$$value", each]}
-    return {"$reduce": {"input": values, "initialValue": [], "in": joined}}
+def _within(value: str, names: list[str], condition: Expression) -> Expression:
+    is_array = {"$isArray": [value]}
+    if not names:
+        elements = {"$map": {"input": value, "as": "element", "in": {"v": "$$element"}}}
+        itself = [{"v": value}]  # without `v` where there is none
+        looked_at = {"$cond": [is_array, {"$concatArrays": [elements, itself]}, itself]}
+        return {"$anyElementTrue": [{"$map": {"input": looked_at, "as": "each", "in": condition}}]}
+    is_object = {"$eq": [{"$type": "$$element"}, "object"]}
+    objects = {"$filter": {"input": value, "as": "element", "cond": is_object}}
+    inside = {"$cond": [is_array, objects, [value]]}
+    name = f"in{len(names)}"
+    inner = _within(f"$${name}.{names[0]}", names[1:], condition)
+    return {"$anyElementTrue": [{"$map": {"input": inside, "as": name, "in": inner}}]}
 
 
 # --- operators on it -----------------------------------------------------------------------------

@@ -58,12 +58,15 @@ IMAGES = {
 BEFORE_IMAGES = Images(_WHEN_AVAILABLE, "default", look_up=False)
 
 
-def fewer(images: Images, code: int | None) -> Images | None:
+def fewer(images: Images, error: pymongo.errors.OperationFailure) -> Images | None:
     """What to ask for after this refusal, if the images are the reason and are to be had in another
     way or not at all."""
+    code = error.code
     if images.expects_before and code == _NO_BEFORE_IMAGES:
         return replace(images, before="off")
-    if images.after == _WHEN_AVAILABLE and code in _NO_AFTER_IMAGES:
+    # One of the codes is that of any bad value: of the filter's for some document, too.
+    is_unknown = code in _NO_AFTER_IMAGES and "fullDocument" in str(error)
+    if images.after == _WHEN_AVAILABLE and is_unknown:
         return replace(images, after="default")
     if images.after == "updateLookup" and code == oversize.TOO_LARGE:
         return replace(images, after="default", look_up=True)
@@ -126,9 +129,16 @@ def _looked_up_on(
     rolled back: so nothing is believed only behind all that the member has shown."""
     find = partial(_find, member, raw["ns"])
     found = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
-    if found[0] is None:
+    if found[0] is None and not _is_there(find, raw):
         found = looked_up(find, raw, _majority(member.newest_known()), excerpt)
     return found
+
+
+def _is_there(find: Callable[[dict[str, Any]], RawBSONDocument], raw: Raw) -> bool:
+    """Whether the collection shows any document: then it has not been dropped."""
+    any_document = {"projection": {"_id": 1}, "limit": 1, "singleBatch": True}
+    reply = find({**any_document, "readConcern": _majority(raw["clusterTime"])})
+    return bool(reply["cursor"]["firstBatch"])
 
 
 def _majority(after: Timestamp) -> dict[str, Any]:
@@ -164,6 +174,8 @@ def looked_up(
     reply = find(
         {
             **excerpts.of_find(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
+            # As the change stream filters, whatever the collection's own collation is.
+            **({"collation": {"locale": "simple"}} if excerpt.condition else {}),
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,

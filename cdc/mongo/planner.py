@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from bson.timestamp import Timestamp
 
-from cdc.errors import ContentReplaced, HistoryLost, TransientError
+from cdc.errors import BadOption, ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
 from cdc.model.offset import (
     Offset,
@@ -178,6 +178,12 @@ class Planner:
     def _reselecting(self, start: Offset, edge: Timestamp, listed: Listing) -> _Intent:
         """The last batch of what `start` captures, unless a collection was born behind the listing
         of which only the new selection or excerpt tells."""
+        if start.excerpt != self.excerpt and not self.copies:
+            raise BadOption(
+                "Option 'filter' or 'fields' is not that of the checkpoint, and the mode copies"
+                " nothing by it.",
+                "Set mode to initial to copy all again, or set the option back.",
+            )
         names = added = [collection.namespace for collection in listed.collections]
         before = None
         if start.excerpt == self.excerpt:

@@ -20,7 +20,7 @@ from cdc.model import timestamp, token
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import excerpts, privileges
-from cdc.mongo.client import Client, translated
+from cdc.mongo.client import Client, is_transient, translated
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Collection, Listing
 from cdc.mongo.oplog import lost
@@ -100,7 +100,9 @@ def _untellable(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[Cd
         db, coll = collection.namespace
         try:
             list(source.clients[shards_of(source, collection)[0]][db][coll].find(**nothing))
-        except pymongo.errors.OperationFailure as error:
+        except pymongo.errors.PyMongoError as error:
+            if is_transient(error) or not isinstance(error, pymongo.errors.OperationFailure):
+                raise translated(error, f"Asking {collection.namespace} by 'filter'") from error
             yield BadOption(
                 f"The server refuses option 'filter' or 'fields' (code {error.code}).",
                 "Try it in a find of your own.",

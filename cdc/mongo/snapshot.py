@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
+from cdc.model.excerpt import by
 from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
 from cdc.mongo.client import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
@@ -45,7 +46,7 @@ def retried(
     open_member: Callable[[], Member], rest: Rest, retry_seconds: float, attempted: Attempt
 ) -> Iterator[Documents]:
     progress = Progress()
-    what = f"Copying {rest.split.namespace} at {rest.split.at}"
+    what = f"Copying {rest.split.namespace} at {rest.split.at}{by(rest.split.excerpt)}"
     for attempt in retrying(progress, retry_seconds, what):
         with attempt:
             member = open_member()

@@ -29,7 +29,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import token
-from cdc.model.excerpt import Excerpt
+from cdc.model.excerpt import Excerpt, by
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.client import FIELD_UNKNOWN, RAW, STALL_SECONDS, Member
@@ -61,7 +61,7 @@ def read(
     Members that fail are replaced, until nothing new has come for `retry_seconds`: then
     TransientError is raised; other failures (HistoryLost, NotPermitted, …) at once.
     """
-    attempted = f"Reading changes after {split.after} up to {split.upto}"
+    attempted = f"Reading changes after {split.after} up to {split.upto}{by(split.excerpt)}"
     progress = Progress()
     passed = _Passed(split.behind)
     for attempt in retrying(progress, retry_seconds, attempted):
@@ -98,7 +98,7 @@ def _fitting(
                 yield from _attempt(member, way, images, used, passed)
                 return
             except pymongo.errors.OperationFailure as error:
-                asked = fewer(used, error.code)
+                asked = fewer(used, error)
                 if asked is None:
                     if not oversize.refuses(error):
                         raise

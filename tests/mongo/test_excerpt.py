@@ -12,11 +12,12 @@ from unittest.mock import patch
 
 import pytest
 from bson import MaxKey
+from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from cdc import task
-from cdc.errors import BadOption, UnsuitableSource
+from cdc.errors import BadOption, CdcError, UnsuitableSource
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
 from cdc.mongo.client import Member
@@ -219,6 +220,61 @@ def test_a_description_of_an_update_tells_of_no_other_fields(
         same(pipeline, coll, projection=projection)
 
 
+def test_a_field_that_is_named_like_a_place_in_an_array_is_none(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: a description tells nothing that the images do not."""
+    coll = filled(database, "c", [])
+    coll.insert_one({"_id": 1, "m": {"2024": {"x": "secret"}, "x": 1}})
+    only, but = (
+        capture("c", mode="latest", fields="m.x"),
+        capture("c", mode="latest", fields="-m.x"),
+    )
+    coll.update_one({"_id": 1}, {"$set": {"m.2024.x": "other", "m.x": 2}})
+    (told,), (rest,) = _updates(only), _updates(but)
+    assert told["updatedFields"] == {"m.x": 2}
+    known = abilities(database.client).after_images
+    assert rest["updatedFields"] == {"m.2024.x": "other"} or not known
+
+
+def test_a_description_that_is_no_text_stops_no_run(
+    capture: Begin, database: Database[Document]
+) -> None:
+    coll = filled(database, "c", [1])
+    pipeline = capture("c", mode="latest", fields="-ssn")
+    text = b"\x02u\x00\x03\x00\x00\x00\xff\xfe\x00"
+    coll.update_one({"_id": 1}, {"$set": _document(text)})
+    (told,) = _updates(pipeline)
+    assert "$unmappable" in told
+
+
+def _document(fields: bytes) -> RawBSONDocument:
+    return RawBSONDocument((len(fields) + 5).to_bytes(4, "little") + fields + b"\x00")
+
+
+def test_what_a_document_was_outside_the_filter_is_told_by_no_description(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: without images, a change is looked up, and is then another one perhaps."""
+    coll = filled(database, "c", [], images=False)
+    coll.insert_one({"_id": 1, "region": "US"})
+    pipeline = capture("c", mode="latest", filter=json.dumps(EU))
+    coll.update_one({"_id": 1}, {"$set": {"secret": 1}})
+    coll.update_one({"_id": 1}, {"$set": {"region": "EU"}, "$unset": {"secret": 1}})
+    (batch,) = pipeline.run()
+    assert len(batch.rows) == 2
+    assert not any("secret" in str(row) for row in batch.rows)
+
+
+def test_a_filter_that_fails_for_a_document_is_named(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "c", [1])
+    fails = '{"$expr": {"$gt": [{"$divide": [10, "$n"]}, 0]}}'
+    with pytest.raises(CdcError, match="'filter'"):
+        capture("c", filter=fails).batch()
+
+
 def _updates(pipeline: Capture) -> list[Any]:
     (batch,) = pipeline.run()
     rows = sorted(batch.rows, key=lambda row: row.position)
@@ -276,6 +332,20 @@ def test_a_collection_born_behind_the_listing_postpones_another_filter(
     pipeline.run()
     for coll in (database["a"], database["b"]):
         assert pipeline.replayed(coll) == contents(coll)
+
+
+def test_another_filter_is_refused_by_a_mode_that_copies_nothing(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: what it brings in, or leaves out, no change tells."""
+    populated(database, "c", 6)
+    pipeline = capture("c", **ASKED)
+    pipeline.run()
+    with pytest.raises(BadOption, match="'filter'"):
+        pipeline.restarted(f"{database.name}.c", mode="latest").plan()
+    spelled = {"filter": '{ "region":"EU" }', "fields": "to.city,n"}
+    again = pipeline.restarted(f"{database.name}.c", mode="latest", **spelled)
+    assert again.plan().is_of(pipeline.offset.selection, pipeline.offset.excerpt)
 
 
 def test_a_copy_under_way_begins_again_by_another_filter(
