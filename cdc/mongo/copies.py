@@ -25,6 +25,8 @@ from cdc.mongo.preflight import shards_of
 WAITING, COPYING, STREAMING = "not begun", "copying", "streaming"
 # The share below a key is right to some 3 percent of the collection.
 _KEYS = 300
+# Keys of a megabyte each are possible, and a command holds no more than 16.
+_KEY_BYTES = 2**20
 # Of so few documents all keys are read from the index: where all are on a handful of pages, $sample
 # prefers those of some of them by far.
 _FEW = 25_000
@@ -126,17 +128,27 @@ class Sample:
 
 
 def drawn(source: Source, copying: Copying) -> Sample:
-    """A sample of what bears the name now. Raises CdcError or the driver's errors."""
+    """A sample of what bears the name now, an empty one where the shard that held it was removed.
+    Raises CdcError or the driver's errors."""
     clients, namespace = source.clients, copying.namespace
     shards = (copying.shard,) if copying.shard else source.shards
-    return Sample(namespace, [_part(clients[shard], namespace) for shard in shards])
+    parts = [_part(clients[shard], namespace) for shard in shards if shard in clients]
+    return Sample(namespace, parts)
 
 
 def _part(client: Client, namespace: Namespace) -> _Part:
     documents = estimated_documents(client, namespace)
     if documents > _FEW:
-        return _Part(client, documents, random_keys(client, namespace, MIN_KEY, _KEYS))
+        return _Part(client, documents, _few(random_keys(client, namespace, MIN_KEY, _KEYS)))
     keys = all_keys(client, namespace, MIN_KEY, 2 * _FEW)
     if len(keys) == 2 * _FEW:  # the count is wrong, as after an unclean shutdown
         return _Part(client, documents, [])
-    return _Part(client, documents, keys[:: max(1, math.ceil(len(keys) / _KEYS))])
+    return _Part(client, documents, _few(keys))
+
+
+def _few(keys: list[bytes]) -> list[bytes]:
+    """Every n-th of them, so many and so large as may be sent with each question."""
+    step = max(1, math.ceil(len(keys) / _KEYS))
+    while len(few := keys[step // 2 :: step]) > 1 and sum(map(len, few)) > _KEY_BYTES:
+        step *= 2
+    return few

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import bson.errors
 import pymongo.errors
 
 from cdc.errors import CdcError
@@ -26,7 +27,7 @@ def tried(ask: Callable[[], T], what: str) -> T | None:
     """
     try:
         return ask()
-    except (pymongo.errors.PyMongoError, CdcError) as error:
+    except (pymongo.errors.PyMongoError, bson.errors.BSONError, CdcError) as error:
         # The next batch will meet the same trouble if it lasts, and knows what it means.
         _log.debug("asking for %s: %s", what, type(error).__name__)
         return None

@@ -17,10 +17,12 @@ from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
-from cdc.model.offset import Offset
+from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import clock, metrics
 from cdc.mongo.clock import ServerClock
+from cdc.mongo.copies import drawn
+from cdc.mongo.kept import tried
 from cdc.mongo.metrics import Metrics, Rate
 from cdc.mongo.privileges import required
 from cdc.mongo.topology import discover
@@ -150,6 +152,28 @@ def test_a_copy_is_measured_without_reading_the_collection(
             query.next()
     assert operations
     assert sum(each.get("docsExamined", 0) for each in operations) < 4000 / 20
+
+
+def test_large_keys_end_no_query_and_the_share_is_told(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 300 keys of 70 KB are more than the 16 MiB of a command."""
+    database.a.insert_many({"_id": f"{number:03}{'x' * 70_000}"} for number in range(300))
+    query = begin("a", split_size_mb="1", snapshot_splits_per_batch="5")
+    percent = query.next().snapshot_percent
+    assert query.offset.copying is not None
+    assert percent is not None
+    assert abs(percent - 100 * _copied(database, query.offset) / 300) < 15
+
+
+def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    database.a.insert_one({"_id": "a" * 8_000_000})
+    copying = Copying(Namespace(database.name, "a"), b"", None)
+    sample = drawn(discover(mongod.uri, 30_000), copying)
+    assert tried(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
+    assert tried(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share") is None
 
 
 def test_changes_per_second_are_those_of_the_batches_that_have_passed(
