@@ -17,10 +17,12 @@ from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
+from cdc.errors import SourceUnreachable
 from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import clock, metrics
 from cdc.mongo.clock import ServerClock
+from cdc.mongo.cluster import Source
 from cdc.mongo.copies import drawn
 from cdc.mongo.kept import tried
 from cdc.mongo.metrics import Metrics, Rate
@@ -258,6 +260,31 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
     now = ServerClock(partial(discover, mongod.uri, 3000)).now()
     assert now is not None
     assert abs(now - right()) < 10
+
+
+def test_the_time_that_asking_takes_makes_nothing_look_older(mongod: ReplicaSet) -> None:
+    def open_slowly() -> Source:
+        time.sleep(1.0)
+        return discover(mongod.uri, 3000)
+
+    ours, began = ServerClock(open_slowly), time.time()
+    now = ours.now()
+    assert now is not None
+    assert abs(now - began) < 0.5
+
+
+def test_the_clock_is_asked_for_seldom(mongod: ReplicaSet, database: Database[Document]) -> None:
+    """Guards: a batch that waits for a server which does not answer, each time."""
+    opened = 0
+
+    def open_in_vain() -> Source:
+        nonlocal opened
+        opened += 1
+        raise SourceUnreachable("It is down.", "Start it.")
+
+    ours = ServerClock(open_in_vain)
+    assert [ours.now() for _ in range(5)] == [None] * 5
+    assert opened == 1
 
 
 def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
