@@ -100,13 +100,18 @@ class Rate:
 
     def passed(self, count: int) -> None:
         """So many since the call before."""
-        self._passed.append((time.monotonic(), count))
+        now = time.monotonic()
+        self._passed.append((now, count))
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while len(self._passed) > 2 and now - self._passed[1][0] > self.seconds:
+            self._passed.popleft()
 
     @property
     def per_second(self) -> float:
         now, passed = time.monotonic(), self._passed
-        while len(passed) > 2 and now - passed[1][0] > self.seconds:
-            passed.popleft()
+        self._forget(now)
         if len(passed) < 2:
             return 0.0
         return (sum(count for _, count in passed) - passed[0][1]) / max(1e-3, now - passed[0][0])

@@ -305,3 +305,13 @@ def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
             assert math.isclose(rate.per_second, told), moment
         now[0] = 200
         assert rate.per_second == 0
+
+
+def test_a_rate_that_nobody_asks_for_grows_no_larger_than_its_seconds() -> None:
+    """Guards: a query of months whose metrics nobody reads."""
+    rate, now = Rate(seconds=10.0), [0.0]
+    with patch.object(metrics.time, "monotonic", lambda: now[0]):
+        for moment in range(1000):
+            now[0] = float(moment)
+            rate.passed(1)
+    assert len(rate._passed) <= 12
