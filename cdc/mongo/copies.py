@@ -58,11 +58,12 @@ def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
 
 
 def extents(
-    documents: Mapping[Namespace, int], at: Offset | None, share: float | None
+    documents: Mapping[Namespace, int], at: Offset | None, excerpt: str, share: float | None
 ) -> list[Extent]:
-    """What an offset says of these collections; None if there is none yet. `share` of the one that
-    is being copied lies below its frontier."""
-    selection = None if at is None else Selection.parse(at.selection)
+    """What an offset says of these collections, of which that excerpt is to be captured; None if
+    there is none yet. `share` of the one that is being copied lies below its frontier."""
+    # Of another excerpt all is copied again.
+    selection = Selection.parse(at.selection) if at and at.excerpt == excerpt else None
 
     def extent(name: Namespace, count: int) -> Extent:
         if at is None or selection is None or not selection.matches(name):
@@ -75,10 +76,16 @@ def extents(
     return [extent(name, count) for name, count in documents.items()]
 
 
-def percent(found: Iterable[Extent], at: Offset | None) -> float | None:
-    """Of all documents, how many have been copied: 100 exactly where nothing is left to copy; None
-    if it is not known."""
-    if at is not None and at.is_streaming:
+def is_copied(at: Offset | None, selection: Selection, excerpt: str) -> bool:
+    """Whether nothing is left to copy of what is to be captured, and an offset says so: it does not
+    where that has been changed since, though the run may have begun without a copy."""
+    return at is not None and at.is_streaming and at.is_of(selection.text, excerpt)
+
+
+def percent(found: Iterable[Extent], complete: bool) -> float | None:
+    """Of all documents, how many have been copied: 100 exactly where nothing is left to copy
+    (`complete`); None if it is not known."""
+    if complete:
         return 100.0
     total = copied = 0.0
     for extent in found:

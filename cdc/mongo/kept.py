@@ -35,11 +35,12 @@ def tried(ask: Callable[[], T], what: str) -> T | None:
 
 @dataclass(slots=True)
 class Kept(Generic[T]):
-    """An answer that is used for `seconds`, or longer if it took long to get, unless something else
-    is asked `about`. A failure is kept like an answer."""
+    """An answer that is used for `seconds`, or for `rarity` times as long as it took to get, unless
+    something else is asked `about`. A failure is kept like an answer."""
 
     what: str
     seconds: float
+    rarity: float = _RARITY
     _value: T | None = None
     _about: object = None
     _next: float = 0.0
@@ -49,5 +50,5 @@ class Kept(Generic[T]):
         if began >= self._next or about != self._about:
             self._value, self._about = tried(ask, self.what), about
             now = time.monotonic()
-            self._next = now + max(self.seconds, _RARITY * (now - began))
+            self._next = now + max(self.seconds, self.rarity * (now - began))
         return self._value

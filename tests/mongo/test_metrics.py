@@ -201,6 +201,46 @@ def test_changes_per_second_are_those_of_the_batches_that_have_passed(
     assert 300 / (now - first) - 1 < told < 300 / (now - began) + 1
 
 
+def test_a_copy_that_waits_behind_the_backlog_is_not_complete(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 100 % for a collection, or for a field, that is captured from now on."""
+    filled(database, "a", range(10))
+    filled(database, "b", range(10))
+    query = begin("a")
+    while not query.offset.is_streaming:
+        query.next()
+    database.a.update_many({}, {"$inc": {"n": 1}})
+    for names, options in ((["a", "b"], {}), (["a"], {"fields": "n"})):
+        later, told = begin(*names, max_events_per_batch="3", **options), list[float | None]()
+        later.offset = query.offset
+        while not told or told[-1] != 100:
+            is_old = later.offset.is_of(query.offset.selection, query.offset.excerpt)
+            told.append(later.next().snapshot_percent)
+            assert None not in told
+        assert not is_old
+        assert later.offset.is_streaming
+        assert not later.offset.is_of(query.offset.selection, query.offset.excerpt)
+        assert told[0] != 100
+
+
+def test_the_live_edge_is_asked_for_seldom_and_is_never_behind_the_batch(
+    begin: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a cluster, where it takes questions to each shard."""
+    monkeypatch.setattr(metrics, "_EDGE_SECONDS", 600.0)
+    filled(database, "a", [1])
+    query = begin("a")
+    first = query.next().live_edge
+    assert first is not None
+    database.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    database.foreign.insert_one({})
+    while query.offset.time <= first:
+        told = query.next()
+    database.foreign.insert_one({})
+    assert query.report().live_edge == told.live_edge == told.time
+
+
 def test_what_is_left_of_the_oplog_is_told(
     mongo: Client, begin: Begin, database: Database[Document]
 ) -> None:
@@ -235,6 +275,8 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
     """Guards: a query that ends for a number about it; the next batch knows what to do."""
     for module in (metrics, clock):
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
+    for name in ("_EDGE_SECONDS", "_EDGE_RARITY"):
+        monkeypatch.setattr(metrics, name, 0.0)
     with ReplicaSet() as server:
         with server.client() as client:
             client.shop.orders.insert_one({"_id": 1})
