@@ -141,7 +141,8 @@ def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None)
     """Where a run with these options stands whose tables are at an offset; `passed` are its last
     batches. Raises CdcError."""
     options = declared.parse(given)
-    return stands(source_of(options), Selection.parse(options["collections"]), at, passed)
+    selection, excerpt = Selection.parse(options["collections"]), _excerpt(options).text
+    return stands(source_of(options), selection, excerpt, at, passed)
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -209,7 +210,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_planner: Planner | None = None
         self._excerpt = _excerpt(options).text
         text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
-        self._gauges = Gauges(Lookout(options["oplog.window.warn"]))
+        lookout = Lookout(options["oplog.window.warn"])
+        self._gauges = Gauges(lookout, self._selection, self._excerpt)
         self._watch = Watch(self._open, text, self._excerpt, heartbeat)
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow

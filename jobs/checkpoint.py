@@ -2,6 +2,8 @@
 are written, and up to where.
 
 Spark keeps a file `offsets/N` for each batch that is planned, and `commits/N` once it is written.
+The first says when the batch began. When it was written, nothing tells but the time of the second,
+which a copy of the folders may have lost.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ from cdc.model.offset import Offset
 _ELSEWHERE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:/")
 _FORMAT = "v1"
 _RECENT_SECONDS = 10.0
+# Spark writes `offsets/N` as soon as the batch has got its time.
+_AT_ONCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A batch that is in all its tables since a moment, in seconds since 1970."""
+    """A batch that is in all its tables, when it began, and since when it is written, in seconds
+    since 1970; None where the files have other times than those of their writing."""
 
     batch: int
     offset: Offset
-    moment: float
+    began: float
+    moment: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +50,12 @@ def read(path: str) -> Checkpoint:
     on the local file system, ForeignOffset if it is none of this source."""
     folder = _local(path)
     planned = max(_numbers(folder / "offsets"), default=None)
-    moments = {n: (folder / "commits" / str(n)).stat().st_mtime for n in _newest(folder)}
-    if not moments:
+    found = [_written(folder, n) for n in _newest(folder)]
+    if not found:
         return Checkpoint(planned)
-    last = max(moments)
-    older = [n for n in moments if n < last]
-    recent = [n for n in older if moments[last] - moments[n] <= _RECENT_SECONDS] or older[-1:]
-    return Checkpoint(
-        planned,
-        Written(last, _offset(folder, last), moments[last]),
-        Written(recent[0], _offset(folder, recent[0]), moments[recent[0]]) if recent else None,
-    )
+    *older, last = found
+    recent = [each for each in older if last.began - each.began <= _RECENT_SECONDS] or older[-1:]
+    return Checkpoint(planned, last, recent[0] if recent else None)
 
 
 def _local(path: str) -> Path:
@@ -77,12 +78,21 @@ def _newest(folder: Path) -> list[int]:
     return _numbers(folder / "commits")[-20:]
 
 
-def _offset(folder: Path, batch: int) -> Offset:
+def _written(folder: Path, batch: int) -> Written:
     path = folder / "offsets" / str(batch)
-    version, _, *offsets = path.read_text().split("\n")
-    if version != _FORMAT or len(offsets) != 1:
+    version, about, *offsets = path.read_text().split("\n")
+    began = json.loads(about).get("batchTimestampMs") if version == _FORMAT else None
+    if began is None or len(offsets) != 1:
         raise ForeignOffset(
             f"{path} is not of a query that reads this source, and nothing else.",
             "Name the checkpoint that belongs to this pipeline.",
         )
-    return Offset.from_json(json.loads(offsets[0]))
+    began /= 1000
+    return Written(batch, Offset.from_json(json.loads(offsets[0])), began, _moment(path, began))
+
+
+def _moment(path: Path, began: float) -> float | None:
+    """When the batch of that offset was written."""
+    if abs(path.stat().st_mtime - began) > _AT_ONCE_SECONDS:
+        return None
+    return (path.parent.parent / "commits" / path.name).stat().st_mtime

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from cdc.delta.facts import NO_EVENTS
 from cdc.delta.sink import BatchReport, Freshness
 from cdc.model.selection import Namespace
 from cdc.mongo.metrics import Metrics, Rate
@@ -69,9 +70,12 @@ class Meter:
 
 
 def changes_of(report: BatchReport) -> int:
-    """The rows of a batch that are not copied documents."""
+    """The rows of a batch that are events."""
     return sum(
-        count for counts in report.counts.values() for op, count in counts.items() if op != "read"
+        count
+        for counts in report.counts.values()
+        for op, count in counts.items()
+        if op not in NO_EVENTS
     )
 
 

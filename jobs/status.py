@@ -1,6 +1,6 @@
 """Status: where a pipeline stands, running or not, by its checkpoint and its source.
 
-Starts no Spark and reads no document.
+Starts no Spark, and reads no document but a sample of what is being copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def look(config: Config) -> tuple[Checkpoint, Standing]:
     kept = checkpoint.read(config.checkpoint)
     last, before, passed = kept.last, kept.before, None
     if last and before:
-        passed = Passed(before.offset, last.offset, last.moment - before.moment)
+        passed = Passed(before.offset, last.offset, last.began - before.began)
     return kept, standing(config.source, last.offset if last else None, passed)
 
 
@@ -67,12 +67,20 @@ def _batches(kept: Checkpoint) -> str:
         return "none yet"
     if kept.last is None:
         return f"{kept.planned} is planned, none is written"
-    text = f"{kept.last.batch} was written {time.time() - kept.last.moment:,.0f} s ago"
+    last = kept.last
+    if last.moment is None:
+        text = f"{last.batch} is written, and began {time.time() - last.began:,.0f} s ago"
+    else:
+        text = f"{last.batch} was written {time.time() - last.moment:,.0f} s ago"
     return text if kept.planned == kept.last.batch else f"{text}, {kept.planned} is planned"
 
 
 def _moment(at: Timestamp) -> str:
-    return f"{datetime.fromtimestamp(at.time, UTC):%Y-%m-%dT%H:%M:%SZ} ({timestamp.text(at)})"
+    return f"{_second(at.time)} ({timestamp.text(at)})"
+
+
+def _second(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _known(value: Any, form: str) -> str:
@@ -90,7 +98,8 @@ def described(path: str, kept: Checkpoint, found: Standing) -> dict[str, Any]:
         "batches": {
             "planned": kept.planned,
             "written": last and last.batch,
-            "writtenAt": last and f"{datetime.fromtimestamp(last.moment, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "beganAt": last and _second(last.began),
+            "writtenAt": last and last.moment and _second(last.moment),
         },
         "metrics": found.metrics.to_json(),
         "collections": [

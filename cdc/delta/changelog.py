@@ -9,8 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.commit import Commit
-from cdc.delta.facts import WATERMARK, Facts
+from cdc.delta.facts import Facts
 from cdc.delta.tables import Tables
+from cdc.model.change import WATERMARK
 from cdc.model.selection import Namespace
 
 # Small enough to write in parallel, large enough that a quiet collection does not get one file per

@@ -14,15 +14,15 @@ from pyspark.sql import functions as F
 from cdc.delta.commit import settings
 from cdc.errors import BadOption
 from cdc.model import timestamp
+from cdc.model.change import GAP, RESYNC, WATERMARK
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
-WATERMARK = "watermark"
 # After these, what was in a collection is no longer there, or is told anew.
-_EMPTYING = ("drop", "rename", "dropDatabase", "resync")
+_EMPTYING = ("drop", "rename", "dropDatabase", RESYNC)
 # What the source says by itself: all other rows are events, and happened at a time of their own.
-_NO_EVENTS = ("read", WATERMARK, "resync", "gap")
+NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _inexact(groups: list[Row]) -> dict[Namespace, int]:
 
 
 def _happened(groups: list[Row]) -> Happened | None:
-    events = [row for row in groups if row.op not in _NO_EVENTS]
+    events = [row for row in groups if row.op not in NO_EVENTS]
     if not events:
         return None
     oldest, newest = min(row.oldest for row in events), max(row.newest for row in events)

@@ -25,6 +25,8 @@ from cdc.mongo.preflight import shards_of
 WAITING, COPYING, STREAMING = "not begun", "copying", "streaming"
 # The share below a key is right to some 3 percent of the collection.
 _KEYS = 300
+# Keys of a megabyte each are possible, and a command holds no more than 16.
+_KEY_BYTES = 2**20
 # Of so few documents all keys are read from the index: where all are on a handful of pages, $sample
 # prefers those of some of them by far.
 _FEW = 25_000
@@ -56,11 +58,12 @@ def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
 
 
 def extents(
-    documents: Mapping[Namespace, int], at: Offset | None, share: float | None
+    documents: Mapping[Namespace, int], at: Offset | None, excerpt: str, share: float | None
 ) -> list[Extent]:
-    """What an offset says of these collections; None if there is none yet. `share` of the one that
-    is being copied lies below its frontier."""
-    selection = None if at is None else Selection.parse(at.selection)
+    """What an offset says of these collections, of which that excerpt is to be captured; None if
+    there is none yet. `share` of the one that is being copied lies below its frontier."""
+    # Of another excerpt all is copied again.
+    selection = Selection.parse(at.selection) if at and at.excerpt == excerpt else None
 
     def extent(name: Namespace, count: int) -> Extent:
         if at is None or selection is None or not selection.matches(name):
@@ -73,10 +76,16 @@ def extents(
     return [extent(name, count) for name, count in documents.items()]
 
 
-def percent(found: Iterable[Extent], at: Offset | None) -> float | None:
-    """Of all documents, how many have been copied: 100 exactly where nothing is left to copy; None
-    if it is not known."""
-    if at is not None and at.is_streaming:
+def is_copied(at: Offset | None, selection: Selection, excerpt: str) -> bool:
+    """Whether nothing is left to copy of what is to be captured, and an offset says so: it does not
+    where that has been changed since, though the run may have begun without a copy."""
+    return at is not None and at.is_streaming and at.is_of(selection.text, excerpt)
+
+
+def percent(found: Iterable[Extent], complete: bool) -> float | None:
+    """Of all documents, how many have been copied: 100 exactly where nothing is left to copy
+    (`complete`); None if it is not known."""
+    if complete:
         return 100.0
     total = copied = 0.0
     for extent in found:
@@ -126,17 +135,27 @@ class Sample:
 
 
 def drawn(source: Source, copying: Copying) -> Sample:
-    """A sample of what bears the name now. Raises CdcError or the driver's errors."""
+    """A sample of what bears the name now, an empty one where the shard that held it was removed.
+    Raises CdcError or the driver's errors."""
     clients, namespace = source.clients, copying.namespace
     shards = (copying.shard,) if copying.shard else source.shards
-    return Sample(namespace, [_part(clients[shard], namespace) for shard in shards])
+    parts = [_part(clients[shard], namespace) for shard in shards if shard in clients]
+    return Sample(namespace, parts)
 
 
 def _part(client: Client, namespace: Namespace) -> _Part:
     documents = estimated_documents(client, namespace)
     if documents > _FEW:
-        return _Part(client, documents, random_keys(client, namespace, MIN_KEY, _KEYS))
+        return _Part(client, documents, _few(random_keys(client, namespace, MIN_KEY, _KEYS)))
     keys = all_keys(client, namespace, MIN_KEY, 2 * _FEW)
     if len(keys) == 2 * _FEW:  # the count is wrong, as after an unclean shutdown
         return _Part(client, documents, [])
-    return _Part(client, documents, keys[:: max(1, math.ceil(len(keys) / _KEYS))])
+    return _Part(client, documents, _few(keys))
+
+
+def _few(keys: list[bytes]) -> list[bytes]:
+    """Every n-th of them, so many and so large as may be sent with each question."""
+    step = max(1, math.ceil(len(keys) / _KEYS))
+    while len(few := keys[step // 2 :: step]) > 1 and sum(map(len, few)) > _KEY_BYTES:
+        step *= 2
+    return few

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import bson.errors
 import pymongo.errors
 
 from cdc.errors import CdcError
@@ -26,7 +27,7 @@ def tried(ask: Callable[[], T], what: str) -> T | None:
     """
     try:
         return ask()
-    except (pymongo.errors.PyMongoError, CdcError) as error:
+    except (pymongo.errors.PyMongoError, bson.errors.BSONError, CdcError) as error:
         # The next batch will meet the same trouble if it lasts, and knows what it means.
         _log.debug("asking for %s: %s", what, type(error).__name__)
         return None
@@ -34,11 +35,12 @@ def tried(ask: Callable[[], T], what: str) -> T | None:
 
 @dataclass(slots=True)
 class Kept(Generic[T]):
-    """An answer that is used for `seconds`, or longer if it took long to get, unless something else
-    is asked `about`. A failure is kept like an answer."""
+    """An answer that is used for `seconds`, or for `rarity` times as long as it took to get, unless
+    something else is asked `about`. A failure is kept like an answer."""
 
     what: str
     seconds: float
+    rarity: float = _RARITY
     _value: T | None = None
     _about: object = None
     _next: float = 0.0
@@ -48,5 +50,5 @@ class Kept(Generic[T]):
         if began >= self._next or about != self._about:
             self._value, self._about = tried(ask, self.what), about
             now = time.monotonic()
-            self._next = now + max(self.seconds, _RARITY * (now - began))
+            self._next = now + max(self.seconds, self.rarity * (now - began))
         return self._value

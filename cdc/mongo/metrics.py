@@ -19,13 +19,16 @@ from cdc.model import timestamp
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo.cluster import Source
-from cdc.mongo.copies import Sample, counted, drawn, extents, percent
+from cdc.mongo.copies import Sample, counted, drawn, extents, is_copied, percent
 from cdc.mongo.kept import Kept, tried
 from cdc.mongo.oplog import Left, Lookout, Window, windows
 
 # A trigger asks in the query's own thread: a longer wait would delay the next batch, and stop().
 _PATIENCE_SECONDS = 1.5
 _ASKED_SECONDS = 10.0
+# A cluster's takes a question or two to each shard, and is wanted fresh: asking takes a fifth of
+# the time at most.
+_EDGE_SECONDS, _EDGE_RARITY = 1.0, 4.0
 # Keys that were appended since a sample was drawn all lie behind it.
 _SAMPLE_SECONDS = 300.0
 
@@ -100,13 +103,18 @@ class Rate:
 
     def passed(self, count: int) -> None:
         """So many since the call before."""
-        self._passed.append((time.monotonic(), count))
+        now = time.monotonic()
+        self._passed.append((now, count))
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while len(self._passed) > 2 and now - self._passed[1][0] > self.seconds:
+            self._passed.popleft()
 
     @property
     def per_second(self) -> float:
         now, passed = time.monotonic(), self._passed
-        while len(passed) > 2 and now - passed[1][0] > self.seconds:
-            passed.popleft()
+        self._forget(now)
         if len(passed) < 2:
             return 0.0
         return (sum(count for _, count in passed) - passed[0][1]) / max(1e-3, now - passed[0][0])
@@ -114,12 +122,18 @@ class Rate:
 
 @dataclass(slots=True)
 class Gauges:
-    """What is read off at each trigger of one query. What it remembers only saves asking twice."""
+    """What is read off at each trigger of one query, which is to capture `selection` and `excerpt`.
+    What it remembers only saves asking twice."""
 
     lookout: Lookout
+    selection: Selection
+    excerpt: str
     _rate: Rate = field(default_factory=Rate)
     _planned: int | None = 0
     _is_counted: bool = True
+    _edge: Kept[Timestamp] = field(
+        default_factory=lambda: Kept("the live edge", _EDGE_SECONDS, _EDGE_RARITY)
+    )
     _windows: Kept[list[Window]] = field(default_factory=lambda: Kept("oplogs", _ASKED_SECONDS))
     _documents: Kept[dict[Namespace, int]] = field(
         default_factory=lambda: Kept("collections", _ASKED_SECONDS)
@@ -135,11 +149,15 @@ class Gauges:
         with pymongo.timeout(_PATIENCE_SECONDS):
             return Metrics(
                 end.time,
-                tried(lambda: source.live_edge(end.time), "the live edge"),
+                self._live_edge(source, end.time),
                 self._rate.per_second if self._is_counted else None,
                 self._left(source, start),
                 self._copied(source, end),
             )
+
+    def _live_edge(self, source: Source, floor: Timestamp) -> Timestamp | None:
+        known = self._edge.get(lambda: source.live_edge(floor))
+        return None if known is None else max(known, floor)
 
     def _left(self, source: Source, start: Offset) -> Left | None:
         clients = source.clients
@@ -149,12 +167,14 @@ class Gauges:
         return left_of(found, start.time)
 
     def _copied(self, source: Source, end: Offset) -> float | None:
-        if end.is_streaming:
-            return percent([], end)
-        selection, copying, share = Selection.parse(end.selection), end.copying, None
-        documents = self._documents.get(lambda: counted(source, selection), end.selection)
+        if is_copied(end, self.selection, self.excerpt):
+            return percent([], True)
+        copying, share = end.copying, None
+        documents = self._documents.get(lambda: counted(source, self.selection))
         if copying is not None:
             sample = self._sample.get(lambda: drawn(source, copying), copying.uuid)
             if sample is not None:
                 share = tried(lambda: sample.share(copying.below), "a share")
-        return None if documents is None else percent(extents(documents, end, share), end)
+        if documents is None:
+            return None
+        return percent(extents(documents, end, self.excerpt, share), False)

@@ -155,11 +155,12 @@ def _entries(selection: Selection, after: Timestamp, edge: Timestamp) -> dict[st
 
 
 def events_between(clients: Mapping[str, Client], start: Offset, end: Offset) -> int:
-    """About how many changes the batches between two offsets held. Raises the driver's errors."""
+    """About how many changes the batches between two offsets held, but for those of shards that
+    were removed since. Raises the driver's errors."""
     condition = _entries(Selection.parse(end.selection), start.time, end.time)
     total = {"_id": None, "events": {"$sum": _EVENTS}}
     found = 0
-    for shard in end.shards:
+    for shard in (shard for shard in end.shards if shard in clients):
         oplog = clients[shard][OPLOG.db][OPLOG.coll]
         for group in oplog.aggregate([{"$match": condition}, {"$group": total}]):
             found += group["events"]

@@ -12,7 +12,7 @@ from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo.client import Client
 from cdc.mongo.cluster import Source
-from cdc.mongo.copies import Extent, counted, drawn, extents, percent
+from cdc.mongo.copies import Extent, counted, drawn, extents, is_copied, percent
 from cdc.mongo.kept import tried
 from cdc.mongo.metrics import Metrics, left_of
 from cdc.mongo.oplog import windows
@@ -37,9 +37,14 @@ class Standing(NamedTuple):
 
 
 def standing(
-    source: Source, selection: Selection, at: Offset | None, passed: Passed | None
+    source: Source,
+    selection: Selection,
+    excerpt: str,
+    at: Offset | None,
+    passed: Passed | None,
 ) -> Standing:
-    """Of a run whose tables are at an offset, None before its first batch.
+    """Of a run that is to capture `selection` and `excerpt`, and whose tables are at an offset,
+    None before its first batch.
 
     Raises SourceUnreachable, NotPermitted, UnsuitableSource; what a run can do without, and the
     user may not know, is None.
@@ -48,7 +53,7 @@ def standing(
         require_own(at, source)
     clients = source.clients
     edge = source.live_edge(NEVER if at is None else at.time)
-    found = extents(counted(source, selection), at, _share(source, at))
+    found = extents(counted(source, selection), at, excerpt, _share(source, at))
     rate = None if passed is None else tried(lambda: _rate(clients, passed), "what has passed")
     left = None
     if at is not None:
@@ -56,7 +61,8 @@ def standing(
         known = tried(lambda: windows(clients, shards), "oplogs") or []
         left = left_of(known, at.time)
     time = None if at is None else at.time
-    return Standing(Metrics(time, edge, rate, left, percent(found, at)), found)
+    copied = percent(found, is_copied(at, selection, excerpt))
+    return Standing(Metrics(time, edge, rate, left, copied), found)
 
 
 def require_own(offset: Offset, source: Source) -> None:

@@ -11,7 +11,7 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.metrics import Metrics
 from cdc.mongo.oplog import Left
-from jobs.metrics import Meter, Status
+from jobs.metrics import Meter, Status, changes_of
 from jobs.progress import Display
 
 ORDERS = Namespace("shop", "orders")
@@ -54,6 +54,10 @@ def _shown(display: Display, said: io.StringIO) -> str:
     said.truncate(0)
     display._bars.refresh()
     return said.getvalue()
+
+
+def test_what_the_source_says_by_itself_is_no_change() -> None:
+    assert changes_of(report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1)) == 6
 
 
 def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ class Job:
         options = {"split.size.mb": "1", "snapshot.splits.per.batch": "1", **given}
         self._reader = source.ChangeReader(declared.parse(options), StructType())
         self._checkpoint, self._number = checkpoint, -1
+        self.now: Callable[[], float] = time.time
         for name in ("offsets", "commits"):
             (checkpoint / name).mkdir(parents=True)
         self.offset = self._reader.initialOffset()
@@ -44,7 +48,8 @@ class Job:
         self.offset = self._reader.latestOffset(self.offset, limit)
         self._number += 1
         (self._checkpoint / "offsets" / f".{self._number}.crc").write_text("not an offset")
-        self._logged("offsets", "{}", json.dumps(self.offset))
+        began = {"batchWatermarkMs": 0, "batchTimestampMs": int(self.now() * 1000), "conf": {}}
+        self._logged("offsets", json.dumps(began), json.dumps(self.offset))
 
     def write(self) -> None:
         self._logged("commits", "{}")
@@ -52,6 +57,7 @@ class Job:
     def _logged(self, kind: str, *lines: str) -> None:
         path = self._checkpoint / kind / str(self._number)
         path.write_text("\n".join(["v1", *lines]))
+        os.utime(path, (self.now(), self.now()))
 
     def stop(self) -> None:
         self._reader.stop()
@@ -93,7 +99,12 @@ def test_each_phase_of_a_run_is_told_as_far_as_its_tables_are(
     for name in "abc":
         database[name].insert_many({"_id": n, "pad": "x" * 2000} for n in range(1200))
     found = told(run("--json"))
-    assert found["batches"] == {"planned": None, "written": None, "writtenAt": None}
+    assert found["batches"] == {
+        "planned": None,
+        "written": None,
+        "beganAt": None,
+        "writtenAt": None,
+    }
     assert phases(found) == [("not begun", 0.0)] * 3
     assert (found["metrics"]["time"], found["metrics"]["snapshotPercent"]) == (None, 0)
 
@@ -138,15 +149,16 @@ def test_lag_and_changes_are_those_of_the_last_batches(
     job = Job({**given, "heartbeat.interval": "0"}, tmp_path / "_checkpoint")
     for number in range(4):
         database.a.insert_many({} for _ in range(100))
+        job.now = partial(float, 1_700_000_000 + 4 * number)
         job.plan()
+        job.now = partial(float, 1_700_000_001 + 4 * number)
         job.write()
-        moment = 1_700_000_000 + 4 * number
-        os.utime(tmp_path / "_checkpoint" / "commits" / str(number), (moment, moment))
     job.stop()
     found = told(run("--json"))
     # The first of the four is more than ten seconds older than the last.
     assert found["metrics"]["eventsPerSecond"] == 200 / 8
-    assert found["batches"]["writtenAt"] == "2023-11-14T22:13:32Z"
+    assert found["batches"]["beganAt"] == "2023-11-14T22:13:32Z"
+    assert found["batches"]["writtenAt"] == "2023-11-14T22:13:33Z"
     assert found["metrics"]["lagSeconds"] is not None
 
     shown = run()
@@ -157,6 +169,33 @@ def test_lag_and_changes_are_those_of_the_last_batches(
     assert lines["changes"].strip() == "25.0 events/s in the last batches"
     assert lines["oplog"].strip().endswith("(100 %) left")
     assert lines["copied"].strip() == "100.0 %"
+
+    shutil.copytree(tmp_path / "_checkpoint", tmp_path / "copy", copy_function=shutil.copyfile)
+    copied = told(run("--json", sink_checkpoint=str(tmp_path / "copy")))
+    assert copied["metrics"]["eventsPerSecond"] == 200 / 8
+    assert copied["batches"] == {**found["batches"], "writtenAt": None}
+    assert "3 is written, and began " in run(sink_checkpoint=str(tmp_path / "copy")).stdout
+
+
+def test_what_is_to_be_copied_from_now_on_is_not_told_as_copied(
+    given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
+) -> None:
+    for name in "ab":
+        database[name].insert_many({"_id": n} for n in range(10))
+    job = Job({**given, "collections": f"{database.name}.a"}, tmp_path / "_checkpoint")
+    while job.offset["swept"] is not None:
+        job.plan()
+        job.write()
+    job.stop()
+    for changed, phases_then in (
+        ({"collections": f"{database.name}.a"}, [("streaming", 100.0)]),
+        ({}, [("streaming", 100.0), ("not begun", 0.0)]),
+        ({"collections": f"{database.name}.a", "fields": "n"}, [("not begun", 0.0)]),
+    ):
+        found = told(run("--json", **changed))
+        assert phases(found) == phases_then
+        percents = [percent for _, percent in phases_then]
+        assert (found["metrics"]["snapshotPercent"] == 100) == (min(percents) == 100)
 
 
 def test_what_the_user_may_not_know_is_unknown(guarded: Guarded, tmp_path: Path) -> None:
@@ -214,6 +253,7 @@ def test_a_checkpoint_of_something_else_is_refused(
         text.replace('"source": "rs', '"source": "not-rs'),
         text.replace('"version": 1', '"version": 99'),
         text.replace("v1\n", "v9\n"),
+        text.replace("batchTimestampMs", "somethingElse"),
         f"{text}\n{{}}",
     ):
         offset.write_text(other)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,11 +25,14 @@ from cdc import source
 from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.key import merge_key
-from cdc.model.offset import NEVER, Offset
+from cdc.model.offset import NEVER, Copying, Offset
 from cdc.model.selection import Namespace
 from cdc.model.split import key_of
-from cdc.mongo import metrics, settled
+from cdc.mongo import clock, metrics, settled
+from cdc.mongo.clock import ServerClock
+from cdc.mongo.cluster import discover
 from cdc.mongo.preflight import Wanted, check
+from cdc.mongo.standing import Passed
 from cdc.mongo.start import Start
 from tests.mongo.abilities import abilities_of_shards
 from tests.mongo.capture import (
@@ -957,7 +961,7 @@ def growing() -> Iterator[Cluster]:
 
 
 def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go(
-    growing: Cluster,
+    growing: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     growing.create_database("joined")
     orders = Orders(growing, "joined")
@@ -976,11 +980,23 @@ def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go
     orders.update(9)
     orders.move(8, "s1", up_to=10)
     pipeline.run()
+    before, known = pipeline.offset, discover(growing.config.uri, 30_000)
     growing.remove("s3")
     orders.update(8)
     pipeline.run()
     assert pipeline.offset.shards == ("s1", "s2")
     same(pipeline, orders)
+    given = {"uri": growing.config.uri, "collections": orders.full, "shards.direct": "true"}
+    held = Copying(Namespace("joined", "orders"), b"", None, shard="s3")
+    for at in (before, replace(before, copying=held)):
+        found = source.standing(given, at, Passed(before, before, 1.0))
+        assert found.metrics.events_per_second == 0
+    assert [each.copied for each in found.collections] == [None]
+    monkeypatch.setattr(clock, "_PATIENCE_SECONDS", 5.0)
+    with failing(
+        growing.clients["s3"], "alwaysOn", failCommands=["hello", "isMaster"], errorCode=1
+    ):
+        assert ServerClock(lambda: known).now() is not None, "a shard that was removed is not asked"
 
 
 def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Cluster) -> None:

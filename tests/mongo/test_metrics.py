@@ -17,10 +17,14 @@ from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
-from cdc.model.offset import Offset
+from cdc.errors import SourceUnreachable
+from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import clock, metrics
 from cdc.mongo.clock import ServerClock
+from cdc.mongo.cluster import Source
+from cdc.mongo.copies import drawn
+from cdc.mongo.kept import tried
 from cdc.mongo.metrics import Metrics, Rate
 from cdc.mongo.privileges import required
 from cdc.mongo.topology import discover
@@ -152,6 +156,28 @@ def test_a_copy_is_measured_without_reading_the_collection(
     assert sum(each.get("docsExamined", 0) for each in operations) < 4000 / 20
 
 
+def test_large_keys_end_no_query_and_the_share_is_told(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 300 keys of 70 KB are more than the 16 MiB of a command."""
+    database.a.insert_many({"_id": f"{number:03}{'x' * 70_000}"} for number in range(300))
+    query = begin("a", split_size_mb="1", snapshot_splits_per_batch="5")
+    percent = query.next().snapshot_percent
+    assert query.offset.copying is not None
+    assert percent is not None
+    assert abs(percent - 100 * _copied(database, query.offset) / 300) < 15
+
+
+def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    database.a.insert_one({"_id": "a" * 8_000_000})
+    copying = Copying(Namespace(database.name, "a"), b"", None)
+    sample = drawn(discover(mongod.uri, 30_000), copying)
+    assert tried(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
+    assert tried(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share") is None
+
+
 def test_changes_per_second_are_those_of_the_batches_that_have_passed(
     begin: Begin, database: Database[Document]
 ) -> None:
@@ -173,6 +199,46 @@ def test_changes_per_second_are_those_of_the_batches_that_have_passed(
         return
     assert told is not None
     assert 300 / (now - first) - 1 < told < 300 / (now - began) + 1
+
+
+def test_a_copy_that_waits_behind_the_backlog_is_not_complete(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 100 % for a collection, or for a field, that is captured from now on."""
+    filled(database, "a", range(10))
+    filled(database, "b", range(10))
+    query = begin("a")
+    while not query.offset.is_streaming:
+        query.next()
+    database.a.update_many({}, {"$inc": {"n": 1}})
+    for names, options in ((["a", "b"], {}), (["a"], {"fields": "n"})):
+        later, told = begin(*names, max_events_per_batch="3", **options), list[float | None]()
+        later.offset = query.offset
+        while not told or told[-1] != 100:
+            is_old = later.offset.is_of(query.offset.selection, query.offset.excerpt)
+            told.append(later.next().snapshot_percent)
+            assert None not in told
+        assert not is_old
+        assert later.offset.is_streaming
+        assert not later.offset.is_of(query.offset.selection, query.offset.excerpt)
+        assert told[0] != 100
+
+
+def test_the_live_edge_is_asked_for_seldom_and_is_never_behind_the_batch(
+    begin: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a cluster, where it takes questions to each shard."""
+    monkeypatch.setattr(metrics, "_EDGE_SECONDS", 600.0)
+    filled(database, "a", [1])
+    query = begin("a")
+    first = query.next().live_edge
+    assert first is not None
+    database.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    database.foreign.insert_one({})
+    while query.offset.time <= first:
+        told = query.next()
+    database.foreign.insert_one({})
+    assert query.report().live_edge == told.live_edge == told.time
 
 
 def test_what_is_left_of_the_oplog_is_told(
@@ -209,6 +275,8 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
     """Guards: a query that ends for a number about it; the next batch knows what to do."""
     for module in (metrics, clock):
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
+    for name in ("_EDGE_SECONDS", "_EDGE_RARITY"):
+        monkeypatch.setattr(metrics, name, 0.0)
     with ReplicaSet() as server:
         with server.client() as client:
             client.shop.orders.insert_one({"_id": 1})
@@ -236,6 +304,31 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
     assert abs(now - right()) < 10
 
 
+def test_the_time_that_asking_takes_makes_nothing_look_older(mongod: ReplicaSet) -> None:
+    def open_slowly() -> Source:
+        time.sleep(1.0)
+        return discover(mongod.uri, 3000)
+
+    ours, began = ServerClock(open_slowly), time.time()
+    now = ours.now()
+    assert now is not None
+    assert abs(now - began) < 0.5
+
+
+def test_the_clock_is_asked_for_seldom(mongod: ReplicaSet, database: Database[Document]) -> None:
+    """Guards: a batch that waits for a server which does not answer, each time."""
+    opened = 0
+
+    def open_in_vain() -> Source:
+        nonlocal opened
+        opened += 1
+        raise SourceUnreachable("It is down.", "Start it.")
+
+    ours = ServerClock(open_in_vain)
+    assert [ours.now() for _ in range(5)] == [None] * 5
+    assert opened == 1
+
+
 def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
     """Guards: one long batch shows as many per second as it took in, not as many at once."""
     rate, now = Rate(seconds=10.0), [100.0]
@@ -254,3 +347,13 @@ def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
             assert math.isclose(rate.per_second, told), moment
         now[0] = 200
         assert rate.per_second == 0
+
+
+def test_a_rate_that_nobody_asks_for_grows_no_larger_than_its_seconds() -> None:
+    """Guards: a query of months whose metrics nobody reads."""
+    rate, now = Rate(seconds=10.0), [0.0]
+    with patch.object(metrics.time, "monotonic", lambda: now[0]):
+        for moment in range(1000):
+            now[0] = float(moment)
+            rate.passed(1)
+    assert len(rate._passed) <= 12
