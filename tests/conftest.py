@@ -26,6 +26,7 @@ _numbers = itertools.count(1)
 FOLDER = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that ask for `spark` go to one process, so that one JVM warms up, and every other
     file to whichever is free. First comes the sink, on which it warms up best, and last what runs
