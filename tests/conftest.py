@@ -26,16 +26,11 @@ _numbers = itertools.count(1)
 FOLDER = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that ask for `spark` go to one process, so that one JVM warms up, and every other
-    file to whichever is free. First comes the sink, on which it warms up best, and last what runs
-    the whole job."""
+    """What asks for `spark` comes first, because it takes longest: the sink, on which the JVM warms
+    up best, before what runs the whole job."""
     functions = [item for item in items if isinstance(item, pytest.Function)]
     with_spark = {item.path for item in functions if "spark" in item.fixturenames}
-    for item in items:
-        group = "spark" if item.path in with_spark else item.path.relative_to(FOLDER).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: (item.path not in with_spark, item.path.parent != FOLDER / "spark"))
 
 
