@@ -16,7 +16,7 @@ from cdc.errors import UnmappableValue
 from cdc.model import extended_json, timestamp, token
 from cdc.model.document import Column, relaxed_json
 from cdc.model.element import Element, elements
-from cdc.model.excerpt import PASSES, Excerpt, passes
+from cdc.model.excerpt import Excerpt, passes
 from cdc.model.extended_json import Json, value
 from cdc.model.key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
@@ -95,9 +95,10 @@ def event_row(
     is_row = operation in ROW_EVENTS
     document_key = bytes(event["documentKey"].raw) if is_row else None
     before = event.get("fullDocumentBeforeChange") if is_row else None
-    crossed = _crossed(event, after, exact_from) if is_row else None
+    is_filtered = is_row and excerpt.condition is not None
+    crossed = _crossed(event, after, exact_from) if is_filtered else None
     # Of a change that may have led elsewhere, it would tell what the filter keeps back.
-    is_inside = not crossed and (excerpt.condition is None or passes(event).after is True)
+    is_inside = not is_filtered or (not crossed and passes(event).after is True)
     update = event.get("updateDescription") if is_row and is_inside else None
     image = after if after is not None or before is None else bytes(before.raw)
     return Change(
@@ -194,9 +195,9 @@ def _crossed(
     event: Mapping[str, Any], after: bytes | None, exact_from: Timestamp | None
 ) -> str | None:
     """What an update or a replace is that takes a document into the filter, or out of it."""
-    before_passes, after_passes = passes(event)
-    if event.get(PASSES) is None or event["operationType"] not in ("update", "replace"):
+    if event["operationType"] not in ("update", "replace"):
         return None
+    before_passes, after_passes = passes(event)
     if after_passes is None and exact_from is not None:  # it was looked for
         after_passes = after is not None
     if after_passes is False:
