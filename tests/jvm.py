@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
 # Threads that collect garbage beside the tests would take their time from them.
 _SERIAL = "-XX:+UseSerialGC"
 
@@ -31,3 +37,17 @@ INTERPRETED = {
     # These tables have a handful of files.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
+
+
+def run_without_java(module: str, settings: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    """A program with these options, where there is no Java to start."""
+    options = [argument for each in settings for argument in ("-o", each)]
+    return subprocess.run(
+        [sys.executable, "-m", module, *options],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +22,7 @@ from cdc.mongo.examination import Work
 from cdc.mongo.privileges import OPLOG, Need, optional, required
 from jobs import plan
 from jobs.mongod import ReplicaSet
+from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Client, Document, asked, failing
 from tests.mongo.forgetful import forgetful, push_out
@@ -241,16 +239,7 @@ def test_the_tables_show_what_is_missing_and_where(guarded: Guarded, shop: Names
 def test_it_works_where_there_is_no_java(orders: Any, mongod: ReplicaSet) -> None:
     """Guards: no Spark is started; an operator's laptop is enough."""
     given = (f"uri={mongod.uri}", f"collections={orders.full_name}", "sink.path=/lake")
-    arguments = [argument for each in given for argument in ("-o", each)]
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.plan", *arguments],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_without_java("jobs.plan", given)
     assert done.returncode == 0, done.stderr
     assert "oplog: reaches back" in done.stdout
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +23,7 @@ from cdc.mongo import standing
 from cdc.mongo.privileges import required
 from jobs import status
 from jobs.mongod import ReplicaSet
+from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
 
@@ -268,14 +267,6 @@ def test_it_works_where_there_is_no_java(
     """Guards: no Spark is started."""
     database.a.insert_one({"_id": 0})
     settings = (f"{name}={value}" for name, value in {**given, "sink.path": tmp_path}.items())
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.status", *(i for each in settings for i in ("-o", each))],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_without_java("jobs.status", settings)
     assert done.returncode == 0, done.stderr
     assert "not begun" in done.stdout
