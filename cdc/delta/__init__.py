@@ -5,4 +5,7 @@ appended) and `mirror` (the collection as it is, merged). `layout` says which ta
 be and how they are kept, `routing` where they lie, `target` is one of them, by path or by name.
 `tables` knows which are there and whose they are, `commit` what their commits say, `changes` what
 a batch does to rows that are there, `conflict` what to do when others write them too.
+
+`point_in_time` reads a changelog, of either of its `forms`, as the collection at a time;
+`documents` gives back what is in a column as BSON.
 """

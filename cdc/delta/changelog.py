@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.commit import Commit, State
 from cdc.delta.facts import UNTOLD, Facts
+from cdc.delta.forms import CDF, cdf
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
@@ -40,20 +41,21 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
     name, and rows without a collection (dropDatabase) or without a database (a gap), so that each
     changelog alone tells how its collections came to be as they are.
     """
+    rows = cdf(batch) if table.options.changelog_form == CDF else batch
     tables.create(
         batch.sparkSession,
         table,
         # Nullable: what a later version of the source leaves out must not break the table.
-        StructType([StructField(f.name, f.dataType) for f in batch.schema]),
+        StructType([StructField(f.name, f.dataType) for f in rows.schema]),
         batch.schema["after"].dataType.simpleString(),
         {},
         _CLUSTER,
     )
     commit = _commit(table, facts, batch_id, tables)
     own = [namespace for namespace in facts.counts if tables.of(namespace) == table]
-    rows = sum(sum(facts.counts[namespace].values()) for namespace in own)
-    files = max(1, math.ceil(rows / _ROWS_PER_FILE))
-    told = batch.where(_concerns(table, own, facts, tables)).coalesce(files)
+    count = sum(sum(facts.counts[namespace].values()) for namespace in own)
+    files = max(1, math.ceil(count / _ROWS_PER_FILE))
+    told = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
     table.target.append(told, tables.transaction(commit))
     tables.committed(table, commit)
 

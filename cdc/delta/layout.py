@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cdc.delta.forms import CDF, EVENT
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.target import Target
 from cdc.errors import BadOption
@@ -27,6 +28,7 @@ class Key(NamedTuple):
 KEYS: Mapping[str, Key] = {
     "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
     "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
@@ -53,6 +55,7 @@ class Options:
     """What holds for some collections. A kind of table without a route is not kept."""
 
     routes: Mapping[str, Route]
+    changelog_form: str = EVENT
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
@@ -64,6 +67,7 @@ class Options:
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
             routes={kind: Route(base, values[kind], only) for kind in KINDS if values[kind]},
+            changelog_form=values["form"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],

@@ -65,6 +65,7 @@ def batch(
     copying: dict[str, Any] | None = None,
     copied: Sequence[str] = (),
     told: dict[str, Any] | None = None,
+    following: str = ".+",
     document: str = "variant",
 ) -> DataFrame:
     """The rows and their watermark row, over two partitions, in no order to rely on."""
@@ -73,7 +74,7 @@ def batch(
         "copying": copying or {},
         "copied": list(copied),
         "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
-        "collections": ".+",
+        "collections": following,
     }
     watermark = change("watermark", None, time=until, ns=(None, None), description=said)
     frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
