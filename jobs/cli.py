@@ -10,6 +10,7 @@ _PROGRAMS = {
     "demo": "Show it all on this machine, with a MongoDB of its own.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
+    "restore": "Write a collection as it was at a time back into MongoDB.",
     "status": "Tell where a pipeline stands, running or not.",
     "token": "Tell what a resume token, or a row's position, means.",
     "verify": "Compare collections with their mirrors.",
