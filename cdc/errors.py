@@ -73,6 +73,10 @@ class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
 
 
+class TooManyDeadLetters(CdcError):
+    """More images than `dead.letters.limit` could not be mapped."""
+
+
 class ConflictsUnresolved(CdcError):
     """Other writers of a table got in the way of a write for too long."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -34,7 +34,14 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(shared | own, key=lambda table: table.target)
 
 
-def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
     """Append the table's rows, creating it if need be. Idempotent per batch.
 
     Besides the rows of its own collections a changelog gets what concerns them: a rename onto their
@@ -43,7 +50,7 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
     """
     rows = cdf(batch) if table.options.changelog_form == CDF else batch
     tables.create(
-        batch.sparkSession,
+        spark,
         table,
         # Nullable: what a later version of the source leaves out must not break the table.
         StructType([StructField(f.name, f.dataType) for f in rows.schema]),

@@ -6,12 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc.delta.commit import settings
+from cdc.delta.stand_in import is_stand_in
 from cdc.errors import BadOption
 from cdc.model import token
 from cdc.model.change import GAP, RESYNC, VOID, WATERMARK
@@ -73,6 +76,7 @@ class Facts:
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
     `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
     later.
+    `unmappable` counts the images in whose place there is a stand-in.
     `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
     move to another shard. `happened` is None where the batch holds no event.
     """
@@ -84,6 +88,7 @@ class Facts:
     keys: Mapping[Namespace, Bounds]
     exact_from: Mapping[Namespace, Timestamp]
     inexact: Mapping[Namespace, int]
+    unmappable: Mapping[Namespace, int]
     departures: frozenset[Namespace]
     emptied: tuple[Emptied, ...]
     happenings: tuple[Happening, ...]
@@ -160,7 +165,8 @@ def read_facts(batch: DataFrame) -> Facts | None:
         counts=_counts(own),
         keys=_keys(own),
         exact_from=_exact_from(own),
-        inexact=_inexact(own),
+        inexact=_sum(own, "inexact"),
+        unmappable=_sum(own, "unmappable"),
         departures=frozenset(
             Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
         ),
@@ -183,6 +189,8 @@ def _groups(batch: DataFrame) -> DataFrame:
     )
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
+    kind = batch.schema["after"].dataType.simpleString()
+    stand_ins = [is_stand_in(F.col(image), kind) for image in ("before", "after")]
     # As a number: a timestamp would be collected in the time zone of this process.
     committed = F.unix_micros(F.coalesce("wall_time", "cluster_time"))
     return batch.groupBy("db", "coll", "op").agg(
@@ -191,6 +199,7 @@ def _groups(batch: DataFrame) -> DataFrame:
         F.max("key").alias("greatest"),
         F.count("txn.shard").alias("across_shards"),
         F.count(F.when(~F.col("exact"), 1)).alias("inexact"),
+        reduce(add, (F.count(F.when(each, 1)) for each in stand_ins)).alias("unmappable"),
         F.min(committed).alias("oldest"),
         F.max(committed).alias("newest"),
         F.collect_list(told).alias("told"),
@@ -231,11 +240,12 @@ def _exact_from(groups: list[Row]) -> dict[Namespace, Timestamp]:
     return latest
 
 
-def _inexact(groups: list[Row]) -> dict[Namespace, int]:
+def _sum(groups: list[Row], column: str) -> dict[Namespace, int]:
+    """Of each namespace for which it is not 0."""
     counts = Counter[Namespace]()
     for row in groups:
-        if row.inexact and row.coll is not None:
-            counts[Namespace(row.db, row.coll)] += row.inexact
+        if row[column] and row.coll is not None:
+            counts[Namespace(row.db, row.coll)] += row[column]
     return dict(counts)
 
 

@@ -48,6 +48,14 @@ def form_of(changelog: DataFrame) -> str:
     return CDF if "_change_type" in changelog.columns else EVENT
 
 
+def place(image: str, form: str) -> tuple[str, tuple[str, ...]]:
+    """Where a changelog of that form keeps the image `before` or `after`: the column, and the
+    `_change_type`s of the rows that have it there (empty: all)."""
+    if form == EVENT:
+        return image, ()
+    return "document", (_DELETE, _BEFORE) if image == "before" else (_INSERT, _AFTER)
+
+
 def with_after(changelog: DataFrame) -> DataFrame:
     """A changelog of either form, with the image after each change in `after`: null in a row that
     does not tell it, be it that the other row of the same change does."""

@@ -12,7 +12,8 @@ from cdc.delta.target import Target
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace, Selection
 
-KINDS = ("changelog", "mirror")
+LETTERS = "dead_letters"
+KINDS = ("changelog", "mirror", LETTERS)
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -28,6 +29,9 @@ class Key(NamedTuple):
 KEYS: Mapping[str, Key] = {
     "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
     "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    LETTERS: Key(
+        "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
+    ),
     "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
@@ -66,8 +70,12 @@ class Options:
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
-            routes={kind: Route(base, values[kind], only) for kind in KINDS if values[kind]},
             changelog_form=values["form"],
+            routes={
+                kind: Route(base, values[kind], None if kind == LETTERS else only)
+                for kind in KINDS
+                if values[kind]
+            },
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],
@@ -104,6 +112,7 @@ class Layout:
                 (kind, route) for options in self.all() for kind, route in options.routes.items()
             )
         )
+        self.letters()
 
     @classmethod
     def parse(
@@ -114,6 +123,12 @@ class Layout:
             Options.parse(table, base, None),
             tuple(_override(base, {**table, **override}) for override in overrides),
         )
+
+    def letters(self) -> list[Target]:
+        """The tables of dead letters, there or not: one, unless overrides say otherwise. Raises
+        BadOption if a template has fields."""
+        routes = (options.routes.get(LETTERS) for options in self.all())
+        return sorted({route.fixed for route in routes if route})
 
     def of(self, namespace: Namespace) -> Options:
         for selection, options in self.overrides:

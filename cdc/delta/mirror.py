@@ -109,7 +109,14 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(found, key=lambda table: table.target)
 
 
-def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
     """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
 
     Of each key the last change by position counts, and only if it is later than what the mirror
@@ -118,7 +125,6 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
     applied would bring it back, and it is the source's promise not to send them. A mirror with
     `delete = soft` sees it.
     """
-    spark = batch.sparkSession
     document = batch.schema["after"].dataType
     columns = schema(document, table)
     tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
@@ -132,7 +138,7 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
             _USER_METADATA: commit.text(),
         }
         with settings(spark, transaction):
-            _merge(batch, table, names, emptied, facts).execute()
+            _merge(spark, batch, table, names, emptied, facts).execute()
     else:  # a commit without rows, for what only its metadata tells
         options = tables.transaction(commit)
         table.target.append(spark.createDataFrame([], columns), options)
@@ -166,7 +172,12 @@ def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) ->
 
 
 def _merge(
-    batch: DataFrame, table: Table, names: list[Namespace], emptied: list[Emptied], facts: Facts
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    names: list[Namespace],
+    emptied: list[Emptied],
+    facts: Facts,
 ) -> DeltaMergeBuilder:
     tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
     rows = changes.rows(batch, names, emptied, facts)
@@ -174,7 +185,7 @@ def _merge(
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in _key(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
-    mirror = table.target.delta(batch.sparkSession).alias("mirror")
+    mirror = table.target.delta(spark).alias("mirror")
     merge = _with_changes(mirror.merge(last, reduce(and_, same)), table)
     for each in emptied:
         merge = _with_void(merge, each, table)

@@ -7,7 +7,7 @@ are read once per table and run: after that this process is the only writer, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +52,7 @@ class Tables:
     layout: Layout
     pipeline: str
     _known: dict[Target, _Known] = field(default_factory=dict)
+    _claimed: dict[Target, Table] = field(default_factory=dict)
 
     @property
     def transaction_id(self) -> str:
@@ -83,18 +84,9 @@ class Tables:
 
         Must be called before the first batch. Costs about 0.3 s per table, once.
         """
-        for options in self.layout.all():
-            if (route := options.routes.get(self.kind)) is None:
-                continue
-            for found in _matching(spark, route):
-                properties = _properties(spark, found)
-                if properties.get(_PIPELINE) != self.pipeline or properties[_KIND] != self.kind:
-                    continue
-                name, own = json.loads(properties[_NAMESPACE]), route.own(found)
-                table = Table(own, None, options) if name is None else self.of(Namespace(*name))
-                # One that the configuration puts elsewhere now stays behind.
-                if table is not None and table.target == own:
-                    self._remember(spark, table, properties)
+        for table, properties in existing(spark, self.layout, self.kind):
+            if properties[_PIPELINE] == self.pipeline:
+                self._remember(spark, table, properties)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
@@ -103,6 +95,8 @@ class Tables:
         holds images of another type, or is a changelog of another form; ForeignOffset if it is
         ahead of the checkpoint.
         """
+        other = self._claimed.setdefault(table.target, table)
+        self._require_ours(table, self._identity(other))
         if table.target not in self._known:
             if not table.target.exists(spark):
                 return
@@ -110,7 +104,6 @@ class Tables:
             self._require_ours(table, properties)
             self._remember(spark, table, properties)
         known = self._known[table.target]
-        self._require_ours(table, self._identity(known.table))
         if known.document != document:
             raise BadOption(
                 f"The table at '{table.target}' holds documents as {known.document}, not as"
@@ -164,6 +157,7 @@ class Tables:
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
         form = properties.get(_FORM, EVENT)
+        self._claimed.setdefault(table.target, table)
         self._known[table.target] = _Known(table, properties[_DOCUMENT], form, newest and newest[1])
 
     def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:
@@ -182,6 +176,28 @@ class Tables:
             f" '{self.pipeline}') cannot go there.",
             "Choose another path, or remove the table and the checkpoint it was written by.",
         )
+
+
+def existing(
+    spark: SparkSession, layout: Layout, kind: str
+) -> Iterator[tuple[Table, Mapping[str, str]]]:
+    """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
+    properties. Costs about 0.3 s per table."""
+    for options in layout.all():
+        if (route := options.routes.get(kind)) is None:
+            continue
+        for found in _matching(spark, route):
+            properties = _properties(spark, found)
+            if properties.get(_KIND) != kind:
+                continue
+            name, own = json.loads(properties[_NAMESPACE]), route.own(found)
+            if name is None:
+                table: Table | None = Table(own, None, options)
+            else:
+                table = layout.table(kind, Namespace(*name))
+            # One that the layout puts elsewhere now stays behind.
+            if table is not None and table.target == own:
+                yield table, properties
 
 
 def _name(text: str | None) -> str:

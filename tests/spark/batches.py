@@ -92,13 +92,15 @@ def sink(
     with_changelog: bool = True,
     with_mirror: bool = True,
     overrides: Sequence[Mapping[str, Any]] = (),
+    limit: int | None = None,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot."""
     off = {} if with_changelog else {"changelog": ""}
     off |= {} if with_mirror else {"mirror": ""}
     keys = off | {name.replace("_", "."): value for name, value in table.items()}
-    return Sink(pipeline, Layout.parse(str(base), keys, overrides), clock=lambda: 1000.5)
+    layout = Layout.parse(str(base), keys, overrides)
+    return Sink(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
 
 
 def commits(spark: SparkSession, path: Path | str) -> list[str]:
