@@ -124,6 +124,13 @@ def read_facts(batch: DataFrame) -> Facts | None:
     )
 
 
+def emptied(rows: DataFrame) -> list[Emptied]:
+    """What emptied namespaces in any rows of the source. One job."""
+    told = F.collect_list(F.struct("position", "description")).alias("told")
+    ddl = rows.where(F.col("op").isin(*_REASONS)).groupBy("db", "coll", "op").agg(told)
+    return [each for group in ddl.collect() for each in _emptied(group)]
+
+
 def _groups(batch: DataFrame) -> DataFrame:
     told = F.when(F.col("op").isin(WATERMARK, *_REASONS), F.struct("position", "description"))
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
