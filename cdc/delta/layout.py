@@ -11,7 +11,7 @@ from cdc.delta.target import Target
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace, Selection
 
-KINDS = ("changelog", "mirror")
+KINDS = ("changelog", "mirror", "history")
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -27,6 +27,7 @@ class Key(NamedTuple):
 KEYS: Mapping[str, Key] = {
     "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
     "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),

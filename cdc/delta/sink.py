@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, conflict, mirror
+from cdc.delta import changelog, conflict, history, mirror
 from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit
 from cdc.delta.facts import Facts, Happened, read_facts
@@ -33,7 +33,7 @@ class _Writer(Protocol):
 
 
 # In the order of writing: what a mirror says has always been told by the changelog before.
-_WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror}
+_WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror, "history": history}
 
 
 class Freshness(NamedTuple):
