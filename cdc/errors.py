@@ -61,12 +61,22 @@ class ContentReplaced(CdcError):
     """`on.replaced = fail`, and a collection holds content that no row event told of."""
 
 
+class CollectionGone(CdcError):
+    """`on.drop = fail` or `on.rename = fail`, and a collection was dropped or renamed."""
+
+
 class ForeignOffset(CdcError):
     """A checkpoint that this version, source or selection of collections cannot continue from."""
 
 
 class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
+
+
+class ConflictsUnresolved(CdcError):
+    """Other writers of a table got in the way of a write for too long."""
+
+    exit_code = 5
 
 
 class NotComparable(CdcError):

@@ -1,7 +1,8 @@
 """The configuration of a pipeline: a TOML file, overridden on the command line.
 
 `[source]` holds the options of the source (`cdc.options`), `[sink]` where tables and checkpoint
-live, `[table]` the templates of the tables' paths under it.
+live, `[table]` which tables are kept and how (`cdc.delta.layout`), and each `[[override]]` what of
+that is otherwise for some collections.
 """
 
 from __future__ import annotations
@@ -14,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from cdc import options as declared
-from cdc.delta.routing import Route
+from cdc.delta.layout import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
+from cdc.model.selection import Namespace
 
 SINK_KEYS = {
     "path": "Folder (or URL that Spark can write) under which all tables live; required.",
     "checkpoint": "Where the stream keeps its offsets; `<path>/_checkpoint` by default.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
-TABLE_KEYS = {
-    "changelog": "Template of a changelog's path; empty for none; `{db}/{coll}/changelog`.",
-    "mirror": "Template of a mirror's path; empty for none; `{db}/{coll}/mirror`.",
-}
-_TABLE_DEFAULTS = {"changelog": "{db}/{coll}/changelog", "mirror": "{db}/{coll}/mirror"}
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
 
 
@@ -37,16 +34,20 @@ class Config:
     source: Mapping[str, str]
     checkpoint: str
     trigger: str
-    changelog: Route | None
-    mirror: Route | None
+    layout: Layout
+
+    def table(self, kind: str, namespace: Namespace) -> Table | None:
+        """The namespace's changelog, mirror …, there or not; None if it is to have none."""
+        return self.layout.table(kind, namespace)
 
 
 def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     """The checked configuration. `overrides` are `section.name=value`; without a section, or with
     an unknown one, the name is an option of the source. Raises BadOption."""
     sections: dict[str, dict[str, Any]] = {"source": {}, "sink": {}, "table": {}}
+    by_match: list[dict[str, Any]] = []
     if path is not None:
-        _read(path, sections)
+        _read(path, sections, by_match)
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
@@ -56,10 +57,10 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
             sections[section][rest] = value
         else:
             sections["source"][name] = value
-    return _checked(sections)
+    return _checked(sections, by_match)
 
 
-def _read(path: str, sections: dict[str, dict[str, Any]]) -> None:
+def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> None:
     try:
         content = tomllib.loads(Path(path).read_text())
     except FileNotFoundError:
@@ -68,6 +69,8 @@ def _read(path: str, sections: dict[str, dict[str, Any]]) -> None:
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadOption(f"The configuration file {path} cannot be read: {error}") from error
+    for values in content.pop("override", []):
+        overrides.append(dict(_flat(values)))
     for name, values in content.items():
         if name not in sections or not isinstance(values, dict):
             raise BadOption(
@@ -85,21 +88,19 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield prefix + name, value
 
 
-def _checked(sections: dict[str, dict[str, Any]]) -> Config:
-    for section, known in (("sink", SINK_KEYS), ("table", TABLE_KEYS)):
-        for name in sections[section]:
-            if name not in known:
-                raise BadOption(
-                    f"There is no option '{name}' in [{section}].",
-                    declared.nearest(name, list(known)),
-                )
+def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
+    _require_known("[sink]", sections["sink"], list(SINK_KEYS))
+    _require_known("[table]", sections["table"], list(KEYS))
+    for override in overrides:
+        _require_known("[[override]]", override, [MATCH, *KEYS])
     source = {name: _text(value) for name, value in sections["source"].items()}
     parsed = declared.parse(source)
     base = str(sections["sink"].get("path", "")).rstrip("/")
     if not base:
         raise BadOption("Option 'path' in [sink] is not set.", SINK_KEYS["path"])
-    templates = {**_TABLE_DEFAULTS, **sections["table"]}
-    if templates["mirror"] and parsed["images"] not in _MIRRORED_IMAGES:
+    layout = Layout.parse(base, sections["table"], overrides)
+    has_mirrors = any("mirror" in options.routes for options in layout.all())
+    if has_mirrors and parsed["images"] not in _MIRRORED_IMAGES:
         raise BadOption(
             f"With images = {parsed['images']} an update may come without the document it led to,"
             " and no mirror can be kept.",
@@ -109,9 +110,16 @@ def _checked(sections: dict[str, dict[str, Any]]) -> Config:
         source=source,
         checkpoint=str(sections["sink"].get("checkpoint", f"{base}/_checkpoint")),
         trigger=str(sections["sink"].get("trigger", "0 seconds")),
-        changelog=Route(base, templates["changelog"]) if templates["changelog"] else None,
-        mirror=Route(base, templates["mirror"]) if templates["mirror"] else None,
+        layout=layout,
     )
+
+
+def _require_known(section: str, given: Iterable[str], known: list[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise BadOption(
+                f"There is no option '{name}' in {section}.", declared.nearest(name, known)
+            )
 
 
 def _text(value: Any) -> str:

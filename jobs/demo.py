@@ -137,14 +137,13 @@ def _replicate(
 
 
 def _sample(spark: SparkSession, config: Config, console: Console) -> None:
-    assert config.changelog is not None
-    assert config.mirror is not None
-    changelog = spark.read.format("delta").load(config.changelog.path(ORDERS))
+    tables = config.table("changelog", ORDERS), config.table("mirror", ORDERS)
+    changelog, mirror = (table.target.read(spark) for table in tables if table)
     console.print("\nthe changelog's last rows", style="bold")
     rows = changelog.filter("op <> 'read'").orderBy("position", ascending=False).limit(8)
     _print(console, rows.selectExpr("op", "cluster_time", "key", *_brief("before", "after")))
     console.print("\nsome rows of the mirror", style="bold")
-    mirror = spark.read.format("delta").load(config.mirror.path(ORDERS)).orderBy("key").limit(5)
+    mirror = mirror.orderBy("key").limit(5)
     _print(console, mirror.selectExpr("key", *_brief("document")))
 
 

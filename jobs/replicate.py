@@ -9,13 +9,13 @@ from functools import partial
 from types import FrameType
 
 import click
-from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 import cdc
 from cdc import options as declared
+from cdc.delta import mirror
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import TransientError
 from cdc.mongo.clock import ServerClock
@@ -74,8 +74,7 @@ class Replication:
 
     def _opened(self, pipeline: str) -> Sink:
         clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
-        routes = {"changelog": self._config.changelog, "mirror": self._config.mirror}
-        return Sink(pipeline, **routes, clock=clock.now)
+        return Sink(pipeline, self._config.layout, clock=clock.now)
 
     def stop(self) -> None:
         """Stops behind the batch being written, if there is one; raises the error that had ended
@@ -138,12 +137,10 @@ def _stop_on_signals() -> threading.Event:
 
 def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
     """How many documents a run before this one has copied."""
-    if config.mirror is None:
+    table = config.table("mirror", collection.namespace)
+    if table is None or not table.target.exists(spark):
         return 0
-    path = config.mirror.path(collection.namespace)
-    if not DeltaTable.isDeltaTable(spark, path):
-        return 0
-    return spark.read.format("delta").load(path).count()
+    return mirror.documents(table.target.read(spark), table, collection.namespace).count()
 
 
 @click.command()

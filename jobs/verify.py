@@ -54,15 +54,18 @@ class Verdict:
 
 def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict:
     """Compares one collection. Raises NotComparable if there is no time at which to compare."""
-    if config.mirror is None:
+    mirrored = config.table("mirror", namespace)
+    if mirrored is None:
         raise BadOption("There is no mirror in [table] to verify.", "Set its template.")
     cdc.register(spark)
-    path = config.mirror.path(namespace)
-    state = mirror.state(spark, path)
+    state = mirror.state(spark, mirrored.target, namespace)
     if state is None:
-        raise NotComparable(f"{namespace} has no mirror at {path} yet.", "Run replicate first.")
+        raise NotComparable(
+            f"{namespace} has no mirror at {mirrored.target} yet.", "Run replicate first."
+        )
     _require_exact(namespace, state)
-    table = spark.read.format("delta").option("versionAsOf", state.version).load(path)
+    rows = mirrored.target.read(spark, state.version)
+    table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
     joined = _joined(_source(spark, config, namespace, state), table).persist()
     try:
@@ -79,6 +82,12 @@ def _require_exact(namespace: Namespace, state: MirrorState) -> None:
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it holds"
             f" documents looked up until {timestamp.text(state.exact_from)}.",
             "Verify again after the next change; enable pre- and post-images for exactness.",
+        )
+    if state.kept:
+        raise NotComparable(
+            f"The mirror of {namespace} keeps documents of a collection that was dropped or renamed"
+            " (on.drop, on.rename).",
+            "Compare collections whose mirrors follow them.",
         )
     if state.copying is not None and state.copying.get("below") is None:
         raise NotComparable(f"{namespace} waits to be copied again.", "Verify again later.")

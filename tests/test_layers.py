@@ -21,7 +21,7 @@ LAYERS = {
         *("bson", "pyarrow", "pyspark"),
         *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
     },
-    "cdc.delta": {"pyspark", "delta", "cdc.model", "cdc.errors"},
+    "cdc.delta": {"pyspark", "delta", "tenacity", "cdc.model", "cdc.errors"},
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

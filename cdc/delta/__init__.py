@@ -1,6 +1,8 @@
-"""The sinks: every batch of rows lands in Delta tables, one set per collection.
+"""The sinks: every batch of rows lands in Delta tables, of each kind one per collection or as told.
 
-`sink` takes a batch apart and calls, in this order, `changelog` (every row, appended) and `mirror`
-(the collection as it is, merged). `tables` knows which tables exist and whose they are, `commit`
-what their commits say, `routing` where they live, `facts` what a batch holds.
+`sink` takes a batch apart (`facts`) and calls the writers in this order: `changelog` (every row,
+appended) and `mirror` (the collection as it is, merged). `layout` says which tables there are to
+be and how they are kept, `routing` where they lie, `target` is one of them, by path or by name.
+`tables` knows which are there and whose they are, `commit` what their commits say, `changes` what
+a batch does to rows that are there, `conflict` what to do when others write them too.
 """

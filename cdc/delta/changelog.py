@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.commit import Commit
 from cdc.delta.facts import Facts
+from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.model.change import WATERMARK
 from cdc.model.selection import Namespace
@@ -17,57 +21,65 @@ from cdc.model.selection import Namespace
 # Small enough to write in parallel, large enough that a quiet collection does not get one file per
 # core and batch.
 _ROWS_PER_FILE = 50_000
+# What is asked of a changelog: a time, and a document.
+_CLUSTER = ("cluster_time", "key")
 
 
-def targets(facts: Facts, tables: Tables) -> list[Namespace]:
-    """The namespaces whose changelog gets rows of this batch."""
-    shared = {name for name in tables.known() if facts.shares_with(name)}
-    return sorted(shared | set(facts.counts))
+def targets(facts: Facts, tables: Tables) -> list[Table]:
+    """The changelogs that get rows of this batch."""
+    shared = {table for table in tables.known() if _is_told(table, facts, tables)}
+    own = {table for namespace in facts.counts if (table := tables.of(namespace))}
+    return sorted(shared | own, key=lambda table: table.target)
 
 
-def write(
-    batch: DataFrame, namespace: Namespace, facts: Facts, batch_id: int, tables: Tables
-) -> None:
-    """Append the namespace's rows, creating its table if need be. Idempotent per batch.
+def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+    """Append the table's rows, creating it if need be. Idempotent per batch.
 
-    Besides its own rows a changelog gets what concerns it: a rename onto its name, and rows without
-    a collection (dropDatabase) or without a database (a gap), so that each changelog alone tells
-    how its collection came to be as it is.
+    Besides the rows of its own collections a changelog gets what concerns them: a rename onto their
+    name, and rows without a collection (dropDatabase) or without a database (a gap), so that each
+    changelog alone tells how its collections came to be as they are.
     """
     tables.create(
         batch.sparkSession,
-        namespace,
+        table,
         # Nullable: what a later version of the source leaves out must not break the table.
         StructType([StructField(f.name, f.dataType) for f in batch.schema]),
         batch.schema["after"].dataType.simpleString(),
         {},
+        _CLUSTER,
     )
     commit = Commit(batch_id, facts.watermark)
-    files = math.ceil(sum(facts.counts.get(namespace, {}).values()) / _ROWS_PER_FILE)
-    (
-        batch.where(_concerns(namespace, facts))
-        .coalesce(max(1, files))
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", tables.transaction_id)
-        .option("txnVersion", batch_id)
-        .option("userMetadata", commit.text())
-        .save(tables.path(namespace))
-    )
-    tables.committed(namespace, commit)
+    own = [namespace for namespace in facts.counts if tables.of(namespace) == table]
+    rows = sum(sum(facts.counts[namespace].values()) for namespace in own)
+    files = max(1, math.ceil(rows / _ROWS_PER_FILE))
+    told = batch.where(_concerns(table, own, facts, tables)).coalesce(files)
+    table.target.append(told, tables.transaction(commit))
+    tables.committed(table, commit)
 
 
-def _concerns(namespace: Namespace, facts: Facts) -> Column:
-    db, coll = F.lit(namespace.db), F.lit(namespace.coll)
-    concerns = (F.col("db") == db) & (F.col("coll") == coll)
-    if facts.shares_with(namespace):
+def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:
+    """Whether the batch holds rows for it besides those of its own collections."""
+    if table.namespace is not None:
+        return facts.shares_with(table.namespace)
+    return bool(_renamed_onto(table, facts, tables)) or any(c is None for _, c in facts.shared)
+
+
+def _renamed_onto(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
+    names = (Namespace(db, coll) for db, coll in facts.shared if db is not None and coll)
+    return [namespace for namespace in names if tables.of(namespace) == table]
+
+
+def _concerns(table: Table, own: Iterable[Namespace], facts: Facts, tables: Tables) -> Column:
+    # Written so that no term is null where another one is true.
+    concerns = [_is(F.col("db"), F.col("coll"), namespace) for namespace in own]
+    if _is_told(table, facts, tables):
+        db = F.lit(True) if table.namespace is None else F.col("db") == F.lit(table.namespace.db)
+        concerns.append(F.col("coll").isNull() & F.coalesce(db, F.lit(True)))
         to = F.from_json("description", "to struct<db string, coll string>")["to"]
-        # Written so that no term is null where another one is true.
-        concerns = (
-            F.coalesce(concerns, F.lit(False))
-            | (F.col("coll").isNull() & F.coalesce(F.col("db") == db, F.lit(True)))
-            | F.coalesce(
-                (F.col("op") == "rename") & (to["db"] == db) & (to["coll"] == coll), F.lit(False)
-            )
-        )
-    return concerns & (F.col("op") != WATERMARK)
+        for namespace in _renamed_onto(table, facts, tables):
+            concerns.append((F.col("op") == "rename") & _is(to["db"], to["coll"], namespace))
+    return reduce(or_, concerns, F.lit(False)) & (F.col("op") != WATERMARK)
+
+
+def _is(db: Column, coll: Column, namespace: Namespace) -> Column:
+    return F.coalesce((db == F.lit(namespace.db)) & (coll == F.lit(namespace.coll)), F.lit(False))

@@ -9,37 +9,70 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc.delta.target import Target
 from cdc.errors import CdcError
 from cdc.model import timestamp
+from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """What one commit of ours says: the batch, and the state of the table after it.
+class State:
+    """What a commit says of one namespace's rows in the table.
 
-    `exact_from`: before that time the table may hold images that are not as of their own time.
-    `copying`: the frontier of the namespace's unfinished initial copy, opaque; None: it is whole.
+    `exact_from`: before that time there may be images that are not as of their own time.
+    `copying`: the frontier of the unfinished initial copy, opaque; None: it is whole.
+    `kept`: there are documents of a collection that was dropped or renamed away.
     """
 
-    batch: int
-    watermark: Timestamp
     exact_from: Timestamp | None = None
     copying: Any = None
+    kept: bool = False
 
-    def text(self) -> str:
-        """The commit's userMetadata."""
-        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
+    def to_json(self) -> dict[str, Any]:
+        """Only what is not as in a new state."""
+        fields: dict[str, Any] = {}
         if self.exact_from is not None:
             fields["exactFrom"] = timestamp.text(self.exact_from)
         if self.copying is not None:
             fields["copying"] = self.copying
+        if self.kept:
+            fields["kept"] = True
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> State:
+        exact_from = fields.get("exactFrom")
+        return cls(
+            exact_from=exact_from and timestamp.parse(exact_from),
+            copying=fields.get("copying"),
+            kept=bool(fields.get("kept")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit of ours says: the batch, and the state of the table after it. A namespace
+    that is not in `states` is in that of `State()`."""
+
+    batch: int
+    watermark: Timestamp
+    states: Mapping[Namespace, State] = field(default_factory=dict)
+
+    def state(self, namespace: Namespace) -> State:
+        return self.states.get(namespace, State())
+
+    def text(self) -> str:
+        """The commit's userMetadata."""
+        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
+        told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
+        if of := {name: state for name, state in told.items() if state}:
+            fields["of"] = of
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -47,23 +80,22 @@ class Commit:
         """None for the userMetadata of anybody else: OPTIMIZE, a user's own statement."""
         try:
             fields = json.loads(text or "null")
-            exact_from = fields.get("exactFrom")
+            of = fields.get("of", {}).items()
             return cls(
                 batch=int(fields["batch"]),
                 watermark=timestamp.parse(fields["watermark"]),
-                exact_from=exact_from and timestamp.parse(exact_from),
-                copying=fields.get("copying"),
+                states={Namespace.parse(name): State.from_json(state) for name, state in of},
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None
 
 
-def newest_commit(spark: SparkSession, path: str) -> tuple[int, Commit] | None:
+def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
     """The table's newest version and, from it or before it, the newest commit of ours; None if
     there is none. The table exists."""
     limit = 4
     while True:
-        history = DeltaTable.forPath(spark, path).history(limit)
+        history = target.delta(spark).history(limit)
         rows = history.select("version", "userMetadata").collect()
         rows.sort(key=lambda row: -int(row.version))
         for row in rows:

@@ -19,10 +19,13 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
-# After these, what was in a collection is no longer there, or is told anew.
-_EMPTYING = ("drop", "rename", "dropDatabase", RESYNC)
 # What the source says by itself: all other rows are events, and happened at a time of their own.
 NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
+
+
+# Why a namespace's rows are void. What replaces them is told anew.
+DROPPED, RENAMED, REPLACED = "dropped", "renamed", "replaced"
+_REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,17 @@ class Emptied:
     db: str | None
     coll: str | None
     position: str
+    reason: str
+
+    def concerns(self, namespace: Namespace) -> bool:
+        return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest key of some rows."""
+
+    least: str
+    greatest: str
 
 
 class Happened(NamedTuple):
@@ -49,6 +63,7 @@ class Facts:
 
     `shared` lists what is told to more tables than its own: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
+    `keys` bounds those of each namespace that has any.
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
     `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
     later.
@@ -59,6 +74,7 @@ class Facts:
     watermark: Timestamp
     copying: Mapping[Namespace, Any]
     counts: Mapping[Namespace, Mapping[str, int]]
+    keys: Mapping[Namespace, Bounds]
     exact_from: Mapping[Namespace, Timestamp]
     inexact: Mapping[Namespace, int]
     departures: frozenset[Namespace]
@@ -70,17 +86,6 @@ class Facts:
         """How many of the namespace's rows are about a document."""
         counts = self.counts.get(namespace, {})
         return sum(counts.get(op, 0) for op in ROW_OPS)
-
-    def emptied_at(self, namespace: Namespace) -> str | None:
-        """The position of the batch's last DDL that emptied the namespace, or None."""
-        return max(
-            (
-                ddl.position
-                for ddl in self.emptied
-                if ddl.db in (None, namespace.db) and ddl.coll in (None, namespace.coll)
-            ),
-            default=None,
-        )
 
     def shares_with(self, namespace: Namespace) -> bool:
         """Whether the batch holds rows that the namespace's changelog gets besides its own."""
@@ -107,25 +112,28 @@ def read_facts(batch: DataFrame) -> Facts | None:
         watermark=timestamp.parse(said["time"]),
         copying={Namespace.parse(name): at for name, at in said.get("copying", {}).items()},
         counts=_counts(own),
+        keys=_keys(own),
         exact_from=_exact_from(own),
         inexact=_inexact(own),
         departures=frozenset(
             Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
         ),
-        emptied=tuple(ddl for row in own if row.op in _EMPTYING for ddl in _emptied(row)),
+        emptied=tuple(ddl for row in own if row.op in _REASONS for ddl in _emptied(row)),
         shared=frozenset(_shared(own)),
         happened=_happened(own),
     )
 
 
 def _groups(batch: DataFrame) -> DataFrame:
-    told = F.when(F.col("op").isin(WATERMARK, *_EMPTYING), F.struct("position", "description"))
+    told = F.when(F.col("op").isin(WATERMARK, *_REASONS), F.struct("position", "description"))
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     # As a number: a timestamp would be collected in the time zone of this process.
     committed = F.unix_micros(F.coalesce("wall_time", "cluster_time"))
     return batch.groupBy("db", "coll", "op").agg(
         F.count(F.lit(1)).alias("rows"),
+        F.min("key").alias("least"),
+        F.max("key").alias("greatest"),
         F.count("txn.shard").alias("across_shards"),
         F.count(F.when(~F.col("exact"), 1)).alias("inexact"),
         F.min(committed).alias("oldest"),
@@ -147,6 +155,16 @@ def _counts(groups: list[Row]) -> dict[Namespace, dict[str, int]]:
         if row.coll is not None:
             counts.setdefault(Namespace(row.db, row.coll), {})[row.op] = row.rows
     return counts
+
+
+def _keys(groups: list[Row]) -> dict[Namespace, Bounds]:
+    found: dict[Namespace, Bounds] = {}
+    for row in groups:
+        if row.least is not None:
+            namespace, own = Namespace(row.db, row.coll), Bounds(row.least, row.greatest)
+            known = found.get(namespace, own)
+            found[namespace] = Bounds(min(known.least, own.least), max(known[1], own[1]))
+    return found
 
 
 def _exact_from(groups: list[Row]) -> dict[Namespace, Timestamp]:
@@ -175,12 +193,11 @@ def _happened(groups: list[Row]) -> Happened | None:
 
 
 def _emptied(group: Row) -> list[Emptied]:
-    emptied = [Emptied(group.db, group.coll, ddl.position) for ddl in group.told]
+    reason = _REASONS[group.op]
+    emptied = [Emptied(group.db, group.coll, ddl.position, reason) for ddl in group.told]
     if group.op == "rename":
         # What stood at the new name is gone; what stands there now comes as read rows later.
-        emptied += [
-            Emptied(to.db, to.coll, ddl.position) for ddl in group.told for to in [_target(ddl)]
-        ]
+        emptied += [Emptied(*_target(ddl), ddl.position, REPLACED) for ddl in group.told]
     return emptied
 
 

@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import and_
+from typing import Any, TypeAlias
 
-from delta.tables import DeltaMergeBuilder, DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from delta.tables import DeltaMergeBuilder
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
-from cdc.delta.commit import Commit, newest_commit, settings
-from cdc.delta.facts import ROW_OPS, Facts
+from cdc.delta import changes
+from cdc.delta.commit import Commit, State, newest_commit, settings
+from cdc.delta.facts import Bounds, Emptied, Facts
+from cdc.delta.layout import SOFT, Table
 from cdc.delta.tables import Tables
+from cdc.delta.target import Target
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
+_Values: TypeAlias = dict[str, str | Column]
+# The guard, and the time of the last change.
+_STAMP = ("_position", "_cluster_time", "_cluster_inc")
 _ROWS_PER_TASK = 50_000
 _PROPERTIES = {
     # A changed document marks its old row instead of rewriting the file it lies in.
@@ -34,158 +49,179 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """The table at version `version` is the collection as of `watermark`, with two exceptions:
+    """The table at version `version` is the collection as of `watermark`, with three exceptions:
 
-    before `exact_from` (if not None) some of its documents may be from a later time; and while
-    `copying` is not None, it holds only what lies below that frontier (opaque, from the source).
+    before `exact_from` (if not None) some of its documents may be from a later time; while
+    `copying` is not None, it holds only what lies below that frontier (opaque, from the source);
+    and with `kept` it holds documents that were dropped with their collection.
     """
 
     version: int
     watermark: Timestamp
     exact_from: Timestamp | None
     copying: Any
+    kept: bool
 
 
-def state(spark: SparkSession, path: str) -> MirrorState | None:
-    """The table's newest version, and what the newest commit of ours says of it; None if there is
-    no table or no such commit. Later commits of others (OPTIMIZE) are taken to change no rows.
+def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState | None:
+    """The table's newest version, and what the newest commit of ours says of the namespace in it;
+    None if there is no table or no such commit. Later commits of others (OPTIMIZE) are taken to
+    change no rows.
 
     A table without changes in a batch gets no commit: `watermark` may be older than the pipeline's,
     and the mirror is right for every time from there to the pipeline's watermark.
     """
-    if not DeltaTable.isDeltaTable(spark, path):
-        return None
-    newest = newest_commit(spark, path)
+    newest = newest_commit(spark, target) if target.exists(spark) else None
     if newest is None:
         return None
     version, commit = newest
-    return MirrorState(version, commit.watermark, commit.exact_from, commit.copying)
+    said = commit.state(namespace)
+    return MirrorState(version, commit.watermark, said.exact_from, said.copying, said.kept)
 
 
-def schema(document: DataType) -> StructType:
+def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame:
+    """Of a mirror's rows, those of the documents that the namespace holds."""
+    if table.is_shared:
+        frame = frame.where(F.col("_namespace") == F.lit(str(namespace)))
+    return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
+
+
+def schema(document: DataType, table: Table) -> StructType:
     """Key and document, the guard, and the time of the last change (for readers of the table)."""
+    columns = StructType()
+    if table.is_shared:
+        columns.add("_namespace", StringType())
+    columns.add("key", StringType()).add("document", document)
+    if table.options.delete == SOFT:
+        columns.add("_deleted", BooleanType())
     return (
-        StructType()
-        .add("key", StringType())
-        .add("document", document)
-        .add("_position", StringType())
+        columns.add("_position", StringType())
         .add("_cluster_time", TimestampType())
         .add("_cluster_inc", IntegerType())
     )
 
 
-def targets(facts: Facts, tables: Tables) -> list[Namespace]:
-    """The namespaces whose mirror this batch changes, or whose copy it shows to be complete."""
-    known = tables.known()
-    emptied = {name for name in known if facts.emptied_at(name) is not None}
-    complete = {name for name in known if _is_just_complete(name, facts, tables)}
-    return sorted({name for name in facts.counts if facts.rows(name)} | emptied | complete)
+def targets(facts: Facts, tables: Tables) -> list[Table]:
+    """The mirrors that this batch changes, or of which it has something to say."""
+    found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
+    found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+    return sorted(found, key=lambda table: table.target)
 
 
-def write(
-    batch: DataFrame, namespace: Namespace, facts: Facts, batch_id: int, tables: Tables
-) -> None:
-    """Bring the namespace's mirror to the batch's watermark, in one commit; idempotent per batch.
+def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+    """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
 
     Of each key the last change by position counts, and only if it is later than what the mirror
-    holds. A row of an insert, update or replace without `after` changes nothing. Deletes match by
-    `key`, but for those that only tell where a document has moved from. The position guard cannot
-    see a key that is gone: rows older than a delete that an earlier batch applied would bring it
-    back, and it is the source's promise not to send them.
+    holds. Deletes match by `key`, but for those that only tell where a document has moved from. The
+    position guard cannot see a key that is gone: rows older than a delete that an earlier batch
+    applied would bring it back, and it is the source's promise not to send them. A mirror with
+    `delete = soft` sees it.
     """
     spark = batch.sparkSession
     document = batch.schema["after"].dataType
-    tables.create(spark, namespace, schema(document), document.simpleString(), _PROPERTIES)
-    commit = _commit(namespace, facts, batch_id, tables)
-    if facts.rows(namespace) or facts.emptied_at(namespace) is not None:
+    columns = schema(document, table)
+    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
+    commit = _commit(table, facts, batch_id, tables)
+    names = changes.changed(table, facts, tables)
+    emptied = changes.emptied(table, facts, tables)
+    if names or emptied:
         transaction = {
             _TRANSACTION_ID: tables.transaction_id,
             _TRANSACTION_VERSION: str(batch_id),
             _USER_METADATA: commit.text(),
         }
         with settings(spark, transaction):
-            _merge(batch, namespace, facts, tables.path(namespace)).execute()
-    else:
-        _say(batch, commit, tables, namespace)
-    tables.committed(namespace, commit)
+            _merge(batch, table, names, emptied, facts).execute()
+    else:  # a commit without rows, for what only its metadata tells
+        options = tables.transaction(commit)
+        table.target.append(spark.createDataFrame([], columns), options)
+    tables.committed(table, commit)
 
 
-def _is_just_complete(namespace: Namespace, facts: Facts, tables: Tables) -> bool:
-    last = tables.last(namespace)
-    return last is not None and last.copying is not None and namespace not in facts.copying
+def _key(table: Table) -> list[str]:
+    """What tells the mirror's rows apart."""
+    return ["_namespace", "key"] if table.is_shared else ["key"]
 
 
-def _commit(namespace: Namespace, facts: Facts, batch_id: int, tables: Tables) -> Commit:
-    exact_from = facts.exact_from.get(namespace)
-    last = tables.last(namespace)
+def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
+    last = tables.last(table)
+    states = last.states.items() if last else ()
+    is_complete = any(said.copying is not None and n not in facts.copying for n, said in states)
+    of_ddl = changes.emptied(table, facts, tables) or changes.kept(table, facts, tables)
+    return is_complete or bool(of_ddl)
+
+
+def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
+    last, kept = tables.last(table), changes.kept(table, facts, tables)
+    before = last.states if last else {}
+    own = {name for name in facts.counts if tables.of(name) == table}
+    names = before.keys() | own
+    states = {name: _state(name, before.get(name, State()), facts, kept) for name in names}
+    return Commit(batch_id, facts.watermark, states)
+
+
+def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
+    exact_from = facts.exact_from.get(name)
     # Images from the future of an earlier batch are still there until the watermark passes them.
-    if last and last.exact_from and last.exact_from > facts.watermark:
-        exact_from = max(last.exact_from, exact_from or last.exact_from)
-    return Commit(batch_id, facts.watermark, exact_from, facts.copying.get(namespace))
+    if before.exact_from and before.exact_from > facts.watermark:
+        exact_from = max(before.exact_from, exact_from or before.exact_from)
+    is_kept = before.kept or any(each.concerns(name) for each in kept)
+    return State(exact_from, facts.copying.get(name), is_kept)
 
 
-def _merge(batch: DataFrame, namespace: Namespace, facts: Facts, path: str) -> DeltaMergeBuilder:
-    emptied_at = facts.emptied_at(namespace)
-    tasks = math.ceil(facts.rows(namespace) / _ROWS_PER_TASK)
-    rows = _rows(batch, namespace, emptied_at)
-    if namespace in facts.departures:
-        rows = _without_moves(rows)
-    changes = _last_changes(rows, max(1, tasks))
-    image = {
-        "key": "change.key",
-        "document": "change.document",
-        "_position": "change._position",
-        "_cluster_time": "change._cluster_time",
-        "_cluster_inc": "change._cluster_inc",
-    }
-    later = "change._position > mirror._position"
-    merge = (
-        DeltaTable.forPath(batch.sparkSession, path)
-        .alias("mirror")
-        .merge(changes.alias("change"), "mirror.key = change.key")
-        .whenMatchedDelete(f"{later} AND change.op = 'delete'")
-        .whenMatchedUpdate(f"{later} AND change.op <> 'delete'", dict(image))
-        .whenNotMatchedInsert("change.op <> 'delete'", dict(image))
-    )
-    if emptied_at is not None:
-        merge = merge.whenNotMatchedBySourceDelete(F.col("mirror._position") < F.lit(emptied_at))
+def _merge(
+    batch: DataFrame, table: Table, names: list[Namespace], emptied: list[Emptied], facts: Facts
+) -> DeltaMergeBuilder:
+    tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
+    rows = changes.rows(batch, names, emptied, facts)
+    last = _last_changes(rows, _key(table), max(1, tasks)).alias("change")
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in _key(table)]
+    if not emptied:  # else every row of the mirror is looked at
+        same.append(_within([facts.keys[name] for name in names]))
+    mirror = table.target.delta(batch.sparkSession).alias("mirror")
+    merge = _with_changes(mirror.merge(last, reduce(and_, same)), table)
+    for each in emptied:
+        merge = _with_void(merge, each, table)
     return merge
 
 
-def _rows(batch: DataFrame, namespace: Namespace, emptied_at: str | None) -> DataFrame:
-    """Those that say what has become of a key, after the last DDL that emptied the namespace."""
-    rows = batch.where(
-        (F.col("db") == F.lit(namespace.db))
-        & (F.col("coll") == F.lit(namespace.coll))
-        & F.col("op").isin(*ROW_OPS)
-        & ((F.col("op") == "delete") | F.col("after").isNotNull())
-    )
-    if emptied_at is not None:
-        rows = rows.where(F.col("position") > F.lit(emptied_at))
-    return rows
+def _within(bounds: list[Bounds]) -> Column:
+    """So that files without any of the keys are not read."""
+    least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
+    return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
 
 
-def _without_moves(rows: DataFrame) -> DataFrame:
-    """A change of a shard key's value may move a document to another shard, by a transaction that
-    deletes it here and inserts it there. The two shards tell of it at times of their own, so the
-    delete may come last; but both are in one batch. Only the shard where it ended up counts.
-    """
-    transaction = ("key", "txn.lsid", "txn.number")
-    last = (
-        rows.where(F.col("txn.shard").isNotNull())
-        .groupBy(*transaction, "txn.shard")
-        .agg(F.max("position").alias("position"), F.max_by("op", "position").alias("op"))
-    )
-    present = F.when(F.col("op") != "delete", F.col("position"))
-    # Where it is gone from all, the first to tell does: the key may be given away right after it.
-    home = F.coalesce(F.max_by("shard", present), F.min_by("shard", "position"))
-    homes = last.groupBy("key", "lsid", "number").agg(home.alias("home")).alias("homes")
-    same = [F.col(f"rows.{name}") == F.col(f"homes.{name.split('.')[-1]}") for name in transaction]
-    elsewhere = [*same, F.col("rows.txn.shard") != F.col("home")]
-    return rows.alias("rows").join(F.broadcast(homes), elsewhere, "left_anti")
+def _with_changes(merge: DeltaMergeBuilder, table: Table) -> DeltaMergeBuilder:
+    later = "change._position > mirror._position"
+    deleted, present = f"{later} AND change.op = 'delete'", "change.op <> 'delete'"
+    stamp, image = (_from_change(*names) for names in (_STAMP, (*_key(table), "document", *_STAMP)))
+    if table.options.delete == SOFT:
+        mark: _Values = {"_deleted": "change.op = 'delete'"}
+        merge = merge.whenMatchedUpdate(deleted, stamp | mark)
+        merge = merge.whenMatchedUpdate(f"{later} AND {present}", image | mark)
+        return merge.whenNotMatchedInsert(values=image | mark)
+    merge = merge.whenMatchedDelete(deleted)
+    merge = merge.whenMatchedUpdate(f"{later} AND {present}", image)
+    return merge.whenNotMatchedInsert(present, image)
 
 
-def _last_changes(rows: DataFrame, tasks: int) -> DataFrame:
+def _from_change(*names: str) -> _Values:
+    return {name: f"change.{name}" for name in names}
+
+
+def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMergeBuilder:
+    position = F.col("mirror._position")
+    if table.is_shared:
+        void = changes.is_void(each, F.col("mirror._namespace"), position)
+    else:
+        void = position < F.lit(each.position)
+    if table.options.delete == SOFT:
+        gone: _Values = {"_deleted": F.lit(True), "_position": F.lit(each.position)}
+        return merge.whenNotMatchedBySourceUpdate(void, gone)
+    return merge.whenNotMatchedBySourceDelete(void)
+
+
+def _last_changes(rows: DataFrame, key: list[str], tasks: int) -> DataFrame:
     """One row per key, the last."""
     change = F.struct(
         "op",
@@ -196,22 +232,8 @@ def _last_changes(rows: DataFrame, tasks: int) -> DataFrame:
     )
     # As many partitions as the rows need, not as the session has: a batch of one row is the rule.
     return (
-        rows.repartition(tasks, "key")
-        .groupBy("key")
+        rows.repartition(tasks, *key)
+        .groupBy(*key)
         .agg(F.max_by(change, "position").alias("change"))
-        .select("key", "change.*")
-    )
-
-
-def _say(batch: DataFrame, commit: Commit, tables: Tables, namespace: Namespace) -> None:
-    """A commit without rows, for what only its metadata tells."""
-    document = batch.schema["after"].dataType
-    (
-        batch.sparkSession.createDataFrame([], schema(document))
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", tables.transaction_id)
-        .option("txnVersion", commit.batch)
-        .option("userMetadata", commit.text())
-        .save(tables.path(namespace))
+        .select(*key, "change.*")
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, mirror
+from cdc.delta import changelog, conflict, mirror
+from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit
 from cdc.delta.facts import Facts, Happened, read_facts
-from cdc.delta.routing import Route, require_disjoint
+from cdc.delta.layout import Layout, Table
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
@@ -23,10 +25,10 @@ _log = logging.getLogger(__name__)
 class _Writer(Protocol):
     """A module that fills one kind of table."""
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Namespace]: ...
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
 
     def write(
-        self, batch: DataFrame, namespace: Namespace, facts: Facts, batch_id: int, tables: Tables
+        self, batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables
     ) -> None: ...
 
 
@@ -62,24 +64,18 @@ class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
     `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
-    `cdc.delta.tables.Tables`. Without a route that kind of table is not written. Raises BadOption
-    if the routes' tables could meet. `clock` tells the server's time in seconds, None if it cannot.
+    `cdc.delta.tables.Tables`. `clock` tells the server's time in seconds, None if it cannot.
     """
 
     def __init__(
         self,
         pipeline: str,
+        layout: Layout,
         *,
-        changelog: Route | None,
-        mirror: Route | None,
         clock: Callable[[], float | None],
     ) -> None:
-        routes = {"changelog": changelog, "mirror": mirror}
-        require_disjoint(route for route in routes.values() if route)
         self._kinds = [
-            (writer, Tables(kind, route, pipeline))
-            for kind, writer in _WRITERS.items()
-            if (route := routes[kind])
+            (writer, Tables(kind, layout, pipeline)) for kind, writer in _WRITERS.items()
         ]
         self._clock = clock
         self._is_first = True
@@ -114,16 +110,17 @@ class Sink:
     def _write(self, batch: DataFrame, facts: Facts, batch_id: int) -> int:
         spark, document = batch.sparkSession, batch.schema["after"].dataType.simpleString()
         self._discover(spark)
-        work = [
-            (writer, tables, namespace)
-            for writer, tables in self._kinds
-            for namespace in writer.targets(facts, tables)
-        ]
-        for _, tables, namespace in work:
-            tables.claim(spark, namespace, document, Commit(batch_id, facts.watermark))
-        for writer, tables, namespace in work:
-            writer.write(batch, namespace, facts, batch_id, tables)
-        return len(work)
+        work = [(writer, tables, writer.targets(facts, tables)) for writer, tables in self._kinds]
+        for _, tables, found in work:
+            for table in found:
+                tables.claim(spark, table, document, Commit(batch_id, facts.watermark))
+        for writer, tables, found in work:
+            if writer is not changelog:  # which tell of it in any case
+                require_allowed(facts, tables)
+            for table in found:
+                write = partial(writer.write, batch, table, facts, batch_id, tables)
+                conflict.repeated(write, table.target)
+        return sum(len(found) for _, _, found in work)
 
     def _freshness(self, happened: Happened | None) -> Freshness | None:
         now = self._clock() if happened else None

@@ -19,10 +19,10 @@ import bson
 from bson import Timestamp
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from delta import DeltaTable
 from pymongo import MongoClient
 from pyspark.sql import Row, SparkSession
 
+from cdc.delta.layout import Table
 from cdc.model.selection import Namespace
 from jobs.config import Config
 from tests.mongo.cluster import Cluster
@@ -187,15 +187,13 @@ def violations(
 ) -> list[str]:
     """Everything that is wrong with the tables of a collection after the last committed batch, in
     words; empty if nothing is. A batch written in part since is none of the tables' fault."""
-    assert config.changelog is not None
-    assert config.mirror is not None
     batch = checkpoint.committed()
     frontier = checkpoint.planned()[: batch + 1]
     if not frontier:
         return []
-    changelog = _rows(spark, config.changelog.path(namespace), batch)
+    changelog = _rows(spark, config.table("changelog", namespace), batch)
     of_documents = [row for row in changelog if row["key"] is not None]
-    mirrored = _rows(spark, config.mirror.path(namespace), batch)
+    mirrored = _rows(spark, config.table("mirror", namespace), batch)
     return [
         *_doubled(changelog),
         *_broken_paths(of_documents),
@@ -204,18 +202,18 @@ def violations(
     ]
 
 
-def _rows(spark: SparkSession, path: str, batch: int) -> list[Row]:
+def _rows(spark: SparkSession, table: Table | None, batch: int) -> list[Row]:
     """A table's rows as of the last commit of a batch up to `batch`; none if there is no table."""
-    if not DeltaTable.isDeltaTable(spark, path):
+    assert table is not None
+    if not table.target.exists(spark):
         return []
-    history = DeltaTable.forPath(spark, path).history().select("version", "userMetadata").collect()
+    history = table.target.delta(spark).history().select("version", "userMetadata").collect()
     versions = [
         row["version"]
         for row in history
         if row["userMetadata"] and json.loads(row["userMetadata"])["batch"] <= batch
     ]
-    table = spark.read.format("delta").option("versionAsOf", max(versions, default=0)).load(path)
-    return table.collect()
+    return table.target.read(spark, max(versions, default=0)).collect()
 
 
 def _doubled(rows: list[Row]) -> list[str]:

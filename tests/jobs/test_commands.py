@@ -40,8 +40,9 @@ def run(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) 
 def _mirror(tmp_path: Path, namespace: Namespace) -> str:
     required = ["uri=mongodb://h", "collections=a.b", f"sink.path={tmp_path / 'lakehouse'}"]
     config = configuration.load(None, required)
-    assert config.mirror is not None
-    return config.mirror.path(namespace)
+    table = config.table("mirror", namespace)
+    assert table is not None
+    return table.target.address
 
 
 def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from cdc import options as declared
+from cdc.delta import layout
+from cdc.delta.layout import KEYS
 from cdc.errors import BadOption
+from cdc.model.selection import Namespace
 from jobs import config as configuration
-from jobs.config import SINK_KEYS, TABLE_KEYS
+from jobs.config import SINK_KEYS
 
 ROOT = Path(__file__).parents[2]
 # Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
@@ -29,7 +32,10 @@ def test_the_example_names_every_option_with_its_default() -> None:
         if option.name in source and option.default is not None:
             assert source[option.name] == option.default, option.name
     assert set(shown["sink"]) == set(SINK_KEYS)
-    assert set(shown["table"]) == set(TABLE_KEYS)
+    table = dict(configuration._flat(shown["table"]))
+    for name, key in KEYS.items():
+        assert table[name] == key.default, name
+    assert set(table) == set(KEYS)
 
 
 @pytest.mark.parametrize("name", ["example.toml", "local.toml"])
@@ -41,6 +47,10 @@ def test_the_readme_prints_the_options_as_they_are_declared() -> None:
     assert declared.table() in (ROOT / "README.md").read_text()
 
 
+def test_the_readme_prints_the_keys_of_tables_as_they_are_declared() -> None:
+    assert layout.table() in (ROOT / "README.md").read_text()
+
+
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
@@ -50,7 +60,7 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         str(file), ["images=auto", "table.mirror=", "sink.trigger=5 seconds"]
     )
     assert config.source["images"] == "auto"
-    assert config.mirror is None
+    assert config.table("mirror", Namespace("a", "b")) is None
     assert config.trigger == "5 seconds"
     assert config.checkpoint == "x/_checkpoint"
 
@@ -63,7 +73,8 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("table.mirrors=x", "mirror"),
         ("split.size.mb=many", "split.size.mb"),
         ("images", "name=value"),
-        ("table.mirror=everything", "template"),
+        ("table.mirror={db}/{collection}", "template"),
+        ("table.delete=never", "delete"),
         ("images=off", "mirror"),
     ],
 )

@@ -50,8 +50,9 @@ def test_spark_submit_replicates_what_is_there_and_ends(
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     config = configuration.load(str(file), ["uri=mongodb://h"])
-    assert config.mirror is not None
-    mirror = Path(config.mirror.path(Namespace(database.name, "orders")))
+    table = config.table("mirror", Namespace(database.name, "orders"))
+    assert table is not None
+    mirror = Path(table.target.address)
     assert sum(parquet.read_metadata(file).num_rows for file in committed(mirror)) == 100
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.routing import Route
+from cdc.delta.layout import Layout
 from cdc.delta.sink import Sink
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
@@ -77,14 +77,19 @@ def batch(
 
 
 def sink(
-    base: Path, pipeline: str = "one", *, with_changelog: bool = True, with_mirror: bool = True
+    base: Path,
+    pipeline: str = "one",
+    *,
+    with_changelog: bool = True,
+    with_mirror: bool = True,
+    overrides: Sequence[Mapping[str, Any]] = (),
+    **table: Any,
 ) -> Sink:
-    return Sink(
-        pipeline,
-        changelog=Route(str(base), "{db}/{coll}/changelog") if with_changelog else None,
-        mirror=Route(str(base), "{db}/{coll}/mirror") if with_mirror else None,
-        clock=lambda: 1000.5,
-    )
+    """With these keys of `[table]`, `_` for a dot."""
+    off = {} if with_changelog else {"changelog": ""}
+    off |= {} if with_mirror else {"mirror": ""}
+    keys = off | {name.replace("_", "."): value for name, value in table.items()}
+    return Sink(pipeline, Layout.parse(str(base), keys, overrides), clock=lambda: 1000.5)
 
 
 def commits(spark: SparkSession, path: Path | str) -> list[str]:

@@ -13,7 +13,8 @@ from bson.timestamp import Timestamp
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from cdc.delta.mirror import state
+from cdc.delta.mirror import MirrorState, state
+from cdc.delta.target import Target
 from cdc.model.selection import Namespace
 from tests.spark.batches import batch, change, commits, content, sink
 
@@ -46,6 +47,12 @@ class Pipeline:
 @pytest.fixture
 def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, tmp_path)
+
+
+def said(pipeline: Pipeline) -> MirrorState | None:
+    """What the newest commit says of the mirror."""
+    target = Target(str(pipeline.base / MIRROR))
+    return state(pipeline.spark, target, Namespace(*ORDERS))
 
 
 @dataclass(frozen=True)
@@ -264,7 +271,7 @@ def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
     pipeline.write(change("insert", "a", {}, time=1), until=2)
     pipeline.write(change("drop", None, time=3), until=3)
     assert pipeline.mirror() == {}
-    newest = state(pipeline.spark, str(pipeline.base / MIRROR))
+    newest = said(pipeline)
     assert newest
     assert newest.watermark == Timestamp(3, 1)
 
@@ -306,19 +313,18 @@ def test_an_idle_batch_commits_nothing(pipeline: Pipeline) -> None:
 def test_the_end_of_a_copy_is_committed_even_without_rows(
     pipeline: Pipeline, restarted: bool
 ) -> None:
-    path = str(pipeline.base / MIRROR)
     unfinished = {"shop.orders": {"below": "k"}, "shop.zebras": None}
     pipeline.write(change("read", "a", {}, time=1), until=1, copying=unfinished)
-    first = state(pipeline.spark, path)
+    first = said(pipeline)
     assert first
     assert first.copying == {"below": "k"}
     if restarted:
         pipeline.restart()
     pipeline.write(until=2, copying=unfinished)
-    assert state(pipeline.spark, path) == first
+    assert said(pipeline) == first
     for until in (3, 4):
         pipeline.write(until=until)
-        last = state(pipeline.spark, path)
+        last = said(pipeline)
         assert last
         assert (last.watermark, last.copying) == (Timestamp(3, 1), None)
     assert pipeline.mirror() == {"a": {}}
@@ -328,7 +334,7 @@ def test_exact_from_is_the_greatest_and_stays_until_the_watermark_has_passed_it(
     pipeline: Pipeline,
 ) -> None:
     def exact_from() -> Timestamp | None:
-        newest = state(pipeline.spark, str(pipeline.base / MIRROR))
+        newest = said(pipeline)
         assert newest
         return newest.exact_from
 
@@ -347,10 +353,10 @@ def test_exact_from_is_the_greatest_and_stays_until_the_watermark_has_passed_it(
 
 def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
     path = str(pipeline.base / MIRROR)
-    assert state(pipeline.spark, path) is None
+    assert said(pipeline) is None
     pipeline.write(change("insert", "a", {}, time=1), until=2)
     pipeline.write(change("insert", "b", {}, time=3), until=4)
-    before = state(pipeline.spark, path)
+    before = said(pipeline)
     assert before
     table = DeltaTable.forPath(pipeline.spark, path)
     table.optimize().executeCompaction()
@@ -359,7 +365,7 @@ def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
         pipeline.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('others' = '{number}')")
     assert "OPTIMIZE" in pipeline.commits()
     newest = len(pipeline.commits()) - 1
-    assert state(pipeline.spark, path) == replace(before, version=newest)
+    assert said(pipeline) == replace(before, version=newest)
 
 
 def test_nothing_of_a_transaction_is_left_in_the_session(pipeline: Pipeline) -> None:

@@ -25,7 +25,7 @@ NAMESPACES = st.builds(Namespace, NASTY, NASTY)
 @example(Namespace("a", "~"), Namespace("a", ""))
 def test_two_namespaces_never_share_a_folder(one: Namespace, other: Namespace) -> None:
     route = Route("/lake", "{db}/{coll}/mirror")
-    assert (route.path(one) == route.path(other)) == (one == other)
+    assert (route.target(one) == route.target(other)) == (one == other)
 
 
 @given(NAMESPACES)
@@ -33,7 +33,7 @@ def test_two_namespaces_never_share_a_folder(one: Namespace, other: Namespace) -
 @example(Namespace("../../etc", "/"))
 @example(Namespace("", ""))
 def test_no_name_leaves_the_base_path_or_its_depth(namespace: Namespace) -> None:
-    path = Route("/lake/crm/", "{db}/t_{coll}/mirror").path(namespace)
+    path = Route("/lake/crm/", "{db}/t_{coll}/mirror").target(namespace).address
     assert posixpath.normpath(path) == path
     assert path.startswith("/lake/crm/")
     assert path.count("/") == 5
@@ -56,9 +56,10 @@ def test_an_ordinary_name_stays_as_it_is(name: str) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        "{db}.{coll}",
-        "{db}/mirror",
-        "{coll}",
+        "{db}.{coll}.a.b",
+        "{db}.sales.{coll}",
+        "{db}{coll}/mirror",
+        "main..{coll}",
         "/{db}/{coll}",
         "{db}/../{coll}",
         "{db}//{coll}",
@@ -90,15 +91,17 @@ def test_two_kinds_of_tables_that_could_meet_are_refused(
     one: tuple[str, str], other: tuple[str, str]
 ) -> None:
     with pytest.raises(BadOption):
-        require_disjoint([Route(*one), Route(*other)])
+        require_disjoint([("changelog", Route(*one)), ("mirror", Route(*other))])
 
 
 def test_two_kinds_of_tables_in_folders_of_their_own_are_accepted() -> None:
     require_disjoint(
         [
-            Route("/lake", "{db}/{coll}/changelog"),
-            Route("/lake", "{db}/{coll}/mirror"),
-            Route("/other", "{db}/{coll}"),
+            ("changelog", Route("/lake", "{db}/{coll}/changelog")),
+            ("mirror", Route("/lake", "{db}/{coll}/mirror")),
+            ("history", Route("/other", "{db}/{coll}")),
+            ("mirror", Route("/lake", "all/{coll}/mirror")),
+            ("mirror", Route("", "main.{db}.{coll}")),
         ]
     )
 

@@ -1,0 +1,151 @@
+"""Which tables a pipeline keeps of which collection, and how: `[table]` and its overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cdc.delta.routing import Route, require_disjoint
+from cdc.delta.target import Target
+from cdc.errors import BadOption
+from cdc.model.selection import Namespace, Selection
+
+KINDS = ("changelog", "mirror")
+TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
+HARD, SOFT = "hard", "soft"
+
+
+class Key(NamedTuple):
+    """A key of `[table]`: its default, the values it may have (empty: any), and what it says."""
+
+    default: Any
+    choices: tuple[str, ...]
+    doc: str
+
+
+KEYS: Mapping[str, Key] = {
+    "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
+    "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    "delete": Key(
+        HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
+    ),
+    "on.drop": Key(
+        TRUNCATE,
+        (TRUNCATE, KEEP, FAIL),
+        "A dropped collection's mirror is emptied, kept as it is, or the run ends.",
+    ),
+    "on.rename": Key(
+        TRUNCATE, (TRUNCATE, KEEP, FAIL), "The same for a collection that got another name."
+    ),
+}
+MATCH = "match"
+
+
+def table() -> str:
+    """The keys as a table in Markdown, for the README."""
+    rows = [f"| `{name}` | `{key.default}` | {key.doc} |" for name, key in KEYS.items()]
+    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What holds for some collections. A kind of table without a route is not kept."""
+
+    routes: Mapping[str, Route]
+    delete: str = HARD
+    on_drop: str = TRUNCATE
+    on_rename: str = TRUNCATE
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], base: str, only: Namespace | None) -> Options:
+        """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
+        collection. Raises BadOption."""
+        values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
+        return cls(
+            routes={kind: Route(base, values[kind], only) for kind in KINDS if values[kind]},
+            delete=values["delete"],
+            on_drop=values["on.drop"],
+            on_rename=values["on.rename"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, there or not. `namespace` None: several lie in it, and its rows tell of which they
+    are."""
+
+    target: Target
+    namespace: Namespace | None
+    options: Options = field(compare=False)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.namespace is None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`overrides` are asked in order, and the first that selects a collection holds for it.
+
+    Raises BadOption if tables of different kinds could meet.
+    """
+
+    default: Options
+    overrides: tuple[tuple[Selection, Options], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_disjoint(
+            dict.fromkeys(
+                (kind, route) for options in self.all() for kind, route in options.routes.items()
+            )
+        )
+
+    @classmethod
+    def parse(
+        cls, base: str, table: Mapping[str, Any], overrides: Sequence[Mapping[str, Any]] = ()
+    ) -> Layout:
+        """From `[table]` and the list of `[[override]]`. Raises BadOption."""
+        return cls(
+            Options.parse(table, base, None),
+            tuple(_override(base, {**table, **override}) for override in overrides),
+        )
+
+    def of(self, namespace: Namespace) -> Options:
+        for selection, options in self.overrides:
+            if selection.matches(namespace):
+                return options
+        return self.default
+
+    def table(self, kind: str, namespace: Namespace) -> Table | None:
+        """The namespace's table of that kind, there or not; None if it is to have none."""
+        options = self.of(namespace)
+        if (route := options.routes.get(kind)) is None:
+            return None
+        return Table(route.target(namespace), None if route.is_shared else namespace, options)
+
+    def all(self) -> Iterator[Options]:
+        yield self.default
+        yield from (options for _, options in self.overrides)
+
+
+def _override(base: str, given: Mapping[str, Any]) -> tuple[Selection, Options]:
+    match = given.get(MATCH)
+    if not isinstance(match, str) or not match:
+        raise BadOption(
+            "An [[override]] does not say for which collections it is.",
+            f"Set {MATCH} to a full name or a regular expression on it.",
+        )
+    selection = Selection.parse(match)
+    is_one = len(selection.names) == 1 and not selection.patterns
+    keys = {name: value for name, value in given.items() if name != MATCH}
+    return selection, Options.parse(keys, base, selection.names[0] if is_one else None)
+
+
+def _checked(name: str, value: Any) -> Any:
+    choices = KEYS[name].choices
+    if choices and value not in choices:
+        raise BadOption(
+            f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
+        )
+    return value

@@ -1,0 +1,103 @@
+"""One Delta table, by its path or by its name in a catalog: the only place that knows which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable, DeltaTableBuilder
+from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """`address` is a path, or a quoted name such as `` `main`.`sales`.`orders` ``. Nothing is read
+    or written before a method is called."""
+
+    address: str
+    is_name: bool = False
+
+    @classmethod
+    def named(cls, parts: Sequence[str]) -> Target:
+        """A table of a catalog, by the parts of its name, whatever they hold. In lower case, as
+        catalogs tell it: to them, names that differ in case only are the same."""
+        return cls(".".join(map(quoted, parts)).lower(), is_name=True)
+
+    def __str__(self) -> str:
+        return self.address
+
+    @property
+    def sql(self) -> str:
+        """The table in SQL."""
+        return self.address if self.is_name else f"delta.{quoted(self.address)}"
+
+    def exists(self, spark: SparkSession) -> bool:
+        """Whether there is a Delta table."""
+        if self.is_name:
+            return bool(spark.catalog.tableExists(self.address))
+        return DeltaTable.isDeltaTable(spark, self.address)
+
+    def delta(self, spark: SparkSession) -> DeltaTable:
+        if self.is_name:
+            return DeltaTable.forName(spark, self.address)
+        return DeltaTable.forPath(spark, self.address)
+
+    def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
+        """The table's rows, now or at one of its versions."""
+        reader = spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.table(self.address) if self.is_name else reader.load(self.address)
+
+    def builder(self, spark: SparkSession) -> DeltaTableBuilder:
+        """Of a table that is not there yet; its schema (database) is made if need be."""
+        builder = DeltaTable.create(spark)
+        if not self.is_name:
+            return builder.location(self.address)
+        schema = self.address.rpartition(".`")[0]
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        return builder.tableName(self.address)
+
+    def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
+        """Add rows to the table, which is there, in one commit."""
+        writer = frame.write.format("delta").mode("append").options(**options)
+        if self.is_name:
+            writer.saveAsTable(self.address)
+        else:
+            writer.save(self.address)
+
+
+def under(spark: SparkSession, glob: str) -> list[Target]:
+    """The tables at the paths that match a Hadoop glob, on any file system that Spark can reach."""
+    # Spark's own API lists files, and a table without rows has none.
+    jvm: Any = spark._jvm
+    pattern = jvm.org.apache.hadoop.fs.Path(f"{glob}/_delta_log")
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    found = pattern.getFileSystem(configuration).globStatus(pattern)
+    return [Target(status.getPath().getParent().toString()) for status in found or ()]
+
+
+def like(
+    spark: SparkSession, catalog: str | None, schema: re.Pattern[str], table: re.Pattern[str]
+) -> list[Target]:
+    """The tables of a catalog (None: the session's) whose names match."""
+    scope = [catalog] if catalog else []
+    schemas = spark.sql("SHOW SCHEMAS" + _within(scope)).collect()
+    return [
+        Target.named([*scope, each.namespace, row.tableName])
+        for each in schemas
+        if schema.fullmatch(each.namespace)
+        for row in spark.sql("SHOW TABLES" + _within([*scope, each.namespace])).collect()
+        if table.fullmatch(row.tableName) and not row.isTemporary
+    ]
+
+
+def _within(parts: Sequence[str]) -> str:
+    return f" IN {'.'.join(map(quoted, parts))}" if parts else ""
+
+
+def quoted(part: str) -> str:
+    """One part of a name, as SQL takes it whatever it holds."""
+    return "`" + part.replace("`", "``") + "`"

@@ -1,0 +1,198 @@
+"""Where and how tables are kept, by collection: names in a catalog, shared tables, policies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.layout import Layout, Table
+from cdc.delta.mirror import documents, state
+from cdc.delta.sink import Sink
+from cdc.delta.target import Target
+from cdc.errors import BadOption, CollectionGone, TableOwnedElsewhere
+from cdc.model.selection import Namespace
+from tests.spark.batches import batch, change, content, ops, sink
+
+# Odd for every catalog: reserved, dotted, dashed, not ASCII, longer than Hive takes.
+ODD = ["select", "a.b-c", "Ünï çödé", "x" * 130, "`tick`"]
+OVERRIDES = [
+    {"match": "shop.soft", "delete": "soft"},
+    {"match": "shop.kept", "on.drop": "keep", "on.rename": "keep"},
+    {"match": r"shop\.part_.*|club\.part_.*", "mirror": "all/parts/mirror", "delete": "hard"},
+    {"match": r"shop\.soft_part_.*", "mirror": "all/soft_parts/mirror", "delete": "soft"},
+    {"match": r"odd\..*", "mirror": "named_{db}.m_{coll}", "changelog": "named_{db}.everything"},
+]
+
+
+def first(ns: tuple[str, str], *keys: str, time: int = 1) -> list[dict[str, Any]]:
+    return [change("insert", key, {"in": ns[1]}, time=time, event=n, ns=ns)
+            for n, key in enumerate(keys, 1)]  # fmt: skip
+
+
+class Lake:
+    """A pipeline with all of the overrides, written to batch by batch and started anew between."""
+
+    def __init__(self, spark: SparkSession, base: Path) -> None:
+        self.spark, self.base, self.batches = spark, base, 0
+
+    def write(self, *rows: dict[str, Any], until: int, **options: Any) -> None:
+        frame = batch(self.spark, rows, until=until)
+        self.sink(**options).write_batch(frame, self.batches)
+        self.batches += 1
+
+    def sink(self, **options: Any) -> Sink:
+        return sink(self.base, with_changelog=False, overrides=OVERRIDES, **options)
+
+    def table(self, name: Namespace, kind: str = "mirror") -> Table:
+        table = Layout.parse(str(self.base), {}, OVERRIDES).table(kind, name)
+        assert table is not None
+        return table
+
+    def documents(self, name: str) -> dict[str, Any]:
+        namespace = Namespace.parse(name)
+        table = self.table(namespace)
+        rows = documents(table.target.read(self.spark), table, namespace)
+        found = rows.select("key", F.to_json("document").alias("document")).collect()
+        assert len({row.key for row in found}) == len(found)
+        return {row.key: json.loads(row.document) for row in found}
+
+
+def test_each_collection_is_kept_as_its_override_says(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: soft deletes, kept tables, and what DDL does in a table that several share."""
+    lake = Lake(spark, tmp_path)
+    shared = [("shop", "part_a"), ("shop", "part_b"), ("club", "part_a")]
+    soft = [("shop", "soft_part_a"), ("shop", "soft_part_b")]
+    alone = [("shop", "soft"), ("shop", "kept")]
+    lake.write(*[row for ns in (*alone, *shared, *soft) for row in first(ns, "a", "b")], until=2)
+    lake.write(
+        change("delete", "a", time=3, ns=("shop", "soft")),
+        change("delete", "never seen", time=3, event=2, ns=("shop", "soft")),
+        change("drop", None, time=3, event=3, ns=("shop", "kept")),
+        *first(("shop", "kept"), "b", "c", time=4),
+        change("delete", "a", time=3, event=4, ns=("shop", "part_a")),
+        change("drop", None, time=3, event=5, ns=("shop", "part_b")),
+        *first(("shop", "part_b"), "b", time=4),
+        change("drop", None, time=3, event=6, ns=("shop", "soft_part_a")),
+        until=5,
+    )
+    assert lake.documents("shop.soft") == {"b": {"in": "soft"}}
+    assert lake.documents("shop.kept").keys() == {"a", "b", "c"}
+    assert lake.documents("shop.part_a").keys() == {"b"}
+    assert lake.documents("shop.part_b").keys() == {"b"}
+    assert lake.documents("club.part_a").keys() == {"a", "b"}
+    assert lake.documents("shop.soft_part_a") == {}
+    assert lake.documents("shop.soft_part_b").keys() == {"a", "b"}
+    kept = Namespace("shop", "kept")
+    said = state(spark, lake.table(kept).target, kept)
+    assert said
+    assert said.kept
+    lake.write(
+        # Older than what is gone: only a table that remembers what is gone can tell.
+        *first(("shop", "soft"), "a", "never seen", time=2),
+        *first(("shop", "soft_part_a"), "a", time=2),
+        change("dropDatabase", None, time=6, ns=("shop", None)),
+        *first(("shop", "part_b"), "z", time=7),
+        until=8,
+    )
+    assert lake.documents("shop.soft") == {}
+    assert lake.documents("shop.kept").keys() == {"a", "b", "c"}
+    assert lake.documents("shop.part_a") == {}
+    assert lake.documents("shop.part_b").keys() == {"z"}
+    assert lake.documents("club.part_a").keys() == {"a", "b"}
+    assert lake.documents("shop.soft_part_b") == {}
+    everything = lake.table(Namespace("shop", "soft")).target.read(spark)
+    gone = {row.key: row._deleted for row in everything.collect()}
+    assert gone == {"a": True, "b": True, "never seen": True}
+
+
+def test_tables_with_names_in_a_catalog_are_written_found_again_and_never_mixed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    names = [Namespace("odd", coll) for coll in ODD]
+    lake = Lake(spark, tmp_path)
+    options = {"overrides": OVERRIDES, "pipeline": "one"}
+    rows = [row for name in names for row in first(name, "a", "b")]
+    sink(tmp_path, **options).write_batch(batch(spark, rows, until=2), 0)
+    rows = [change("delete", "a", time=3, ns=name) for name in names]
+    sink(tmp_path, **options).write_batch(batch(spark, rows, until=4), 1)
+    assert {name: [*lake.documents(str(name))] for name in names} == {name: ["b"] for name in names}
+    shown = spark.sql("SHOW TABLES IN named_odd").collect()
+    assert len([row for row in shown if row.tableName.startswith("m_")]) == len(ODD)
+    everything = Target.named(["named_odd", "everything"])
+    gone = [change("dropDatabase", None, time=5, ns=("odd", None))]
+    sink(tmp_path, **options).write_batch(batch(spark, gone, until=5), 2)
+    assert lake.documents(str(names[0])) == {}
+    told = everything.read(spark).groupBy("op").count().collect()
+    assert {row["op"]: row["count"] for row in told} == {
+        "insert": 2 * len(ODD),
+        "delete": len(ODD),
+        "dropDatabase": 1,
+    }
+    other = batch(spark, first(("odd", "select"), "c", time=6), until=7)
+    with pytest.raises(TableOwnedElsewhere, match="named_odd"):
+        sink(tmp_path, "other", overrides=OVERRIDES).write_batch(other, 0)
+
+
+def test_names_that_a_catalog_cannot_tell_apart_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = sink(tmp_path, with_changelog=False, mirror="clash.{coll}")
+    rows = [*first(("shop", "Orders"), "a"), *first(("shop", "orders"), "b")]
+    with pytest.raises(TableOwnedElsewhere, match=r"shop\.Orders"):
+        target.write_batch(batch(spark, rows, until=2), 0)
+
+
+@pytest.mark.parametrize(("op", "option"), [("drop", "on.drop"), ("rename", "on.rename")])
+def test_a_drop_that_must_not_be_ends_the_run_and_stands_in_the_changelog(
+    spark: SparkSession, tmp_path: Path, op: str, option: str
+) -> None:
+    description = {"to": {"db": "shop", "coll": "old"}} if op == "rename" else None
+    key = option.replace(".", "_")
+    sink(tmp_path, **{key: "fail"}).write_batch(
+        batch(spark, first(("shop", "orders"), "a"), until=2), 0
+    )
+    rows = [change(op, None, time=3, description=description)]
+    for _ in range(2):
+        with pytest.raises(CollectionGone, match=option):
+            sink(tmp_path, **{key: "fail"}).write_batch(batch(spark, rows, until=3), 1)
+    assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
+    assert content(spark, tmp_path / "shop/orders/mirror").keys() == {"a"}
+    sink(tmp_path, **{key: "truncate"}).write_batch(batch(spark, rows, until=3), 1)
+    assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
+    assert content(spark, tmp_path / "shop/orders/mirror") == {}
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ({"mirror": "x/{coll}/mirror"}, "match"),
+        ({"match": "shop.a", "mirror": "{kind}/{coll}"}, "template"),
+        ({"match": "shop.a", "on.drop": "perhaps"}, "on.drop"),
+        ({"match": "shop.a", "mirror": "{db}/{coll}/changelog"}, "meet"),
+        ({"match": "shop.a", "mirror": "all/x/mirror/y"}, "meet"),
+    ],
+)
+def test_a_mistaken_override_is_refused_before_anything_is_written(
+    override: dict[str, str], names: str
+) -> None:
+    with pytest.raises(BadOption, match=names):
+        Layout.parse(
+            "/lake", {}, [*OVERRIDES, {"match": "a.b", "mirror": "all/x/mirror"}, override]
+        )
+
+
+def test_the_first_override_that_matches_holds() -> None:
+    layout = Layout.parse(
+        "/lake",
+        {},
+        [{"match": r"shop\.o.*", "delete": "soft"}, {"match": "shop.old", "mirror": ""}],
+    )
+    table = layout.table("mirror", Namespace("shop", "old"))
+    assert table is not None
+    assert table.options.delete == "soft"
+    assert layout.table("mirror", Namespace("shop", "new")) is not None
