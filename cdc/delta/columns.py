@@ -58,12 +58,6 @@ class Columns:
             found.append(TypedColumn(name, kind, (name,) if path is None else path))
         return cls(tuple(found))
 
-    @classmethod
-    def of(cls, schema: StructType) -> Columns:
-        """Those of a table that was made with `fields`, or grew by them."""
-        found = map(typed_column.of_field, schema.fields)
-        return cls(tuple(column for column in found if column is not None))
-
     def has_room_for(self, name: str) -> bool:
         """Whether a column of that name, for the field of that name, may be added."""
         return (
@@ -93,6 +87,13 @@ class Columns:
         """The VARIANT that a row's columns and `_rescued` are made of; an empty object where all
         are null."""
         return F.expr(document_text(self.columns))
+
+
+def of_table(schema: StructType) -> Columns | None:
+    """Those of a table that was made with `Columns.fields`, or grew; None if it has none."""
+    found = map(typed_column.of_field, schema.fields)
+    columns = tuple(column for column in found if column is not None)
+    return Columns(columns) if columns else None
 
 
 def _require_name(column: TypedColumn) -> None:

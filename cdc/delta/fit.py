@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
+from cdc.delta.target import quoted
+
 _DAY = 86_400_000_000
 _INTEGER_BITS: dict[type[DataType], int] = {
     T.ByteType: 8,
@@ -105,10 +107,6 @@ def let(name: str, value: str, body: str) -> str:
     """`body`, in which `name` is `value`. Spark would work out again what is written twice, and a
     path of n names would be written 2**n times."""
     return f"transform(array({value}), {name} -> {body})[0]"
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def literal(text: str) -> str:

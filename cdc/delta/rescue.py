@@ -20,9 +20,9 @@ from cdc.delta.fit import (
     let,
     literal,
     present,
-    quoted,
     told_back,
 )
+from cdc.delta.target import quoted
 from cdc.delta.typed_column import TypedColumn
 
 RESCUED = "_rescued"

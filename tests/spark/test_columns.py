@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, VariantVal
 
 from cdc.delta import typed_column
-from cdc.delta.columns import Columns
+from cdc.delta.columns import Columns, of_table
 from cdc.delta.commit import settings as spark_settings
 from cdc.delta.typed_column import path_text
 from cdc.errors import BadOption
@@ -417,4 +417,4 @@ def test_a_table_tells_its_columns_again() -> None:
         {**PLACES, "_id": "string", "x": "int from `$`", "document": "variant from $"}
     )
     schema = StructType(columns.fields()).add("_position", StringType()).add("mine", LongType())
-    assert Columns.of(StructType.fromJson(json.loads(schema.json()))) == columns
+    assert of_table(StructType.fromJson(json.loads(schema.json()))) == columns
