@@ -17,6 +17,7 @@ from rich.console import Console
 
 import cdc
 from cdc.delta import mirror
+from cdc.delta.columns import Columns, of_table
 from cdc.delta.mirror import MirrorState
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp
@@ -67,7 +68,11 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
-    joined = _joined(_source(spark, config, namespace, state), table).persist()
+    source = _source(spark, config, namespace, state)
+    if columns := of_table(rows.schema):
+        source = _as_taken(source, "after", columns)
+        table = _as_taken(table.withColumn("document", columns.document()), "document", columns)
+    joined = _joined(source, table).persist()
     try:
         _count(joined, verdict)
     finally:
@@ -104,6 +109,14 @@ def _source(
     if state.copying is not None:
         options["snapshot.below"] = state.copying["below"]
     return spark.read.format(NAME).options(**options).load()
+
+
+def _as_taken(frame: DataFrame, document: str, columns: Columns) -> DataFrame:
+    """The documents as typed columns tell them. Rows that are older than a column have in
+    `_rescued` what it would take of them, so this is done with either side."""
+    others = [name for name in ("key", "exact") if name in frame.columns]
+    taken = columns.select(frame.select(*others, document), document)
+    return taken.select(*others, columns.document().alias(document))
 
 
 def _joined(source: DataFrame, table: DataFrame) -> DataFrame:
