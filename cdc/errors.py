@@ -73,6 +73,10 @@ class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
 
 
+class TooManyDeadLetters(CdcError):
+    """More images than `dead.letters.limit` could not be mapped."""
+
+
 class ConflictsUnresolved(CdcError):
     """Other writers of a table got in the way of a write for too long."""
 
@@ -81,6 +85,14 @@ class ConflictsUnresolved(CdcError):
 
 class NotComparable(CdcError):
     """`verify` cannot decide: mirror and source have no common time at which both are exact."""
+
+
+class NotCovered(CdcError):
+    """A changelog does not hold all that a collection was at the time asked for."""
+
+
+class TargetNotEmpty(CdcError):
+    """A restore would write into a collection that holds something else."""
 
 
 # --- bad input: nothing was read or written ------------------------------------------------------

@@ -205,8 +205,9 @@ OPTIONS = (
         "emit.watermark",
         bool,
         False,
-        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, and"
-        " a `resync` where a collection's content is told anew.",
+        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, a"
+        " `resync` where a collection's content is told anew, and a `void` where one that was to be"
+        " copied is gone.",
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(

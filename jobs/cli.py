@@ -6,26 +6,29 @@ import importlib
 
 import click
 
-_PROGRAMS = {
+PROGRAMS = {
     "demo": "Show it all on this machine, with a MongoDB of its own.",
+    "maintain": "Compact the tables, and delete what no version of them needs.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
+    "replay-dead-letters": "Put images through again that were repaired, or can be mapped by now.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
+    "restore": "Write a collection as it was at a time back into MongoDB.",
     "status": "Tell where a pipeline stands, running or not.",
     "token": "Tell what a resume token, or a row's position, means.",
     "verify": "Compare collections with their mirrors.",
 }
 # A file jobs/token.py would hide Python's own module `token` from a program that is run as a file.
-_MODULES = {"token": "resume_token"}
+_MODULES = {"replay-dead-letters": "replay_dead_letters", "token": "resume_token"}
 
 
 class _Programs(click.Group):
     """Imports a program when it is called: `--help` should not wait for Spark's modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_PROGRAMS)
+        return list(PROGRAMS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _PROGRAMS:
+        if name not in PROGRAMS:
             return None
         module = _MODULES.get(name, name)
         command: click.Command = importlib.import_module(f"jobs.{module}").main
@@ -33,7 +36,7 @@ class _Programs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_PROGRAMS.items()))
+            formatter.write_dl(list(PROGRAMS.items()))
 
 
 @click.command(cls=_Programs)

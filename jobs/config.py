@@ -22,6 +22,7 @@ from cdc.model.selection import Namespace
 SINK_KEYS = {
     "path": "Folder (or URL that Spark can write) under which all tables live; required.",
     "checkpoint": "Where the stream keeps its offsets; `<path>/_checkpoint` by default.",
+    "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
@@ -35,6 +36,7 @@ class Config:
     checkpoint: str
     trigger: str
     layout: Layout
+    dead_letters_limit: int | None = None
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """The namespace's changelog, mirror …, there or not; None if it is to have none."""
@@ -111,7 +113,16 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
         checkpoint=str(sections["sink"].get("checkpoint", f"{base}/_checkpoint")),
         trigger=str(sections["sink"].get("trigger", "0 seconds")),
         layout=layout,
+        dead_letters_limit=_limit(sections["sink"].get("dead.letters.limit")),
     )
+
+
+def _limit(value: Any) -> int | None:
+    if value is None:
+        return None
+    if str(value).isdecimal():
+        return int(value)
+    raise BadOption(f"dead.letters.limit cannot be '{value}'.", "Set a whole number from 0 on.")
 
 
 def _require_known(section: str, given: Iterable[str], known: list[str]) -> None:

@@ -74,7 +74,8 @@ class Replication:
 
     def _opened(self, pipeline: str) -> Sink:
         clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
-        return Sink(pipeline, self._config.layout, clock=clock.now)
+        limit = self._config.dead_letters_limit
+        return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
 
     def stop(self) -> None:
         """Stops behind the batch being written, if there is one; raises the error that had ended

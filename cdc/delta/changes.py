@@ -100,12 +100,11 @@ def is_void(each: Emptied, name: Column, position: Column) -> Column:
 
 
 def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
-    exact_from = facts.exact_from.get(name)
-    # Images from the future of an earlier batch are still there until the watermark passes them.
-    if before.exact_from and before.exact_from > facts.watermark:
-        exact_from = max(before.exact_from, exact_from or before.exact_from)
+    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
-    return State(exact_from, facts.copying.get(name), is_kept)
+    # What was taken out in the midst of its copy is told of no more, and is not complete.
+    unfinished = None if name in facts.said.copied else before.copying
+    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
 def _holds(each: Emptied, table: Table, tables: Tables) -> bool:

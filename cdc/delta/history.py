@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField
 
 from cdc.delta import changes
 from cdc.delta.commit import merging
 from cdc.delta.facts import Facts, emptied
+from cdc.delta.forms import with_after
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.delta.versioned import (
@@ -49,13 +50,14 @@ def history(
     columns: Sequence[Column] = (),
     track_history_columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """All versions of the documents that a changelog tells of: `_namespace`, `key`, `document`,
-    `__START_AT`, `__END_AT`.
+    """All versions of the documents that a changelog tells of, in either form: `_namespace`, `key`,
+    `document`, `__START_AT`, `__END_AT`.
 
     `columns` are taken from `after`, with names, in place of `document`. Of these only changes of
     `track_history_columns` begin a new version, if they are given; the others are as they were
     last while the version held. Reads what emptied the collections at once, all else when asked.
     """
+    changelog = with_after(changelog)
     image = columns or [F.col("after").alias("document")]
     told = changes.without_moves(changes.told(changelog))
     told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*image).alias("image"))
@@ -82,14 +84,20 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(found, key=lambda table: table.target)
 
 
-def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
     """Bring the history to the batch's watermark, in one commit; idempotent per batch.
 
     Late rows belong where their position is. What makes a row of a version is as for a mirror: a
     row without `after` says nothing, images count as they are, exact or not, and a delete that only
     tells where a document has moved from is none.
     """
-    spark = batch.sparkSession
     document = batch.schema["after"].dataType
     own = shape(document, table)
     tables.create(spark, table, own.schema(), document.simpleString(), _PROPERTIES, own.keys)

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cdc.delta.forms import CDF, EVENT
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.target import Target
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace, Selection
 
-KINDS = ("changelog", "mirror", "history")
+LETTERS = "dead_letters"
+KINDS = ("changelog", "mirror", "history", LETTERS)
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -28,6 +30,10 @@ KEYS: Mapping[str, Key] = {
     "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
     "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
     "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
+    LETTERS: Key(
+        "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
+    ),
+    "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
@@ -54,6 +60,7 @@ class Options:
     """What holds for some collections. A kind of table without a route is not kept."""
 
     routes: Mapping[str, Route]
+    changelog_form: str = EVENT
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
@@ -64,7 +71,12 @@ class Options:
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
-            routes={kind: Route(base, values[kind], only) for kind in KINDS if values[kind]},
+            routes={
+                kind: Route(base, values[kind], None if kind == LETTERS else only)
+                for kind in KINDS
+                if values[kind]
+            },
+            changelog_form=values["form"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],
@@ -101,6 +113,7 @@ class Layout:
                 (kind, route) for options in self.all() for kind, route in options.routes.items()
             )
         )
+        self.letters()
 
     @classmethod
     def parse(
@@ -111,6 +124,12 @@ class Layout:
             Options.parse(table, base, None),
             tuple(_override(base, {**table, **override}) for override in overrides),
         )
+
+    def letters(self) -> list[Target]:
+        """The tables of dead letters, there or not: one, unless overrides say otherwise. Raises
+        BadOption if a template has fields."""
+        routes = (options.routes.get(LETTERS) for options in self.all())
+        return sorted({route.fixed for route in routes if route})
 
     def of(self, namespace: Namespace) -> Options:
         for selection, options in self.overrides:

@@ -100,11 +100,19 @@ def schema(document: DataType, table: Table) -> StructType:
 def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The mirrors that this batch changes, or of which it has something to say."""
     found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
-    found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+    told = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
+    found |= {table for n in told if (table := tables.of(n))}
     return sorted(found, key=lambda table: table.target)
 
 
-def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables) -> None:
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
     """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
 
     Of each key the last change by position counts, and only if it is later than what the mirror
@@ -113,7 +121,6 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
     applied would bring it back, and it is the source's promise not to send them. A mirror with
     `delete = soft` sees it.
     """
-    spark = batch.sparkSession
     document = batch.schema["after"].dataType
     columns = schema(document, table)
     tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
@@ -122,7 +129,7 @@ def write(batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: T
     emptied = changes.emptied(table, facts, tables)
     if names or emptied:
         with merging(spark, tables.transaction(commit)):
-            _merge(batch, table, names, emptied, facts).execute()
+            _merge(spark, batch, table, names, emptied, facts).execute()
     else:  # a commit without rows, for what only its metadata tells
         options = tables.transaction(commit)
         table.target.append(spark.createDataFrame([], columns), options)
@@ -135,15 +142,16 @@ def _key(table: Table) -> list[str]:
 
 
 def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
-    last = tables.last(table)
-    states = last.states.items() if last else ()
-    is_complete = any(said.copying is not None and n not in facts.copying for n, said in states)
-    of_ddl = changes.emptied(table, facts, tables) or changes.kept(table, facts, tables)
-    return is_complete or bool(of_ddl)
+    return bool(changes.emptied(table, facts, tables) or changes.kept(table, facts, tables))
 
 
 def _merge(
-    batch: DataFrame, table: Table, names: list[Namespace], emptied: list[Emptied], facts: Facts
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    names: list[Namespace],
+    emptied: list[Emptied],
+    facts: Facts,
 ) -> DeltaMergeBuilder:
     tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
     rows = changes.rows(batch, names, emptied, facts)
@@ -151,7 +159,7 @@ def _merge(
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in _key(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
-    mirror = table.target.delta(batch.sparkSession).alias("mirror")
+    mirror = table.target.delta(spark).alias("mirror")
     merge = _with_changes(mirror.merge(last, reduce(and_, same)), table)
     for each in emptied:
         merge = _with_void(merge, each, table)

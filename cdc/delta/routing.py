@@ -116,6 +116,16 @@ class Route:
         filled = [_FIELD.sub(lambda f: names[f[1]], part) for part in self._template_parts()]
         return Target.named(filled) if self.is_name else Target(self._under("/".join(filled)))
 
+    @property
+    def fixed(self) -> Target:
+        """The one table of a template without fields. Raises BadOption if it has any."""
+        if _FIELD.search(self.template):
+            raise BadOption(
+                f"'{self.template}' leads to several tables where there is to be one.",
+                "Leave out {db} and {coll}.",
+            )
+        return self.target(Namespace("", ""))
+
     def own(self, found: Target) -> Target:
         """A table that was found by this route, addressed as `target` does it."""
         if self.is_name:
@@ -146,7 +156,7 @@ class Route:
     def may_meet(self, other: Route, is_same_kind: bool) -> bool:
         """Whether a table of this route could lie at, above or below one of the other's.
 
-        The proof asked for is simple: some component is fixed text in both and differs. Tables of
+        The proof asked for is simple: some component begins or ends unlike in both. Tables of
         one kind that could lie at the same place only are told apart when they are opened.
         """
         if self.is_name != other.is_name:
@@ -156,8 +166,31 @@ class Route:
             return False
         if is_same_kind and len(mine) == len(theirs):
             return self == other and not _FIELD.search(self.template)
-        pairs = zip(mine, theirs, strict=False)
-        return not any(a != b and not _FIELD.search(a + b) for a, b in pairs)
+        return not any(
+            _differ(a, b) or (not self.is_name and _is_one_hidden(a, b))
+            for a, b in zip(mine, theirs, strict=False)
+        )
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two components of templates can never become the same."""
+    if not _FIELD.search(one + other):
+        return one != other
+    (start, end), (other_start, other_end) = _ends(one), _ends(other)
+    return not (
+        (start.startswith(other_start) or other_start.startswith(start))
+        and (end.endswith(other_end) or other_end.endswith(end))
+    )
+
+
+def _is_one_hidden(one: str, other: str) -> bool:
+    """Whether one component begins as no quoted name does, and the other one with such a name."""
+    return (one[:1] in "._" and other[:1] == "{") or (other[:1] in "._" and one[:1] == "{")
+
+
+def _ends(component: str) -> tuple[str, str]:
+    literals = _FIELD.split(component)[::2]
+    return literals[0], literals[-1]
 
 
 def _is_name(fields: list[list[str]]) -> bool:

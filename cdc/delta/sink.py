@@ -10,12 +10,14 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, conflict, history, mirror
+from cdc.delta import changelog, conflict, dead_letters, history, mirror
 from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit
+from cdc.delta.concurrency import at_once
 from cdc.delta.facts import Facts, Happened, read_facts
 from cdc.delta.layout import Layout, Table
 from cdc.delta.tables import Tables
+from cdc.errors import TooManyDeadLetters
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
@@ -28,12 +30,24 @@ class _Writer(Protocol):
     def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
 
     def write(
-        self, batch: DataFrame, table: Table, facts: Facts, batch_id: int, tables: Tables
+        self,
+        spark: SparkSession,
+        batch: DataFrame,
+        table: Table,
+        facts: Facts,
+        batch_id: int,
+        tables: Tables,
     ) -> None: ...
 
 
-# In the order of writing: what a mirror says has always been told by the changelog before.
-_WRITERS: Mapping[str, _Writer] = {"changelog": changelog, "mirror": mirror, "history": history}
+# In the order of writing: what a mirror says has always been told by the changelog before, and what
+# could not be mapped is safe before anything tells that it was there.
+_WRITERS: Mapping[str, _Writer] = {
+    "dead_letters": dead_letters,
+    "changelog": changelog,
+    "mirror": mirror,
+    "history": history,
+}
 
 
 class Freshness(NamedTuple):
@@ -47,14 +61,16 @@ class Freshness(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
-    those of them that are not exact, the collections whose copy is not complete after it, and how
-    many tables were written. `freshness` is None where it held no change, or the server's clock
-    is not known; of a batch that is written again, it is that of the last time."""
+    those of them that are not exact, images that could not be mapped, the collections whose copy is
+    not complete after it, and how many tables were written. `freshness` is None where it held no
+    change, or the server's clock is not known; of a batch that is written again, it is that of the
+    last time."""
 
     batch_id: int
     watermark: Timestamp | None
     counts: Mapping[Namespace, Mapping[str, int]]
     inexact: Mapping[Namespace, int]
+    unmappable: Mapping[Namespace, int]
     copying: frozenset[Namespace]
     tables: int
     freshness: Freshness | None
@@ -64,7 +80,8 @@ class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
     `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
-    `cdc.delta.tables.Tables`. `clock` tells the server's time in seconds, None if it cannot.
+    `cdc.delta.tables.Tables`. `clock` tells the server's time in seconds, None if it cannot. With
+    more dead letters than the limit in its lifetime it ends.
     """
 
     def __init__(
@@ -73,11 +90,13 @@ class Sink:
         layout: Layout,
         *,
         clock: Callable[[], float | None],
+        dead_letters_limit: int | None = None,
     ) -> None:
         self._kinds = [
             (writer, Tables(kind, layout, pipeline)) for kind, writer in _WRITERS.items()
         ]
-        self._clock = clock
+        self._clock, self._limit = clock, dead_letters_limit
+        self._dead_letters = 0
         self._is_first = True
         self._warned: set[Namespace] = set()
 
@@ -91,7 +110,7 @@ class Sink:
         try:
             facts = read_facts(batch)
             if facts is None:
-                return BatchReport(batch_id, None, {}, {}, frozenset(), 0, None)
+                return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None)
             written = self._write(batch, facts, batch_id)
             freshness = self._freshness(facts.happened)
             self._warn(facts)
@@ -100,6 +119,7 @@ class Sink:
                 facts.watermark,
                 facts.counts,
                 facts.inexact,
+                facts.unmappable,
                 frozenset(facts.copying),
                 written,
                 freshness,
@@ -115,12 +135,26 @@ class Sink:
             for table in found:
                 tables.claim(spark, table, document, Commit(batch_id, facts.watermark))
         for writer, tables, found in work:
-            if writer is not changelog:  # which tell of it in any case
+            if writer is mirror:  # the others tell of it in any case
                 require_allowed(facts, tables)
-            for table in found:
-                write = partial(writer.write, batch, table, facts, batch_id, tables)
-                conflict.repeated(write, table.target)
+            at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
+            if writer is dead_letters:
+                self._count_dead_letters(facts)
         return sum(len(found) for _, _, found in work)
+
+    def _count_dead_letters(self, facts: Facts) -> None:
+        """Raises TooManyDeadLetters above the limit: they are safe then, and nothing else is
+        written."""
+        for namespace, images in sorted(facts.unmappable.items()):
+            _log.warning("%s: %d images could not be mapped: dead letters", namespace, images)
+        self._dead_letters += sum(facts.unmappable.values())
+        if self._limit is not None and self._dead_letters > self._limit:
+            raise TooManyDeadLetters(
+                f"{self._dead_letters} images of this run could not be mapped, which is more than"
+                f" the {self._limit} of dead.letters.limit.",
+                "See the reasons in the table of dead letters; raise the limit to go on, the"
+                " changes follow with stand-ins in place of those images.",
+            )
 
     def _freshness(self, happened: Happened | None) -> Freshness | None:
         now = self._clock() if happened else None
@@ -144,6 +178,19 @@ class Sink:
             for _, tables in self._kinds:
                 tables.discover(spark)
             self._is_first = False
+
+
+def _write(
+    writer: _Writer,
+    batch: DataFrame,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+    spark: SparkSession,
+    table: Table,
+) -> None:
+    again = partial(writer.write, spark, batch, table, facts, batch_id, tables)
+    conflict.repeated(again, table.target)
 
 
 def pipeline_of(batch: DataFrame) -> str:

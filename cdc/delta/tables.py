@@ -7,7 +7,7 @@ are read once per table and run: after that this process is the only writer, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta import target as targets
 from cdc.delta.commit import Commit, newest_commit
+from cdc.delta.forms import EVENT
 from cdc.delta.layout import Layout, Table
 from cdc.delta.routing import Route
 from cdc.delta.target import Target
@@ -27,12 +28,14 @@ _PIPELINE = "mongodb-cdc.pipeline"
 _NAMESPACE = "mongodb-cdc.namespace"
 _KIND = "mongodb-cdc.table"
 _DOCUMENT = "mongodb-cdc.document"
+_FORM = "mongodb-cdc.form"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     table: Table
     document: str
+    form: str
     last: Commit | None
 
 
@@ -49,6 +52,7 @@ class Tables:
     layout: Layout
     pipeline: str
     _known: dict[Target, _Known] = field(default_factory=dict)
+    _claimed: dict[Target, Table] = field(default_factory=dict)
 
     @property
     def transaction_id(self) -> str:
@@ -80,25 +84,19 @@ class Tables:
 
         Must be called before the first batch. Costs about 0.3 s per table, once.
         """
-        for options in self.layout.all():
-            if (route := options.routes.get(self.kind)) is None:
-                continue
-            for found in _matching(spark, route):
-                properties = _properties(spark, found)
-                if properties.get(_PIPELINE) != self.pipeline or properties[_KIND] != self.kind:
-                    continue
-                name, own = json.loads(properties[_NAMESPACE]), route.own(found)
-                table = Table(own, None, options) if name is None else self.of(Namespace(*name))
-                # One that the configuration puts elsewhere now stays behind.
-                if table is not None and table.target == own:
-                    self._remember(spark, table, properties)
+        for table, properties in existing(spark, self.layout, self.kind):
+            if properties[_PIPELINE] == self.pipeline:
+                self._remember(spark, table, properties)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
 
         `document` is the SQL type of the images. Raises TableOwnedElsewhere; BadOption if the table
-        holds images of another type; ForeignOffset if it is ahead of the checkpoint.
+        holds images of another type, or is a changelog of another form; ForeignOffset if it is
+        ahead of the checkpoint.
         """
+        other = self._claimed.setdefault(table.target, table)
+        self._require_ours(table, self._identity(other))
         if table.target not in self._known:
             if not table.target.exists(spark):
                 return
@@ -106,12 +104,17 @@ class Tables:
             self._require_ours(table, properties)
             self._remember(spark, table, properties)
         known = self._known[table.target]
-        self._require_ours(table, self._identity(known.table))
         if known.document != document:
             raise BadOption(
                 f"The table at '{table.target}' holds documents as {known.document}, not as"
                 f" {document}.",
                 "Keep the option 'document.format', or start anew with other paths and checkpoint.",
+            )
+        if known.form != self._form(table):
+            raise BadOption(
+                f"The changelog at '{table.target}' has the form {known.form}, not"
+                f" {self._form(table)}.",
+                "Keep the option 'form', or start anew with other paths and checkpoint.",
             )
         _require_not_ahead(table.target, known.last, now)
 
@@ -129,16 +132,20 @@ class Tables:
         if table.target in self._known:
             return
         builder = table.target.builder(spark).addColumns(schema).clusterBy(*cluster)
-        ours = self._identity(table) | {_DOCUMENT: document}
+        form = self._form(table)
+        ours = self._identity(table) | {_DOCUMENT: document, _FORM: form}
         for name, value in {**properties, **ours}.items():
             builder = builder.property(name, value)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         builder.execute()
-        self._known[table.target] = _Known(table, document, None)
+        self._known[table.target] = _Known(table, document, form, None)
 
     def committed(self, table: Table, commit: Commit) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
         self._known[table.target] = replace(self._known[table.target], last=commit)
+
+    def _form(self, table: Table) -> str:
+        return table.options.changelog_form if self.kind == "changelog" else EVENT
 
     def _identity(self, table: Table) -> dict[str, str]:
         return {
@@ -149,7 +156,9 @@ class Tables:
 
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
-        self._known[table.target] = _Known(table, properties[_DOCUMENT], newest and newest[1])
+        self._claimed.setdefault(table.target, table)
+        form = properties.get(_FORM, EVENT)
+        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, newest and newest[1])
 
     def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:
         if self._identity(table).items() <= properties.items():
@@ -167,6 +176,28 @@ class Tables:
             f" '{self.pipeline}') cannot go there.",
             "Choose another path, or remove the table and the checkpoint it was written by.",
         )
+
+
+def existing(
+    spark: SparkSession, layout: Layout, kind: str
+) -> Iterator[tuple[Table, Mapping[str, str]]]:
+    """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
+    properties. Costs about 0.3 s per table."""
+    for options in layout.all():
+        if (route := options.routes.get(kind)) is None:
+            continue
+        for found in _matching(spark, route):
+            properties = _properties(spark, found)
+            if properties.get(_KIND) != kind:
+                continue
+            name, own = json.loads(properties[_NAMESPACE]), route.own(found)
+            if name is None:
+                table: Table | None = Table(own, None, options)
+            else:
+                table = layout.table(kind, Namespace(*name))
+            # One that the layout puts elsewhere now stays behind.
+            if table is not None and table.target == own:
+                yield table, properties
 
 
 def _name(text: str | None) -> str:

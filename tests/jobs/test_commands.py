@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdc.model.selection import Namespace
 from jobs import config as configuration
 from jobs import replicate, verify
-from jobs.cli import main
+from jobs.cli import PROGRAMS, main
 from jobs.mongod import ReplicaSet
 
 Run = Callable[..., Result]
@@ -144,7 +144,7 @@ def _is_one_sentence(text: str) -> None:
 def test_help_of_each_program_has_an_example() -> None:
     overview = CliRunner().invoke(main, ["--help"])
     assert overview.exit_code == 0
-    for name in ("demo", "plan", "replicate", "status", "token", "verify"):
+    for name in PROGRAMS:
         assert name in overview.output
         text = CliRunner().invoke(main, [name, "--help"]).output
         assert f"Example: mongodb-cdc {name}" in text

@@ -20,7 +20,7 @@ ORDERS = Namespace("shop", "orders")
 def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
     found = {ORDERS: counts} if counts else {}
     inexact = {ORDERS: 1} if "update" in counts else {}
-    return BatchReport(batch, Timestamp(9, 1), found, inexact, frozenset(), 2, freshness)
+    return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness)
 
 
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:

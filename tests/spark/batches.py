@@ -63,10 +63,19 @@ def batch(
     *,
     until: int,
     copying: dict[str, Any] | None = None,
+    copied: Sequence[str] = (),
+    told: dict[str, Any] | None = None,
+    following: str = ".+",
     document: str = "variant",
 ) -> DataFrame:
     """The rows and their watermark row, over two partitions, in no order to rely on."""
-    said = {"time": f"{until}:1", "copying": copying or {}}
+    said = {
+        "time": f"{until}:1",
+        "copying": copying or {},
+        "copied": list(copied),
+        "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
+        "collections": following,
+    }
     watermark = change("watermark", None, time=until, ns=(None, None), description=said)
     frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
     images = {"variant": F.try_parse_json, "binary": F.encode, "string": F.col}[document]
@@ -83,13 +92,15 @@ def sink(
     with_changelog: bool = True,
     with_mirror: bool = True,
     overrides: Sequence[Mapping[str, Any]] = (),
+    limit: int | None = None,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot."""
     off = {} if with_changelog else {"changelog": ""}
     off |= {} if with_mirror else {"mirror": ""}
     keys = off | {name.replace("_", "."): value for name, value in table.items()}
-    return Sink(pipeline, Layout.parse(str(base), keys, overrides), clock=lambda: 1000.5)
+    layout = Layout.parse(str(base), keys, overrides)
+    return Sink(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
 
 
 def commits(spark: SparkSession, path: Path | str) -> list[str]:

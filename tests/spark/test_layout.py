@@ -141,7 +141,7 @@ def test_tables_with_names_in_a_catalog_are_written_found_again_and_never_mixed(
 def test_names_that_a_catalog_cannot_tell_apart_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    target = sink(tmp_path, with_changelog=False, mirror="clash.{coll}")
+    target = sink(tmp_path, with_changelog=False, mirror="clash_{db}.{coll}")
     rows = [*first(("shop", "Orders"), "a"), *first(("shop", "orders"), "b")]
     with pytest.raises(TableOwnedElsewhere, match=r"shop\.Orders"):
         target.write_batch(batch(spark, rows, until=2), 0)

@@ -1,0 +1,103 @@
+"""Maintain: purge tombstones, compact, and delete what no version of the tables needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import rich.table
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from cdc.delta.layout import KINDS
+from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
+from cdc.delta.maintenance import maintain as maintain_table
+from cdc.delta.tables import existing
+from cdc.errors import BadOption
+from jobs import config as configuration
+from jobs.config import Config
+from jobs.failure import told
+from jobs.session import session
+
+
+def maintain(
+    spark: SparkSession,
+    config: Config,
+    hours: float = LEAST_RETENTION_HOURS,
+    days: float = 30,
+    dry_run: bool = False,
+) -> list[Maintained]:
+    """All tables that lie where the configuration puts them, one after the other. Raises BadOption
+    if `hours` is less than is safe while jobs write."""
+    require_safe(hours)
+    return [
+        maintain_table(spark, kind, table, hours, days, dry_run)
+        for kind in KINDS
+        for table, _ in existing(spark, config.layout, kind)
+    ]
+
+
+def require_safe(hours: float) -> None:
+    """Raises BadOption if a retention is less than is safe while jobs write and read."""
+    if hours < LEAST_RETENTION_HOURS:
+        raise BadOption(
+            f"A retention of {hours:g} hours may delete files that a reader or a writer needs.",
+            f"Keep at least {LEAST_RETENTION_HOURS} hours.",
+        )
+
+
+def show(console: Console, done: list[Maintained]) -> None:
+    table = rich.table.Table("table", "tombstones", "files rewritten", "into", "files deleted")
+    for each in done:
+        rewritten, added = ("?" if n is None else f"{n:,}" for n in (each.rewritten, each.added))
+        table.add_row(each.table, f"{each.purged:,}", rewritten, added, f"{each.vacuumed:,}")
+    console.print(table)
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option(
+    "--retention-hours",
+    "hours",
+    type=float,
+    default=LEAST_RETENTION_HOURS,
+    show_default=True,
+    help="Versions younger than this can still be read afterwards.",
+)
+@click.option(
+    "--tombstone-days",
+    "days",
+    type=click.FloatRange(min=0),
+    default=30,
+    show_default=True,
+    help="How long deleted documents are remembered where delete = soft.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
+@told
+def main(
+    path: str | None,
+    overrides: tuple[str, ...],
+    hours: float,
+    days: float,
+    dry_run: bool,
+    json_path: str | None,
+) -> int:
+    """Compact the tables of a pipeline and delete what no version of them needs; jobs may go on.
+
+    Example: mongodb-cdc maintain --config conf/local.toml --dry-run
+    """
+    config = configuration.load(path, overrides)
+    require_safe(hours)
+    done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
+    show(Console(), done)
+    if json_path:
+        Path(json_path).write_text(json.dumps([asdict(each) for each in done], indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    main()
