@@ -21,6 +21,7 @@ from pyspark.sql.types import DataType, StructField
 from cdc.delta import changes
 from cdc.delta.commit import merging
 from cdc.delta.facts import Facts, emptied
+from cdc.delta.forms import with_after
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.delta.versioned import (
@@ -49,13 +50,14 @@ def history(
     columns: Sequence[Column] = (),
     track_history_columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """All versions of the documents that a changelog tells of: `_namespace`, `key`, `document`,
-    `__START_AT`, `__END_AT`.
+    """All versions of the documents that a changelog tells of, in either form: `_namespace`, `key`,
+    `document`, `__START_AT`, `__END_AT`.
 
     `columns` are taken from `after`, with names, in place of `document`. Of these only changes of
     `track_history_columns` begin a new version, if they are given; the others are as they were
     last while the version held. Reads what emptied the collections at once, all else when asked.
     """
+    changelog = with_after(changelog)
     image = columns or [F.col("after").alias("document")]
     told = changes.without_moves(changes.told(changelog))
     told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*image).alias("image"))
