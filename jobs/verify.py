@@ -7,6 +7,7 @@ claims to be exact at; so writers and the replication may go on meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -63,11 +64,11 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
         raise NotComparable(
             f"{namespace} has no mirror at {mirrored.target} yet.", "Run replicate first."
         )
-    _require_exact(namespace, state)
+    require_exact(namespace, state)
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
-    joined = _joined(_source(spark, config, namespace, state), table).persist()
+    joined = joined(_source(spark, config, namespace, state), table).persist()
     try:
         _count(joined, verdict)
     finally:
@@ -76,7 +77,7 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     return verdict
 
 
-def _require_exact(namespace: Namespace, state: MirrorState) -> None:
+def require_exact(namespace: Namespace, state: MirrorState) -> None:
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it holds"
@@ -96,17 +97,22 @@ def _require_exact(namespace: Namespace, state: MirrorState) -> None:
 def _source(
     spark: SparkSession, config: Config, namespace: Namespace, state: MirrorState
 ) -> DataFrame:
-    options = {
-        **{name: value for name, value in config.source.items() if name not in ("mode", "start")},
-        "collections": json.dumps([str(namespace)]),
-        "snapshot.at": timestamp.text(state.watermark),
-    }
+    options = {"snapshot.at": timestamp.text(state.watermark)}
     if state.copying is not None:
         options["snapshot.below"] = state.copying["below"]
-    return spark.read.format(NAME).options(**options).load()
+    return read(spark, config, namespace, options)
 
 
-def _joined(source: DataFrame, table: DataFrame) -> DataFrame:
+def read(
+    spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
+) -> DataFrame:
+    """A batch read of one collection, as the pipeline reads it but for these options."""
+    own = {name: value for name, value in config.source.items() if name not in ("mode", "start")}
+    own["collections"] = json.dumps([str(namespace)])
+    return spark.read.format(NAME).options(**{**own, **options}).load()
+
+
+def joined(source: DataFrame, table: DataFrame) -> DataFrame:
     """One row per key: what it is (null where both agree)."""
     left = source.select("key", F.col("exact").alias("exact"), *_content(source, "after", "ours"))
     right = table.select("key", F.lit(True).alias("there"), *_content(table, "document", "theirs"))

@@ -44,7 +44,7 @@ _PROPERTIES = {
 # MERGE takes no writer options, so these reach it through the session.
 _TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def write(
         transaction = {
             _TRANSACTION_ID: tables.transaction_id,
             _TRANSACTION_VERSION: str(batch_id),
-            _USER_METADATA: commit.text(),
+            USER_METADATA: commit.text(),
         }
         with settings(spark, transaction):
             _merge(spark, batch, table, names, emptied, facts).execute()
