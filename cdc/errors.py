@@ -87,6 +87,14 @@ class NotComparable(CdcError):
     """`verify` cannot decide: mirror and source have no common time at which both are exact."""
 
 
+class NotCovered(CdcError):
+    """A changelog does not hold all that a collection was at the time asked for."""
+
+
+class TargetNotEmpty(CdcError):
+    """A restore would write into a collection that holds something else."""
+
+
 # --- bad input: nothing was read or written ------------------------------------------------------
 
 

@@ -184,7 +184,7 @@ OPTIONS = (
         "snapshot.from",
         str,
         None,
-        "Batch reads of one collection only: reads the documents from this key on, encoded as below.",
+        "Batch reads of one collection only: reads the documents from this frontier on.",
     ),
     Option(
         "snapshot.below",
@@ -211,8 +211,9 @@ OPTIONS = (
         "emit.watermark",
         bool,
         False,
-        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, and"
-        " a `resync` where a collection's content is told anew.",
+        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, a"
+        " `resync` where a collection's content is told anew, and a `void` where one that was to be"
+        " copied is gone.",
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc.model.change import Change, control_rows, event_row, read_row
+from cdc.model.change import Change, control_rows, event_row, read_row, void_row
 from cdc.model.document import Column, encoder
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
@@ -72,6 +72,8 @@ def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterato
         for documents in _documents(split, options, patience, may_be_void):
             for raw in documents.raw:
                 yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
+            if documents.is_void and options["emit.watermark"]:
+                yield void_row(split)
     elif isinstance(split, StreamSplit):
         selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
         for events in _changes(split, options, patience):

@@ -15,13 +15,13 @@ from pathlib import Path
 import bson
 import click
 from bson import json_util
-from cdc.delta.forms import CDF, cdf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
 import cdc
 from cdc.delta import mirror
+from cdc.delta.forms import CDF, cdf
 from cdc.delta.layout import Table
 from cdc.delta.repair import extend_changelog, repair_mirror
 from cdc.errors import BadOption, NotComparable
@@ -127,14 +127,15 @@ def into_mirror(
 def into_changelog(
     spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
 ) -> int:
-    """Add what the source reads with these options: documents as of `snapshot.at`, or changes `from`
-    one time `to` another. Returns how many rows the changelog did not have."""
+    """Add what the source reads with these options: documents as of `snapshot.at`, or changes
+    `from` one time `to` another. Returns how many rows the changelog did not have."""
     cdc.register(spark)
     table = _table(config, "changelog", namespace)
     if not table.target.exists(spark):
         raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")
     rows = read(spark, config, namespace, options)
-    return extend_changelog(spark, table, cdf(rows) if table.options.form == CDF else rows)
+    is_cdf = table.options.changelog_form == CDF
+    return extend_changelog(spark, table, cdf(rows) if is_cdf else rows)
 
 
 def _rows(source: DataFrame, compared: DataFrame, namespace: Namespace, at: Timestamp) -> DataFrame:
@@ -237,7 +238,7 @@ def main(
         if not part.is_whole or repair or at is not None or into not in ((), ("changelog",)):
             raise BadOption(
                 "A window of time goes into the changelog, whole.",
-                "Leave out all but --from, --to.",
+                "Leave out all but --from and --to.",
             )
         window = {"from": start, "to": end}
         given = {name: value for name, value in window.items() if value is not None}

@@ -58,8 +58,13 @@ def read(path: str) -> Checkpoint:
     return Checkpoint(planned, last, recent[0] if recent else None)
 
 
+def is_here(path: str) -> bool:
+    """Whether the checkpoint lies on the local file system, as far as its name tells."""
+    return _ELSEWHERE.match(path) is None
+
+
 def _local(path: str) -> Path:
-    if _ELSEWHERE.match(path):
+    if not is_here(path):
         raise BadOption(
             f"The checkpoint {path} is not on the local file system, and no other is read here.",
             "Copy its folders 'offsets' and 'commits' here: -o sink.checkpoint=PATH names them.",

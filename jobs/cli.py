@@ -13,6 +13,7 @@ PROGRAMS = {
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "replay-dead-letters": "Put images through again that were repaired, or can be mapped by now.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
+    "restore": "Write a collection as it was at a time back into MongoDB.",
     "status": "Tell where a pipeline stands, running or not.",
     "token": "Tell what a resume token, or a row's position, means.",
     "verify": "Compare collections with their mirrors.",

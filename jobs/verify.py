@@ -68,11 +68,11 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
-    joined = joined(_source(spark, config, namespace, state), table).persist()
+    found = joined(_source(spark, config, namespace, state), table).persist()
     try:
-        _count(joined, verdict)
+        _count(found, verdict)
     finally:
-        joined.unpersist()
+        found.unpersist()
     verdict.doubled = table.count() - table.select("key").distinct().count()
     return verdict
 
@@ -140,14 +140,14 @@ def _content(frame: DataFrame, column: str, alias: str) -> list[Column]:
     ]
 
 
-def _count(joined: DataFrame, verdict: Verdict) -> None:
-    counts = {row["what"]: row["count"] for row in joined.groupBy("what").count().collect()}
+def _count(found: DataFrame, verdict: Verdict) -> None:
+    counts = {row["what"]: row["count"] for row in found.groupBy("what").count().collect()}
     verdict.documents = sum(counts.values()) - counts.get("extra", 0)
     for what in ("missing", "extra", "differing", "undecided"):
         if counts.get(what):
             setattr(verdict, what, counts[what])
-            found = joined.filter(F.col("what") == what).orderBy("key").limit(_SHOWN).collect()
-            verdict.keys[what] = [row["key"] for row in found]
+            first = found.filter(F.col("what") == what).orderBy("key").limit(_SHOWN).collect()
+            verdict.keys[what] = [row["key"] for row in first]
 
 
 def show(console: Console, verdict: Verdict) -> None:

@@ -71,7 +71,7 @@ def rows(
     found = found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
     for each in emptied:
         found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
-    return found if facts.departures.isdisjoint(names) else _without_moves(found)
+    return found if facts.departures.isdisjoint(names) else without_moves(found)
 
 
 def is_void(each: Emptied, name: Column, position: Column) -> Column:
@@ -101,7 +101,7 @@ def _is_of(name: Namespace) -> Column:
     return (F.col("db") == F.lit(name.db)) & (F.col("coll") == F.lit(name.coll))
 
 
-def _without_moves(rows: DataFrame) -> DataFrame:
+def without_moves(rows: DataFrame) -> DataFrame:
     """A change of a shard key's value may move a document to another shard, by a transaction that
     deletes it here and inserts it there. The two shards tell of it at times of their own, so the
     delete may come last; but both are in one batch. Only the shard where it ended up counts.

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from cdc.delta.target import Target
 from cdc.errors import CdcError
 from cdc.model import timestamp
+from cdc.model.coverage import Coverage
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
@@ -28,11 +29,21 @@ class State:
     `exact_from`: before that time there may be images that are not as of their own time.
     `copying`: the frontier of the unfinished initial copy, opaque; None: it is whole.
     `kept`: there are documents of a collection that was dropped or renamed away.
+    `whole`: of a changelog, the times as of which its rows give the collection.
     """
 
     exact_from: Timestamp | None = None
     copying: Any = None
     kept: bool = False
+    whole: Coverage = field(default_factory=Coverage)
+
+    def exact_after(self, newest: Timestamp | None, watermark: Timestamp) -> Timestamp | None:
+        """`exact_from` after the next batch. `newest`: the greatest time of an image in it."""
+        # Images from the future of an earlier batch are still there until the watermark passes
+        # them.
+        if self.exact_from and self.exact_from > watermark:
+            return max(self.exact_from, newest or self.exact_from)
+        return newest
 
     def to_json(self) -> dict[str, Any]:
         """Only what is not as in a new state."""
@@ -43,6 +54,8 @@ class State:
             fields["copying"] = self.copying
         if self.kept:
             fields["kept"] = True
+        if whole := self.whole.to_json():
+            fields["whole"] = whole
         return fields
 
     @classmethod
@@ -52,6 +65,7 @@ class State:
             exact_from=exact_from and timestamp.parse(exact_from),
             copying=fields.get("copying"),
             kept=bool(fields.get("kept")),
+            whole=Coverage.from_json(fields.get("whole", [])),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -16,12 +16,16 @@ from pyspark.sql import functions as F
 from cdc.delta.commit import settings
 from cdc.delta.stand_in import is_stand_in
 from cdc.errors import BadOption
-from cdc.model import timestamp
-from cdc.model.change import GAP, RESYNC, WATERMARK
+from cdc.model import token
+from cdc.model.change import GAP, RESYNC, VOID, WATERMARK
+from cdc.model.coverage import MARKING, Coverage, Happening, Mark, What, happenings
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
+from cdc.model.watermark import Watermark
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
+# What the sink alone is told.
+UNTOLD = (WATERMARK, VOID)
 # What the source says by itself: all other rows are events, and happened at a time of their own.
 NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
 
@@ -62,8 +66,10 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One batch. `counts` is rows per namespace and op, without the watermark row.
+    """One batch. `counts` is rows per namespace and op, of those that a changelog holds.
 
+    `copied` are those of the watermark row whose documents have all been told; `torn` are the
+    namespaces of which some were told before a gap, and which are still being copied.
     `shared` lists what is told to more tables than its own: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
     `keys` bounds those of each namespace that has any.
@@ -75,8 +81,9 @@ class Facts:
     move to another shard. `happened` is None where the batch holds no event.
     """
 
-    watermark: Timestamp
-    copying: Mapping[Namespace, Any]
+    said: Watermark
+    copied: frozenset[Namespace]
+    torn: frozenset[Namespace]
     counts: Mapping[Namespace, Mapping[str, int]]
     keys: Mapping[Namespace, Bounds]
     exact_from: Mapping[Namespace, Timestamp]
@@ -84,13 +91,48 @@ class Facts:
     unmappable: Mapping[Namespace, int]
     departures: frozenset[Namespace]
     emptied: tuple[Emptied, ...]
+    happenings: tuple[Happening, ...]
     shared: frozenset[tuple[str | None, str | None]]
     happened: Happened | None
+
+    @property
+    def watermark(self) -> Timestamp:
+        return self.said.time
+
+    @property
+    def copying(self) -> Mapping[Namespace, Any]:
+        return self.said.copying
 
     def rows(self, namespace: Namespace) -> int:
         """How many of the namespace's rows are about a document."""
         counts = self.counts.get(namespace, {})
         return sum(counts.get(op, 0) for op in ROW_OPS)
+
+    def is_born(self, namespace: Namespace) -> bool:
+        """Whether the namespace was created, and all of it is told since."""
+        return "create" in self.counts.get(namespace, {}) and self.said.tells(namespace)
+
+    def coverage(
+        self,
+        namespace: Namespace,
+        before: Coverage,
+        last: Timestamp | None,
+        exact_from: Timestamp | None,
+    ) -> Coverage:
+        """The coverage of the namespace's changelog after this batch; `last`: the watermark of the
+        commit that said `before`. `exact_from`: when all of its images so far are as of their own
+        time; a copy that is not exact may lack documents too."""
+        marks = [each.mark for each in self.happenings if each.concerns(namespace)]
+        if self.said.leaves(namespace):
+            marks.append(Mark(token.behind(self.watermark), self.watermark, What.LOST))
+        is_copied = namespace in self.copied
+        return before.after(
+            last,
+            marks,
+            tells=self.said.tells(namespace),
+            is_copying=namespace in self.torn,
+            copied_from=max(self.watermark, exact_from or self.watermark) if is_copied else None,
+        )
 
     def shares_with(self, namespace: Namespace) -> bool:
         """Whether the batch holds rows that the namespace's changelog gets besides its own."""
@@ -111,11 +153,15 @@ def read_facts(batch: DataFrame) -> Facts | None:
             "The batch holds no watermark row, so nothing says up to when it is complete.",
             "Read the source with its watermark rows switched on.",
         )
-    said = json.loads(watermark.told[0].description)
-    own = [row for row in groups if row.op != WATERMARK]
+    said = Watermark.parse(watermark.told[0].description)
+    own = [row for row in groups if row.op not in UNTOLD]
+    has_gap = any(row.op == GAP for row in own)
+    void = {Namespace(row.db, row.coll) for row in groups if row.op == VOID}
     return Facts(
-        watermark=timestamp.parse(said["time"]),
-        copying={Namespace.parse(name): at for name, at in said.get("copying", {}).items()},
+        said=said,
+        # A batch with a gap has read nothing.
+        copied=frozenset() if has_gap else said.copied - void,
+        torn=frozenset(_begun(said) if has_gap else ()),
         counts=_counts(own),
         keys=_keys(own),
         exact_from=_exact_from(own),
@@ -125,13 +171,22 @@ def read_facts(batch: DataFrame) -> Facts | None:
             Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
         ),
         emptied=tuple(ddl for row in own if row.op in _REASONS for ddl in _emptied(row)),
+        happenings=tuple(each for row in own if row.op in MARKING for each in _happened_to(row)),
         shared=frozenset(_shared(own)),
         happened=_happened(own),
     )
 
 
+def _begun(said: Watermark) -> Iterator[Namespace]:
+    return (name for name, at in said.copying.items() if at["below"] is not None)
+
+
 def _groups(batch: DataFrame) -> DataFrame:
-    told = F.when(F.col("op").isin(WATERMARK, *_REASONS), F.struct("position", "description"))
+    second = F.unix_seconds("cluster_time").alias("second")
+    told = F.when(
+        F.col("op").isin(WATERMARK, *MARKING),
+        F.struct("position", "description", second, "cluster_inc"),
+    )
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     kind = batch.schema["after"].dataType.simpleString()
@@ -204,11 +259,20 @@ def _happened(groups: list[Row]) -> Happened | None:
 
 def _emptied(group: Row) -> list[Emptied]:
     reason = _REASONS[group.op]
-    emptied = [Emptied(group.db, group.coll, ddl.position, reason) for ddl in group.told]
-    if group.op == "rename":
-        # What stood at the new name is gone; what stands there now comes as read rows later.
-        emptied += [Emptied(*_target(ddl), ddl.position, REPLACED) for ddl in group.told]
-    return emptied
+    own = (group.db, group.coll)
+    if group.op != "rename":
+        return [Emptied(*own, ddl.position, reason) for ddl in group.told]
+    # What stood at the new name is gone; what stands there now comes as read rows later.
+    emptied = [Emptied(*_target(ddl), ddl.position, REPLACED) for ddl in group.told]
+    # A row whose source is not selected bears the target's name: that one was not renamed away.
+    away = [ddl for ddl in group.told if _target(ddl) != own]
+    return emptied + [Emptied(*own, ddl.position, reason) for ddl in away]
+
+
+def _happened_to(group: Row) -> Iterator[Happening]:
+    for row in group.told:
+        time = Timestamp(row.second, row.cluster_inc)
+        yield from happenings(group.op, group.db, group.coll, row.position, time, row.description)
 
 
 def _shared(groups: list[Row]) -> list[tuple[str | None, str | None]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cdc.delta.forms import CDF, EVENT
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.target import Target
 from cdc.errors import BadOption
@@ -31,6 +32,7 @@ KEYS: Mapping[str, Key] = {
     LETTERS: Key(
         "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
     ),
+    "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
@@ -57,6 +59,7 @@ class Options:
     """What holds for some collections. A kind of table without a route is not kept."""
 
     routes: Mapping[str, Route]
+    changelog_form: str = EVENT
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
@@ -72,6 +75,7 @@ class Options:
                 for kind in KINDS
                 if values[kind]
             },
+            changelog_form=values["form"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],

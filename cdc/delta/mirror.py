@@ -104,7 +104,8 @@ def schema(document: DataType, table: Table) -> StructType:
 def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The mirrors that this batch changes, or of which it has something to say."""
     found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
-    found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+    told = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
+    found |= {table for n in told if (table := tables.of(n))}
     return sorted(found, key=lambda table: table.target)
 
 
@@ -150,11 +151,7 @@ def _key(table: Table) -> list[str]:
 
 
 def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
-    last = tables.last(table)
-    states = last.states.items() if last else ()
-    is_complete = any(said.copying is not None and n not in facts.copying for n, said in states)
-    of_ddl = changes.emptied(table, facts, tables) or changes.kept(table, facts, tables)
-    return is_complete or bool(of_ddl)
+    return bool(changes.emptied(table, facts, tables) or changes.kept(table, facts, tables))
 
 
 def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
@@ -167,12 +164,11 @@ def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit
 
 
 def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
-    exact_from = facts.exact_from.get(name)
-    # Images from the future of an earlier batch are still there until the watermark passes them.
-    if before.exact_from and before.exact_from > facts.watermark:
-        exact_from = max(before.exact_from, exact_from or before.exact_from)
+    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
-    return State(exact_from, facts.copying.get(name), is_kept)
+    # What was taken out in the midst of its copy is told of no more, and is not complete.
+    unfinished = None if name in facts.said.copied else before.copying
+    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
 def _merge(

@@ -71,9 +71,8 @@ def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Cha
 
 def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     """Add the rows that the changelog does not have; returns how many. May be repeated."""
-    same = [
-        name for name in ("position", "key", "db", "coll", "_change_type") if name in rows.columns
-    ]
+    same = ["position", "key", "db", "coll"]
+    same += [name for name in rows.columns if name == "_change_type"]
     return conflict.repeated(partial(_add, spark, table, rows, same), table.target)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta import target as targets
 from cdc.delta.commit import Commit, newest_commit
+from cdc.delta.forms import EVENT
 from cdc.delta.layout import Layout, Table
 from cdc.delta.routing import Route
 from cdc.delta.target import Target
@@ -27,12 +28,14 @@ _PIPELINE = "mongodb-cdc.pipeline"
 _NAMESPACE = "mongodb-cdc.namespace"
 _KIND = "mongodb-cdc.table"
 _DOCUMENT = "mongodb-cdc.document"
+_FORM = "mongodb-cdc.form"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     table: Table
     document: str
+    form: str
     last: Commit | None
 
 
@@ -89,7 +92,8 @@ class Tables:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
 
         `document` is the SQL type of the images. Raises TableOwnedElsewhere; BadOption if the table
-        holds images of another type; ForeignOffset if it is ahead of the checkpoint.
+        holds images of another type, or is a changelog of another form; ForeignOffset if it is
+        ahead of the checkpoint.
         """
         other = self._claimed.setdefault(table.target, table)
         self._require_ours(table, self._identity(other))
@@ -105,6 +109,12 @@ class Tables:
                 f"The table at '{table.target}' holds documents as {known.document}, not as"
                 f" {document}.",
                 "Keep the option 'document.format', or start anew with other paths and checkpoint.",
+            )
+        if known.form != self._form(table):
+            raise BadOption(
+                f"The changelog at '{table.target}' has the form {known.form}, not"
+                f" {self._form(table)}.",
+                "Keep the option 'form', or start anew with other paths and checkpoint.",
             )
         _require_not_ahead(table.target, known.last, now)
 
@@ -122,16 +132,20 @@ class Tables:
         if table.target in self._known:
             return
         builder = table.target.builder(spark).addColumns(schema).clusterBy(*cluster)
-        ours = self._identity(table) | {_DOCUMENT: document}
+        form = self._form(table)
+        ours = self._identity(table) | {_DOCUMENT: document, _FORM: form}
         for name, value in {**properties, **ours}.items():
             builder = builder.property(name, value)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         builder.execute()
-        self._known[table.target] = _Known(table, document, None)
+        self._known[table.target] = _Known(table, document, form, None)
 
     def committed(self, table: Table, commit: Commit) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
         self._known[table.target] = replace(self._known[table.target], last=commit)
+
+    def _form(self, table: Table) -> str:
+        return table.options.changelog_form if self.kind == "changelog" else EVENT
 
     def _identity(self, table: Table) -> dict[str, str]:
         return {
@@ -143,7 +157,8 @@ class Tables:
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
         self._claimed.setdefault(table.target, table)
-        self._known[table.target] = _Known(table, properties[_DOCUMENT], newest and newest[1])
+        form = properties.get(_FORM, EVENT)
+        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, newest and newest[1])
 
     def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:
         if self._identity(table).items() <= properties.items():

@@ -20,10 +20,10 @@ from cdc.model.excerpt import Excerpt, passes
 from cdc.model.extended_json import Json, value
 from cdc.model.key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import ControlSplit, key_of
+from cdc.model.split import ControlSplit, SnapshotSplit, key_of
 
 Encode = Callable[[bytes], Column]
-WATERMARK, RESYNC, GAP = "watermark", "resync", "gap"
+WATERMARK, RESYNC, GAP, VOID = "watermark", "resync", "gap", "void"
 ROW_EVENTS = ("insert", "update", "replace", "delete")
 # What has a column of its own, whatever happened.
 _TOLD = frozenset({"_id", "operationType", "clusterTime", "wallTime", "lsid", "txnNumber"})
@@ -134,6 +134,12 @@ def control_rows(split: ControlSplit) -> Iterator[Change]:
         row = _control(RESYNC, split.at, token.behind(split.at), None)
         db, coll = namespace or (None, None)
         yield row._replace(db=db, coll=coll)
+
+
+def void_row(split: SnapshotSplit) -> Change:
+    """For the sink alone, as the watermark is: of this range, not all was told as of its time."""
+    row = _control(VOID, split.at, token.behind(split.at), None)
+    return row._replace(db=split.namespace.db, coll=split.namespace.coll)
 
 
 def _control(op: str, at: Timestamp, position: str, description: str | None) -> Change:

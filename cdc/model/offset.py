@@ -128,14 +128,6 @@ class Offset:
             "gap": None if self.gap is None else timestamp.text(self.gap),
         }
 
-    def described(self) -> dict[str, Any]:
-        """What a sink has to know of it: the time, and the frontier of each unfinished copy."""
-        copying: dict[str, Any] = {str(namespace): {"below": None} for namespace in self.again}
-        if self.copying is not None:
-            below = encode_key(self.copying.below)
-            copying[str(self.copying.namespace)] = {"below": below}
-        return {"time": timestamp.text(self.time), "copying": copying}
-
     @classmethod
     def from_json(cls, data: Any) -> Offset:
         """Strict: reads what `to_json` writes and nothing else. Raises ForeignOffset."""

@@ -33,10 +33,12 @@ _BATCH = 10_000
 
 class Documents(NamedTuple):
     """Raw documents as of a split's time; or, with `exact_from`, each of them in a state between
-    that time and `exact_from` (only where before-images are missing)."""
+    that time and `exact_from` (only where before-images are missing). `is_void`: that was not all
+    of them, and the rest is not to be had."""
 
     raw: list[bytes]
     exact_from: Timestamp | None = None
+    is_void: bool = False
 
 
 class Void(Exception):

@@ -23,7 +23,7 @@ from cdc.mongo.lookup import Lookup
 from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
-from cdc.mongo.snapshot import read_at_time, require_may_be_void, retried
+from cdc.mongo.snapshot import read_at_time, retried, void_documents
 
 
 def changes(
@@ -57,7 +57,7 @@ def read(
         except TimeUnreadable:
             yield from _rewound(cluster, split, retry_seconds, told)
     except Void as void:
-        require_may_be_void(split, may_be_void, void)
+        yield void_documents(split, may_be_void, void)
 
 
 def _read_at_time(
@@ -77,8 +77,9 @@ def _rewound(
         begun = replace(split, range=left)
         part = repeated(partial(_next_part, cluster, begun), retry_seconds, what)
         found = repeated(partial(_rewound_part, cluster, part), retry_seconds, what)
-        for raw, exact_from in found:
-            yield Documents([d for d in raw if merge_key(key_of(d)) not in keys], exact_from)
+        for documents in found:
+            new = [d for d in documents.raw if merge_key(key_of(d)) not in keys]
+            yield documents._replace(raw=new)
         if part.range.upper == left.upper:
             return
         left = KeyRange(part.range.upper, left.upper)

@@ -28,15 +28,16 @@ def read(
 ) -> Iterator[Documents]:
     """The documents of the split, each once, in batches of at most 16 MiB (64 MiB when rewinding).
 
-    If the collection has been dropped or renamed since, the split is void: nothing (more) is
-    yielded when `may_be_void`, because the DDL event that follows tells the rest; a reader that
-    will not see that event gets UnsuitableSource instead of a part taken for the whole.
+    If the collection has been dropped or renamed since, the split is void: no (more) documents are
+    yielded when `may_be_void`, but that it is so, because the DDL event that follows tells the
+    rest; a reader that will not see that event gets UnsuitableSource instead of a part taken for
+    the whole.
     """
     rest = Rest(split)
     try:
         yield from retried(open_member, rest, retry_seconds, _read_or_rewind)
     except Void as void:
-        require_may_be_void(split, may_be_void, void)
+        yield void_documents(split, may_be_void, void)
 
 
 Attempt = Callable[[Member, Rest, Callable[[], Member]], Iterator[Documents]]
@@ -81,9 +82,10 @@ def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterato
         raise
 
 
-def require_may_be_void(split: SnapshotSplit, may_be_void: bool, void: Void) -> None:
+def void_documents(split: SnapshotSplit, may_be_void: bool, void: Void) -> Documents:
     if not may_be_void:
         raise UnsuitableSource(
             f"{split.namespace} was dropped, renamed or replaced while it was being copied.",
             "Run the read again.",
         ) from void
+    return Documents([], is_void=True)

@@ -6,7 +6,6 @@ to read the same rows.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from bson.timestamp import Timestamp
@@ -15,6 +14,7 @@ from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
+from cdc.model.watermark import Watermark
 from cdc.mongo import excerpts, pipeline
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
@@ -81,7 +81,7 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
     resync: list[Namespace | None] = [*begun_again(start, end)]
     if end.gap is not None and resync:  # what else there was may be gone meanwhile
         resync = [None]
-    return ControlSplit(end.time, json.dumps(end.described()), tuple(resync))
+    return ControlSplit(end.time, Watermark.of(start, end).text(), tuple(resync))
 
 
 def snapshot_splits(

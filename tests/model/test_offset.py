@@ -266,17 +266,6 @@ def test_an_offset_does_not_grow_with_the_collections_that_were_swept() -> None:
     assert len(sizes) == 1
 
 
-def test_a_sink_is_told_the_time_and_the_frontier_of_each_unfinished_copy() -> None:
-    described = VERSION_1["again_while_copying"].described()
-    assert described["time"] == "1767225600:7"
-    assert described["copying"] == {
-        "shop.items": {"below": "EgAAABJfaWQAAAAAAAABAAAA"},
-        "log.a-b.c": {"below": None},
-        "shop.carts": {"below": None},
-    }
-    assert STREAMING.described()["copying"] == {}
-
-
 # --- the rule ------------------------------------------------------------------------------------
 
 

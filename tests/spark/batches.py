@@ -63,10 +63,19 @@ def batch(
     *,
     until: int,
     copying: dict[str, Any] | None = None,
+    copied: Sequence[str] = (),
+    told: dict[str, Any] | None = None,
+    following: str = ".+",
     document: str = "variant",
 ) -> DataFrame:
     """The rows and their watermark row, over two partitions, in no order to rely on."""
-    said = {"time": f"{until}:1", "copying": copying or {}}
+    said = {
+        "time": f"{until}:1",
+        "copying": copying or {},
+        "copied": list(copied),
+        "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
+        "collections": following,
+    }
     watermark = change("watermark", None, time=until, ns=(None, None), description=said)
     frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
     images = {"variant": F.try_parse_json, "binary": F.encode, "string": F.col}[document]

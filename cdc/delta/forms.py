@@ -1,0 +1,59 @@
+"""The two forms of a changelog: one row per event, or as a change data feed has it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+EVENT, CDF = "event", "cdf"
+_INSERT, _DELETE, _BEFORE, _AFTER = "insert", "delete", "update_preimage", "update_postimage"
+# In which rows an image stands, by the column that holds it in event form.
+CHANGE_TYPES = {"before": (_BEFORE, _DELETE), "after": (_INSERT, _AFTER)}
+_IMAGES = {
+    "read": (_INSERT,),
+    "insert": (_INSERT,),
+    "update": (_BEFORE, _AFTER),
+    "replace": (_BEFORE, _AFTER),
+    "delete": (_DELETE,),
+}
+
+
+def cdf(changelog: DataFrame) -> DataFrame:
+    """Event form as a change data feed: `_change_type`, `_commit_timestamp`, and `document` in the
+    place of `before` and `after`; all other columns as they are.
+
+    `read` and `insert` are `insert`; `update` and `replace` an `update_preimage`, if there is an
+    image before, and an `update_postimage`, if there is one after it or none at all; `delete` has
+    the image before as its document, which may be null: the key tells what is gone. Rows that are
+    about no document (DDL, `gap`, `resync`) are kept, with their `op` as type and no document.
+    """
+    is_told = {
+        _BEFORE: F.col("before").isNotNull(),
+        _AFTER: F.col("after").isNotNull() | F.col("before").isNull(),
+    }
+    types = F.array(F.col("op"))
+    for op, kinds in _IMAGES.items():
+        told = [F.when(is_told[k], k) if k in is_told else F.lit(k) for k in kinds]
+        types = F.when(F.col("op") == op, F.array_compact(F.array(*told))).otherwise(types)
+    image = F.when(F.col("_change_type").isin(*CHANGE_TYPES["before"]), F.col("before"))
+    image = image.when(F.col("_change_type").isin(*CHANGE_TYPES["after"]), F.col("after"))
+    return (
+        changelog.withColumn("_change_type", F.explode(types))
+        .withColumn("_commit_timestamp", F.col("cluster_time"))
+        .withColumn("document", image)
+        .drop("before", "after")
+    )
+
+
+def form_of(changelog: DataFrame) -> str:
+    """Which form a changelog has."""
+    return CDF if "_change_type" in changelog.columns else EVENT
+
+
+def with_after(changelog: DataFrame) -> DataFrame:
+    """A changelog of either form, with the image after each change in `after`: null in a row that
+    does not tell it, be it that the other row of the same change does."""
+    if form_of(changelog) == EVENT:
+        return changelog
+    is_after = F.col("_change_type").isin(*CHANGE_TYPES["after"])
+    return changelog.withColumn("after", F.when(is_after, F.col("document")))

@@ -1,0 +1,141 @@
+"""From a server through the changelog back to a server: each moment, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from click.testing import CliRunner
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from cdc.delta.point_in_time import as_of
+from cdc.errors import NotCovered
+from cdc.model import element, timestamp
+from cdc.model.selection import Namespace
+from jobs import restore
+from jobs.config import Config
+from jobs.mongod import ReplicaSet
+from jobs.replicate import Replication
+from tests.model import mixed
+from tests.model.test_key import OTHERS, SPECIAL_NUMBERS
+from tests.model.test_key import document as of_elements
+from tests.mongo.capture import RAW, Contents, contents, filled
+
+
+def every_type() -> list[bytes]:
+    values = [(element.TIMESTAMP, bytes(8)), *SPECIAL_NUMBERS, *OTHERS, *mixed.values(5, 100)]
+    ids = [(element.INT32, struct.pack("<i", 100 + n)) for n in range(len(values))]
+    pairs = zip(ids, values, strict=True)
+    return [of_elements((b"_id", own), (b"v", of_elements((b"w", v))))[1] for own, v in pairs]
+
+
+class Moments:
+    """What two collections held behind each step of their life."""
+
+    def __init__(self, database: Database[dict[str, Any]]) -> None:
+        self._database = database
+        self.held: dict[tuple[str, str], tuple[Timestamp, Contents]] = {}
+
+    def look(self, step: str) -> None:
+        at = self._database.command("ping")["operationTime"]
+        for name in "ab":
+            self.held[step, name] = at, contents(self._database[name], at)
+
+
+def live(database: Database[dict[str, Any]], moments: Moments) -> None:
+    a, b = database["a"], database["b"]
+    raw: Any = database.get_collection("a", codec_options=RAW)
+    raw.insert_many([RawBSONDocument(each) for each in every_type()])
+    a.update_one({"_id": 1}, {"$set": {"n": 1}})
+    a.delete_one({"_id": 2})
+    moments.look("written")
+    b.drop()
+    moments.look("dropped")
+    b.insert_one({"_id": 7, "again": True})
+    moments.look("re-created")
+    a.aggregate([{"$match": {"_id": {"$lt": 9}}}, {"$out": "b"}])
+    moments.look("replaced")
+
+
+@pytest.mark.timeout(600)
+def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: drop, re-creation and $out, between batches and in them."""
+    for name in "ab":
+        filled(database, name, range(20))
+    moments = Moments(database)
+    config = pipeline(rf"{database.name}\.[ab]", "table.mirror=")
+    moments.look("before")
+    database["b"].update_one({"_id": 1}, {"$set": {"n": 1}})
+    replicated(spark, config)
+    moments.look("copied")
+    live(database, moments)
+    replicated(spark, config)
+    database["b"].delete_one({"_id": 3})
+    moments.look("at the end")
+    replicated(spark, config)
+
+    for (step, name), (at, content) in moments.held.items():
+        told = state(spark, config, name, at)
+        if step == "before":
+            assert told is None
+        elif (step, name) != ("replaced", "b") or told is not None:  # copied at that time, or later
+            assert told == content, (step, name)
+
+    at, content = moments.held["written", "a"]
+    monkeypatch.setenv("TARGET", mongod.uri)
+    report = tmp_path / "restored.json"
+    options = [f"{name}={value}" for name, value in config.source.items()]
+    options += [f"sink.path={config.checkpoint.removesuffix('/_checkpoint')}"]
+    arguments = [argument for option in options for argument in ("-o", option)]
+    arguments += ["--to-uri", "env:TARGET", "--namespace", f"{database.name}.back"]
+    arguments += ["--collection", f"{database.name}.a", "--json", str(report)]
+    done = CliRunner().invoke(restore.main, [*arguments, "--as-of", timestamp.text(at)])
+    assert done.exit_code == 0, done.output
+    assert contents(database["back"]) == content
+    assert json.loads(report.read_text()) == {
+        "collection": f"{database.name}.a",
+        "into": f"{database.name}.back",
+        "at": timestamp.text(at),
+        "documents": len(content),
+        "inexact": 0,
+        "losses": None,
+        "resumed": False,
+    }
+    refused = CliRunner().invoke(restore.main, [*arguments, "--as-of", timestamp.text(at)])
+    assert refused.exit_code == 1
+    assert "--force" in refused.output
+
+
+def replicated(spark: SparkSession, config: Config) -> None:
+    replication = Replication(spark, config, available_now=True)
+    replication.query.awaitTermination(240)
+    replication.stop()
+
+
+def state(spark: SparkSession, config: Config, name: str, at: Timestamp) -> Contents | None:
+    """As the changelog has it; None if it does not."""
+    (db,) = {part.split("\\")[0] for part in config.source["collections"].split(",")}
+    namespace = Namespace(db, name)
+    table = config.table("changelog", namespace)
+    assert table is not None
+    until = restore.complete_until(config, namespace)
+    try:
+        found = as_of(spark, table.target, namespace, at, until).collect()
+    except NotCovered:
+        return None
+    assert all(row.exact for row in found)
+    return {row.key: bytes(row.document) for row in found}
