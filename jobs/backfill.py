@@ -86,11 +86,8 @@ def into_mirror(
     """Bring the mirror to what the source holds, as of the time up to which the job has written it.
     With `repair`, what only the mirror holds is taken out; that needs the whole collection. Raises
     NotComparable if there is no such time, BadOption, ConflictsUnresolved."""
-    if repair and not part.is_whole:
-        raise BadOption(
-            "Which documents of a part are in the mirror only cannot be told.",
-            "Repair the whole collection: leave out --filter, --min and --max.",
-        )
+    if repair:
+        _require_whole(part)
     cdc.register(spark)
     table, at, version = _standing(spark, config, namespace)
     options = {**part.options(config), "snapshot.at": timestamp.text(at)}
@@ -233,52 +230,63 @@ def main(
     config = configuration.load(path, overrides)
     namespace, part = Namespace.parse(collection), Part(least, below, condition)
     part.options(config)
+    window = {name: value for name, value in (("from", start), ("to", end)) if value is not None}
+    kinds = [kind for kind in into or _INTO if config.table(kind, namespace)]
+    if window:
+        _require_bare(part.is_whole and not repair and at is None and "mirror" not in into)
+        kinds = []
+    elif at is not None:
+        _require_changelog_only(timestamp.parse(at), kinds)
+    if repair:
+        _require_whole(part)
     spark = session("mongodb-cdc backfill")
-    if start is not None or end is not None:
-        if not part.is_whole or repair or at is not None or into not in ((), ("changelog",)):
-            raise BadOption(
-                "A window of time goes into the changelog, whole.",
-                "Leave out all but --from and --to.",
-            )
-        window = {"from": start, "to": end}
-        given = {name: value for name, value in window.items() if value is not None}
-        rows = into_changelog(spark, config, namespace, given)
-        done = Backfilled(collection, end or "now", changelog_rows=rows)
-    else:
-        done = _copy(spark, config, namespace, part, into or _INTO, at, repair)
+    done = Backfilled(collection, at or end or "")
+    if window:
+        done = replace(done, changelog_rows=into_changelog(spark, config, namespace, window))
+    if "mirror" in kinds:
+        done = into_mirror(spark, config, namespace, part, repair)
+    if "changelog" in kinds:
+        done = _documents_into_changelog(spark, config, namespace, part, done)
     Console().print_json(json.dumps(asdict(done)))
     if json_path:
         Path(json_path).write_text(json.dumps(asdict(done), indent=2) + "\n")
     return LEFT if done.left else 0
 
 
-def _copy(
-    spark: SparkSession,
-    config: Config,
-    namespace: Namespace,
-    part: Part,
-    into: Sequence[str],
-    at: str | None,
-    repair: bool,
+def _documents_into_changelog(
+    spark: SparkSession, config: Config, namespace: Namespace, part: Part, done: Backfilled
 ) -> Backfilled:
-    kinds = [kind for kind in _INTO if kind in into and config.table(kind, namespace)]
-    if at is not None and "mirror" in kinds:
+    """As of the same time as the mirror, if that was asked for too."""
+    time = timestamp.parse(done.at) if done.at else _written(config)
+    if time is None:
+        raise BadOption("Nothing says as of when to read.", "Set --at.")
+    told = timestamp.text(time)
+    options = {**part.options(config), "snapshot.at": told}
+    rows = into_changelog(spark, config, namespace, options)
+    return replace(done, at=told, changelog_rows=rows)
+
+
+def _require_whole(part: Part) -> None:
+    if not part.is_whole:
         raise BadOption(
-            "A mirror is brought to what it is to be at its own time.",
+            "Which documents of a part are in the mirror only cannot be told.",
+            "Repair the whole collection: leave out --filter, --min and --max.",
+        )
+
+
+def _require_bare(is_bare: bool) -> None:
+    if not is_bare:
+        raise BadOption(
+            "A window of time goes into the changelog, whole.", "Leave out all but --from and --to."
+        )
+
+
+def _require_changelog_only(at: Timestamp, kinds: Sequence[str]) -> None:
+    if "mirror" in kinds:
+        raise BadOption(
+            f"A mirror is brought to what it is to be at its own time, not {timestamp.text(at)}.",
             "Leave out --at, or choose --into changelog.",
         )
-    done = Backfilled(str(namespace), at or "")
-    if "mirror" in kinds:
-        done = into_mirror(spark, config, namespace, part, repair)
-    if "changelog" in kinds:
-        time = timestamp.parse(done.at) if done.at else _written(config)
-        if time is None:
-            raise BadOption("Nothing says as of when to read.", "Set --at.")
-        told = timestamp.text(time)
-        options = {**part.options(config), "snapshot.at": told}
-        rows = into_changelog(spark, config, namespace, options)
-        done = replace(done, at=told, changelog_rows=rows)
-    return done
 
 
 if __name__ == "__main__":
