@@ -34,7 +34,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
 from jobs.session import session
-from jobs.verify import joined, read, require_exact
+from jobs.verify import compared, read, require_exact
 
 LEFT = 6
 _INTO = ("mirror", "changelog")
@@ -93,12 +93,12 @@ def into_mirror(
     options = {**part.options(config), "snapshot.at": timestamp.text(at)}
     source = read(spark, config, namespace, options).persist()
     held = mirror.documents(table.target.read(spark, version), table, namespace)
-    compared = joined(source, held).persist()
+    found = compared(source, held).persist()
     try:
-        counts = {row["what"]: row["count"] for row in compared.groupBy("what").count().collect()}
+        counts = {row["what"]: row["count"] for row in found.groupBy("what").count().collect()}
         extra = counts.get("extra", 0) if part.is_whole else 0
         done = ["missing", "differing"] + (["extra"] if repair else [])
-        rows = _rows(source, compared.where(F.col("what").isin(done)), namespace, at)
+        rows = _rows(source, found.where(F.col("what").isin(done)), namespace, at)
 
         def changes(after: Timestamp, upto: Timestamp) -> DataFrame:
             window = {"from": timestamp.text(timestamp.after(after))}
@@ -107,7 +107,7 @@ def into_mirror(
 
         repair_mirror(spark, table, namespace, rows, at, changes)
     finally:
-        compared.unpersist()
+        found.unpersist()
         source.unpersist()
     undecided = counts.get("undecided", 0)
     return Backfilled(

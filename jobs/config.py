@@ -84,7 +84,8 @@ def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[s
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """`document.format = "json"` is a nested table to TOML, and one option to us."""
     for name, value in values.items():
-        if isinstance(value, dict):
+        # The names of columns are the user's own.
+        if isinstance(value, dict) and prefix + name != "columns":
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
@@ -101,12 +102,17 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
     if not base:
         raise BadOption("Option 'path' in [sink] is not set.", SINK_KEYS["path"])
     layout = Layout.parse(base, sections["table"], overrides)
-    has_mirrors = any("mirror" in options.routes for options in layout.all())
-    if has_mirrors and parsed["images"] not in _MIRRORED_IMAGES:
+    holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
+    if holds_documents and parsed["images"] not in _MIRRORED_IMAGES:
         raise BadOption(
             f"With images = {parsed['images']} an update may come without the document it led to,"
-            " and no mirror can be kept.",
-            "Set images to auto, or mirror in [table] to an empty string.",
+            " and neither a mirror nor a history can be kept.",
+            "Set images to auto, or mirror and history in [table] to empty strings.",
+        )
+    if any(options.columns for options in layout.all()) and parsed["document.format"] != "variant":
+        raise BadOption(
+            f"Typed columns cannot be made of documents as {parsed['document.format']}.",
+            "Set document.format to variant, or leave out 'columns'.",
         )
     return Config(
         source=source,

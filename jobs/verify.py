@@ -18,6 +18,7 @@ from rich.console import Console
 
 import cdc
 from cdc.delta import mirror
+from cdc.delta.columns import Columns, of_table
 from cdc.delta.mirror import MirrorState
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp
@@ -68,7 +69,7 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
-    found = joined(_source(spark, config, namespace, state), table).persist()
+    found = compared(_source(spark, config, namespace, state), table).persist()
     try:
         _count(found, verdict)
     finally:
@@ -112,7 +113,24 @@ def read(
     return spark.read.format(NAME).options(**{**own, **options}).load()
 
 
-def joined(source: DataFrame, table: DataFrame) -> DataFrame:
+def compared(source: DataFrame, table: DataFrame) -> DataFrame:
+    """The source's rows and a mirror's, by key: `what` is missing, extra, differing or undecided;
+    null where both agree."""
+    if columns := of_table(table.schema):
+        source = _as_taken(source, "after", columns)
+        table = _as_taken(table.withColumn("document", columns.document()), "document", columns)
+    return _joined(source, table)
+
+
+def _as_taken(frame: DataFrame, document: str, columns: Columns) -> DataFrame:
+    """The documents as typed columns tell them. Rows that are older than a column have in
+    `_rescued` what it would take of them, so this is done with either side."""
+    others = [name for name in ("key", "exact") if name in frame.columns]
+    taken = columns.select(frame.select(*others, document), document)
+    return taken.select(*others, columns.document().alias(document))
+
+
+def _joined(source: DataFrame, table: DataFrame) -> DataFrame:
     """One row per key: what it is (null where both agree)."""
     left = source.select("key", F.col("exact").alias("exact"), *_content(source, "after", "ours"))
     right = table.select("key", F.lit(True).alias("there"), *_content(table, "document", "theirs"))

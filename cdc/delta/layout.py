@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cdc.delta.columns import Columns
 from cdc.delta.forms import CDF, EVENT
 from cdc.delta.routing import Route, require_disjoint
 from cdc.delta.target import Target
@@ -13,7 +14,9 @@ from cdc.errors import BadOption
 from cdc.model.selection import Namespace, Selection
 
 LETTERS = "dead_letters"
-KINDS = ("changelog", "mirror", LETTERS)
+KINDS = ("changelog", "mirror", "history", LETTERS)
+# Those whose documents `columns` applies to.
+TYPED = ("mirror",)
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -33,8 +36,13 @@ KEYS: Mapping[str, Key] = {
         "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
     ),
     "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
+    "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
+    ),
+    "columns": Key({}, (), "Typed columns of mirrors, and their types, instead of `document`."),
+    "schema.evolution": Key(
+        False, (), "With `columns`: whether new fields at the top of documents become columns."
     ),
     "on.drop": Key(
         TRUNCATE,
@@ -50,7 +58,9 @@ MATCH = "match"
 
 def table() -> str:
     """The keys as a table in Markdown, for the README."""
-    rows = [f"| `{name}` | `{key.default}` | {key.doc} |" for name, key in KEYS.items()]
+    rows = [
+        f"| `{name}` | `{str(key.default).lower()}` | {key.doc} |" for name, key in KEYS.items()
+    ]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows, ""])
 
 
@@ -60,6 +70,8 @@ class Options:
 
     routes: Mapping[str, Route]
     changelog_form: str = EVENT
+    columns: Columns | None = None
+    evolves: bool = False
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
@@ -70,12 +82,14 @@ class Options:
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
+            changelog_form=values["form"],
             routes={
                 kind: Route(base, values[kind], None if kind == LETTERS else only)
                 for kind in KINDS
                 if values[kind]
             },
-            changelog_form=values["form"],
+            columns=_columns(values["columns"]),
+            evolves=values["schema.evolution"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],
@@ -161,10 +175,27 @@ def _override(base: str, given: Mapping[str, Any]) -> tuple[Selection, Options]:
     return selection, Options.parse(keys, base, selection.names[0] if is_one else None)
 
 
+def _columns(given: Any) -> Columns | None:
+    if not isinstance(given, Mapping):
+        raise BadOption(
+            "'columns' is no table of names and types.",
+            'Write columns = { total = "decimal(18,2)", city = "string from address.city" }.',
+        )
+    return Columns.parse(given) if given else None
+
+
 def _checked(name: str, value: Any) -> Any:
+    if isinstance(KEYS[name].default, bool):
+        return _flag(name, value)
     choices = KEYS[name].choices
     if choices and value not in choices:
         raise BadOption(
             f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
         )
     return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        raise BadOption(f"Option '{name}' of a table cannot be '{value}'.", "Use true or false.")
+    return str(value).lower() == "true"

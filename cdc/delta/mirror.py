@@ -20,16 +20,19 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
 
 from cdc.delta import changes
-from cdc.delta.commit import Commit, State, newest_commit, settings
+from cdc.delta.columns import Columns
+from cdc.delta.commit import merging, newest_commit
+from cdc.delta.evolution import new_columns
 from cdc.delta.facts import Bounds, Emptied, Facts
 from cdc.delta.layout import SOFT, Table
 from cdc.delta.tables import Tables
-from cdc.delta.target import Target
+from cdc.delta.target import Target, quoted
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
@@ -41,10 +44,6 @@ _PROPERTIES = {
     # A changed document marks its old row instead of rewriting the file it lies in.
     "delta.enableDeletionVectors": "true",
 }
-# MERGE takes no writer options, so these reach it through the session.
-_TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
-_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +85,15 @@ def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame
     return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
 
 
-def schema(document: DataType, table: Table) -> StructType:
-    """Key and document, the guard, and the time of the last change (for readers of the table)."""
+def schema(document: DataType, table: Table, typed: Columns | None) -> StructType:
+    """Key and document, or its typed columns, the guard, and the time of the last change (for
+    readers of the table)."""
     columns = StructType()
     if table.is_shared:
         columns.add("_namespace", StringType())
-    columns.add("key", StringType()).add("document", document)
+    columns.add("key", StringType())
+    for each in _image(document, typed):
+        columns.add(each)
     if table.options.delete == SOFT:
         columns.add("_deleted", BooleanType())
     return (
@@ -126,26 +128,24 @@ def write(
     `delete = soft` sees it.
     """
     document = batch.schema["after"].dataType
-    columns = schema(document, table)
-    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
-    commit = _commit(table, facts, batch_id, tables)
+    columns = schema(document, table, tables.columns(table))
+    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, key_of(table))
+    commit = changes.commit(table, facts, batch_id, tables)
     names = changes.changed(table, facts, tables)
     emptied = changes.emptied(table, facts, tables)
+    if names:
+        _grow(spark, changes.rows(batch, names, emptied, facts), table, tables)
     if names or emptied:
-        transaction = {
-            _TRANSACTION_ID: tables.transaction_id,
-            _TRANSACTION_VERSION: str(batch_id),
-            USER_METADATA: commit.text(),
-        }
-        with settings(spark, transaction):
-            _merge(spark, batch, table, names, emptied, facts).execute()
+        with merging(spark, tables.transaction(commit)):
+            typed = tables.columns(table)
+            _merge(spark, batch, table, typed, names, emptied, facts).execute()
     else:  # a commit without rows, for what only its metadata tells
         options = tables.transaction(commit)
         table.target.append(spark.createDataFrame([], columns), options)
     tables.committed(table, commit)
 
 
-def _key(table: Table) -> list[str]:
+def key_of(table: Table) -> list[str]:
     """What tells the mirror's rows apart."""
     return ["_namespace", "key"] if table.is_shared else ["key"]
 
@@ -154,39 +154,41 @@ def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
     return bool(changes.emptied(table, facts, tables) or changes.kept(table, facts, tables))
 
 
-def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
-    last, kept = tables.last(table), changes.kept(table, facts, tables)
-    before = last.states if last else {}
-    own = {name for name in facts.counts if tables.of(name) == table}
-    names = before.keys() | own
-    states = {name: _state(name, before.get(name, State()), facts, kept) for name in names}
-    return Commit(batch_id, facts.watermark, states)
+def _image(document: DataType, typed: Columns | None) -> list[StructField]:
+    return typed.fields() if typed else [StructField("document", document)]
 
 
-def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
-    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
-    is_kept = before.kept or any(each.concerns(name) for each in kept)
-    # What was taken out in the midst of its copy is told of no more, and is not complete.
-    unfinished = None if name in facts.said.copied else before.copying
-    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
+def _grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> None:
+    """The columns that were added to the configuration, and those that the rows' documents add."""
+    columns, configured = tables.columns(table), table.options.columns
+    if columns is None or configured is None:
+        return
+    names = {column.name for column in columns.columns}
+    more = [column for column in configured.columns if column.name not in names]
+    if table.options.evolves:
+        more += new_columns(rows, "after", columns.plus(more))
+    if more:
+        tables.grow(spark, table, more)
 
 
 def _merge(
     spark: SparkSession,
     batch: DataFrame,
     table: Table,
+    typed: Columns | None,
     names: list[Namespace],
     emptied: list[Emptied],
     facts: Facts,
 ) -> DeltaMergeBuilder:
     tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
     rows = changes.rows(batch, names, emptied, facts)
-    last = _last_changes(rows, _key(table), max(1, tasks)).alias("change")
-    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in _key(table)]
+    last = with_image(_last_changes(rows, key_of(table), max(1, tasks)), typed)
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
     mirror = table.target.delta(spark).alias("mirror")
-    merge = _with_changes(mirror.merge(last, reduce(and_, same)), table)
+    merge = mirror.merge(last.alias("change"), reduce(and_, same))
+    merge = with_changes(merge, table, typed, "change._position > mirror._position")
     for each in emptied:
         merge = _with_void(merge, each, table)
     return merge
@@ -198,12 +200,21 @@ def _within(bounds: list[Bounds]) -> Column:
     return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
 
 
-def _with_changes(merge: DeltaMergeBuilder, table: Table) -> DeltaMergeBuilder:
-    later = "change._position > mirror._position"
-    deleted, present = f"{later} AND change.op = 'delete'", "change.op <> 'delete'"
-    stamp, image = (_from_change(*names) for names in (_STAMP, (*_key(table), "document", *_STAMP)))
+def with_image(changes: DataFrame, typed: Columns | None) -> DataFrame:
+    """Rows with what the mirror holds of their `document`."""
+    return typed.select(changes, "document") if typed else changes
+
+
+def with_changes(
+    merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
+) -> DeltaMergeBuilder:
+    """Of each key of `change`, a row `with_image` and with `_op`, `_position`, `_cluster_time` and
+    `_cluster_inc`, what becomes of it where `later` holds, or where `mirror` has no such key."""
+    names = [field.name for field in typed.fields()] if typed else ["document"]
+    deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
+    stamp, image = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
     if table.options.delete == SOFT:
-        mark: _Values = {"_deleted": "change.op = 'delete'"}
+        mark: _Values = {"_deleted": "change._op = 'delete'"}
         merge = merge.whenMatchedUpdate(deleted, stamp | mark)
         merge = merge.whenMatchedUpdate(f"{later} AND {present}", image | mark)
         return merge.whenNotMatchedInsert(values=image | mark)
@@ -213,7 +224,7 @@ def _with_changes(merge: DeltaMergeBuilder, table: Table) -> DeltaMergeBuilder:
 
 
 def _from_change(*names: str) -> _Values:
-    return {name: f"change.{name}" for name in names}
+    return {quoted(name): f"change.{quoted(name)}" for name in names}
 
 
 def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMergeBuilder:
@@ -231,7 +242,7 @@ def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMe
 def _last_changes(rows: DataFrame, key: list[str], tasks: int) -> DataFrame:
     """One row per key, the last."""
     change = F.struct(
-        "op",
+        F.col("op").alias("_op"),
         F.col("after").alias("document"),
         F.col("position").alias("_position"),
         F.col("cluster_time").alias("_cluster_time"),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta import conflict
-from cdc.delta.commit import Commit, settings
+from cdc.delta import conflict, mirror
+from cdc.delta.columns import of_table
+from cdc.delta.commit import Commit, merging
 from cdc.delta.layout import SOFT, Table
-from cdc.delta.mirror import USER_METADATA
 from cdc.model import timestamp, token
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
@@ -77,34 +77,22 @@ def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
 
 
 def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
-    # One merge at a time changes what is there: what the job has written since is newer.
-    not_newer = "change.position >= mirror._position"
-    image: dict[str, str | Column] = {
-        "key": "change.key",
-        "document": "change.after",
-        "_position": "change.position",
-        "_cluster_time": "change.cluster_time",
-        "_cluster_inc": "change.cluster_inc",
-    }
-    same = [F.col("mirror.key") == F.col("change.key")]
-    if table.is_shared:
-        image["_namespace"] = name = F.concat("change.db", F.lit("."), "change.coll")
-        same.append(F.col("mirror._namespace") == name)
-    is_gone = "change.op = 'delete'"
-    if table.options.delete == SOFT:
-        image["_deleted"] = is_gone
-    merge = (
-        table.target.delta(spark)
-        .alias("mirror")
-        .merge(rows.alias("change"), reduce(and_, same))
-        .whenMatchedUpdate(f"{not_newer} AND NOT {is_gone}", image)
-        .whenNotMatchedInsert(f"NOT {is_gone}", image)
+    typed = of_table(table.target.read(spark).schema)
+    change = rows.select(
+        F.concat("db", F.lit("."), "coll").alias("_namespace"),
+        "key",
+        F.col("op").alias("_op"),
+        F.col("after").alias("document"),
+        F.col("position").alias("_position"),
+        F.col("cluster_time").alias("_cluster_time"),
+        F.col("cluster_inc").alias("_cluster_inc"),
     )
-    if table.options.delete == SOFT:
-        merge = merge.whenMatchedUpdate(f"{not_newer} AND {is_gone}", {"_deleted": F.lit(True)})
-    else:
-        merge = merge.whenMatchedDelete(f"{not_newer} AND {is_gone}")
-    with settings(spark, {USER_METADATA: f"{_REPAIR}{timestamp.text(at)}"}):
+    change = mirror.with_image(change, typed).alias("change")
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
+    merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
+    # What is there may have been read as of the same time, and damaged since.
+    merge = mirror.with_changes(merge, table, typed, "change._position >= mirror._position")
+    with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
         merge.execute()
 
 
@@ -136,9 +124,9 @@ def _take_out(
     is_emptied = gone.where(F.col("op").isin("drop", "rename", "dropDatabase", "resync")).count()
     keys = gone.where((F.col("op") == "delete") & F.col("key").isNotNull())
     keys = keys.select("key").distinct().alias("gone")
-    mirror = table.target.delta(spark).alias("mirror")
+    held = table.target.delta(spark).alias("mirror")
     same = own if is_emptied else own & (F.col("mirror.key") == F.col("gone.key"))
-    merge = mirror.merge(spark.range(1).alias("gone") if is_emptied else keys, same)
+    merge = held.merge(spark.range(1).alias("gone") if is_emptied else keys, same)
     if table.options.delete == SOFT:
         merge.whenMatchedUpdate(set={"_deleted": F.lit(True)}).execute()
     else:

@@ -15,11 +15,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta import target as targets
+from cdc.delta.columns import Columns, of_table
 from cdc.delta.commit import Commit, newest_commit
 from cdc.delta.forms import EVENT
-from cdc.delta.layout import Layout, Table
+from cdc.delta.layout import TYPED, Layout, Table
 from cdc.delta.routing import Route
 from cdc.delta.target import Target
+from cdc.delta.typed_column import TypedColumn
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
@@ -37,6 +39,7 @@ class _Known:
     document: str
     form: str
     last: Commit | None
+    columns: Columns | None
 
 
 @dataclass(slots=True)
@@ -79,6 +82,11 @@ class Tables:
         known = self._known.get(table.target)
         return known.last if known else None
 
+    def columns(self, table: Table) -> Columns | None:
+        """The typed columns that the table has, or is to be made with; None if it has documents."""
+        known = self._known.get(table.target)
+        return known.columns if known else self._configured(table)
+
     def discover(self, spark: SparkSession) -> None:
         """Get to know the tables of earlier runs; those of others are passed over.
 
@@ -92,8 +100,8 @@ class Tables:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
 
         `document` is the SQL type of the images. Raises TableOwnedElsewhere; BadOption if the table
-        holds images of another type, or is a changelog of another form; ForeignOffset if it is
-        ahead of the checkpoint.
+        holds images of another type, in other columns, or is a changelog of another form;
+        ForeignOffset if it is ahead of the checkpoint.
         """
         other = self._claimed.setdefault(table.target, table)
         self._require_ours(table, self._identity(other))
@@ -116,6 +124,7 @@ class Tables:
                 f" {self._form(table)}.",
                 "Keep the option 'form', or start anew with other paths and checkpoint.",
             )
+        self._require_same_columns(table, known.columns)
         _require_not_ahead(table.target, known.last, now)
 
     def create(
@@ -138,7 +147,19 @@ class Tables:
             builder = builder.property(name, value)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         builder.execute()
-        self._known[table.target] = _Known(table, document, form, None)
+        self._known[table.target] = _Known(table, document, form, None, self._configured(table))
+
+    def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:
+        """Add typed columns to a table that has some. Its rows keep in `_rescued` what they hold.
+
+        A commit of its own, which says nothing; one that a crash leaves alone is harmless.
+        """
+        known = self._known[table.target]
+        assert known.columns is not None
+        columns = known.columns.plus(more)
+        fields = StructType([column.field() for column in more])
+        table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
+        self._known[table.target] = replace(known, columns=columns)
 
     def committed(self, table: Table, commit: Commit) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
@@ -154,11 +175,33 @@ class Tables:
             _NAMESPACE: json.dumps(table.namespace),
         }
 
+    def _configured(self, table: Table) -> Columns | None:
+        return table.options.columns if self.kind in TYPED else None
+
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
-        self._claimed.setdefault(table.target, table)
         form = properties.get(_FORM, EVENT)
-        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, newest and newest[1])
+        self._claimed.setdefault(table.target, table)
+        columns = of_table(table.target.read(spark).schema) if self.kind in TYPED else None
+        last = newest and newest[1]
+        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, last, columns)
+
+    def _require_same_columns(self, table: Table, there: Columns | None) -> None:
+        configured = self._configured(table)
+        wanted = {column.name: column for column in configured.columns} if configured else {}
+        own = {column.name: column for column in there.columns} if there else {}
+        changed = [
+            name
+            for name, column in own.items()
+            if wanted.get(name, column if column.is_evolved else None) != column
+        ]
+        if changed or bool(wanted) != bool(own):
+            raise BadOption(
+                f"The {self.kind} at '{table.target}' has other columns than 'columns' says:"
+                f" {', '.join(changed) or ('none' if wanted else 'typed ones')}.",
+                "Columns may only be added to a table that is there. For others start anew, with"
+                " another path and checkpoint.",
+            )
 
     def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:
         if self._identity(table).items() <= properties.items():

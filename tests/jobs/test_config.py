@@ -10,6 +10,7 @@ import pytest
 
 from cdc import options as declared
 from cdc.delta import layout
+from cdc.delta.columns import Columns
 from cdc.delta.layout import KEYS
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace
@@ -79,11 +80,27 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("table.mirror={db}/{collection}", "template"),
         ("table.delete=never", "delete"),
         ("images=off", "mirror"),
+        ("table.columns=total", "columns"),
+        ("table.schema.evolution=perhaps", "schema.evolution"),
     ],
 )
 def test_a_mistaken_option_is_refused_by_name_with_a_remedy(override: str, names: str) -> None:
     with pytest.raises(BadOption, match=names):
         configuration.load(None, [*_REQUIRED, override])
+
+
+def test_columns_are_read_by_collection_and_need_variants(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\n[sink]\npath="x"\n'
+        '[[override]]\nmatch="a.b"\nschema.evolution=true\n'
+        "[override.columns]\n'a.b' = \"int from c.`d.e`\"\n"
+    )
+    options = configuration.load(str(file)).layout.of(Namespace("a", "b"))
+    assert options.evolves
+    assert options.columns == Columns.parse({"a.b": "int from c.`d.e`"})
+    with pytest.raises(BadOption, match="json"):
+        configuration.load(str(file), ["document.format=json"])
 
 
 @pytest.mark.parametrize("missing", range(len(_REQUIRED)))

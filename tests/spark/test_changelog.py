@@ -20,6 +20,7 @@ from cdc.delta.facts import Happened, read_facts
 from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model.selection import Namespace
+from tests.spark import delta_rs
 from tests.spark.batches import batch, change, commits, content, ops, sink
 
 LOG = "shop/orders/changelog"
@@ -81,7 +82,14 @@ def test_what_happened_when_is_told_of_changes_by_the_servers_clock(spark: Spark
     assert quiet.happened is None
 
 
-@pytest.mark.parametrize("document", ["variant", "string", "binary"])
+AS_DELTA_RS_READS_IT = {
+    "variant": {"n": [1, None]},
+    "string": '{"n": [1, null]}',
+    "binary": b'{"n": [1, null]}',
+}
+
+
+@pytest.mark.parametrize("document", AS_DELTA_RS_READS_IT)
 def test_an_image_comes_back_in_the_format_it_was_given(
     spark: SparkSession, tmp_path: Path, document: str
 ) -> None:
@@ -94,6 +102,8 @@ def test_an_image_comes_back_in_the_format_it_was_given(
         assert [json.loads(row.image) for row in frame.select(image.alias("image")).collect()] == [
             {"n": [1, None]}
         ]
+        [elsewhere] = delta_rs.by_key(tmp_path / "shop/orders" / table, column).values()
+        assert elsewhere == AS_DELTA_RS_READS_IT[document]
 
 
 def test_a_commit_says_its_watermark_and_batch(spark: SparkSession, tmp_path: Path) -> None:

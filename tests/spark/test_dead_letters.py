@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
 from cdc.delta.dead_letters import SCHEMA
+from cdc.delta.forms import cdf
 from cdc.delta.layout import Layout
 from cdc.delta.redelivery import Delivery, deliver
 from cdc.delta.target import Target
@@ -41,9 +42,9 @@ def images(frame: DataFrame, kind: str, raw: dict[tuple[str, str], bytes]) -> Da
     return frame
 
 
-@pytest.mark.parametrize("kind", ["variant", "json"])
+@pytest.mark.parametrize(("kind", "form"), [("variant", "event"), ("json", "cdf")])
 def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, tmp_path: Path, kind: str, form: str
 ) -> None:
     """Guards: idempotence per batch; a newer state, and a document that only looks like a stand-in,
     are left alone by the delivery."""
@@ -58,8 +59,8 @@ def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
     raw = {(at[0], "after"): BROKEN, (at[1], "after"): BROKEN, (at[3], "before"): BROKEN}
     document = "variant" if kind == "variant" else "string"
     frame = images(batch(spark, rows, until=5, document=document), kind, raw)
-    report = sink(tmp_path).write_batch(frame, 0)
-    sink(tmp_path).write_batch(frame, 0)
+    report = sink(tmp_path, form=form).write_batch(frame, 0)
+    sink(tmp_path, form=form).write_batch(frame, 0)
     assert sum(report.unmappable.values()) == 3
 
     target = Target(str(tmp_path / LETTERS))
@@ -73,7 +74,7 @@ def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
     ]
     assert all("UTF-8" in row.reason for row in found)
 
-    layout = Layout.parse(str(tmp_path), {})
+    layout = Layout.parse(str(tmp_path), {"form": form})
     assert deliver(spark, target, layout, kind, "relaxed") == Delivery(0, 3)
     table = target.delta(spark)
     table.update("key = 'a' OR image = 'before'", {"repaired": F.lit(bytearray(MENDED))})
@@ -82,13 +83,14 @@ def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
 
     text = F.to_json if kind == "variant" else F.col
     log = spark.read.format("delta").load(str(tmp_path / "shop/orders/changelog"))
-    told = log.select("key", "op", text("before").alias("before"), text("after").alias("after"))
-    by_key = {(row.key, row.op): row for row in told.collect()}
+    told = (log if form == "cdf" else cdf(log)).select("key", "_change_type", text("document"))
+    by_key = {(key, kind): image for key, kind, image in told.collect()}
     mended = {"_id": 1, "s": "mended"}
-    assert json.loads(by_key["a", "insert"].after) == mended
-    assert "$unmappable" in by_key["b", "insert"].after
-    assert json.loads(by_key["b", "update"].before) == mended
-    assert json.loads(by_key["look-alike", "insert"].after) == look_alike
+    assert json.loads(by_key["a", "insert"]) == mended
+    assert "$unmappable" in by_key["b", "insert"]
+    assert json.loads(by_key["b", "update_preimage"]) == mended
+    assert json.loads(by_key["b", "update_postimage"]) == {"n": 2}
+    assert json.loads(by_key["look-alike", "insert"]) == look_alike
     mirror = spark.read.format("delta").load(str(tmp_path / "shop/orders/mirror"))
     documents = mirror.select("key", text("document").alias("document")).collect()
     assert {row.key: json.loads(row.document) for row in documents} == {
