@@ -181,6 +181,12 @@ OPTIONS = (
         "Batch reads only: the cluster time `t:i` to read at; the live edge if absent.",
     ),
     Option(
+        "snapshot.from",
+        str,
+        None,
+        "Batch reads of one collection only: reads the documents from this frontier on.",
+    ),
+    Option(
         "snapshot.below",
         str,
         None,
@@ -264,7 +270,7 @@ def _check_window(parsed: Mapping[str, Any]) -> None:
         raise BadOption("Option 'to' is set, but 'from' is not.", "Set both.")
     if "to" in given and given["to"] <= given["from"]:
         raise BadOption("Option 'to' is not later than 'from'.", "Correct one of them.")
-    for name in ("snapshot.at", "snapshot.below"):
+    for name in ("snapshot.at", "snapshot.from", "snapshot.below"):
         if "from" in given and parsed[name] is not None:
             raise BadOption(f"Options 'from' and '{name}' exclude each other.", "Remove one.")
 

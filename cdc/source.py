@@ -34,7 +34,7 @@ from cdc.model import timestamp
 from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset, decode_key, streaming
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import Split
+from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, Split
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
@@ -46,7 +46,7 @@ from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import Wanted, check, shards_of
 from cdc.mongo.retry import Progress
 from cdc.mongo.slices import Limits
-from cdc.mongo.splits import below_splits, snapshot_splits
+from cdc.mongo.splits import range_splits, snapshot_splits
 from cdc.mongo.standing import Passed, Standing, require_own
 from cdc.mongo.standing import standing as stands
 from cdc.mongo.start import Start, confirmed_edge, first_offset, reached, start_of
@@ -159,11 +159,14 @@ class SnapshotReader(DataSourceReader):
         found = check(source, _wanted(source, self._options, follows=False))
         given = self._options["snapshot.at"]
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
-        size, below = self._options["split.size.mb"] * 2**20, self._options["snapshot.below"]
-        told = _excerpt(self._options).text
-        if below is not None:
-            return [Partition(split) for split in below_splits(found, decode_key(below), at, told)]
-        return [Partition(split) for split in snapshot_splits(source, found, size, at, told)]
+        size, told = self._options["split.size.mb"] * 2**20, _excerpt(self._options).text
+        lower, below = (self._options[name] for name in ("snapshot.from", "snapshot.below"))
+        if lower is None and below is None:
+            return [Partition(split) for split in snapshot_splits(source, found, size, at, told)]
+        lower = MIN_KEY if lower is None else decode_key(lower)
+        upper = MAX_KEY if below is None else decode_key(below)
+        splits = range_splits(found, KeyRange(lower, upper), at, told)
+        return [Partition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options, self._schema, may_be_void=False)
@@ -201,7 +204,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
 
     def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
-        for name in ("snapshot.at", "snapshot.below", "from", "to"):
+        for name in ("snapshot.at", "snapshot.from", "snapshot.below", "from", "to"):
             if options[name] is not None:
                 raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema

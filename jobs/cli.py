@@ -7,6 +7,7 @@ import importlib
 import click
 
 PROGRAMS = {
+    "backfill": "Read documents or changes again, into tables that a job may write meanwhile.",
     "demo": "Show it all on this machine, with a MongoDB of its own.",
     "maintain": "Compact the tables, and delete what no version of them needs.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",

@@ -7,6 +7,7 @@ claims to be exact at; so writers and the replication may go on meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -64,24 +65,20 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
         raise NotComparable(
             f"{namespace} has no mirror at {mirrored.target} yet.", "Run replicate first."
         )
-    _require_exact(namespace, state)
+    require_exact(namespace, state)
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
-    source = _source(spark, config, namespace, state)
-    if columns := of_table(rows.schema):
-        source = _as_taken(source, "after", columns)
-        table = _as_taken(table.withColumn("document", columns.document()), "document", columns)
-    joined = _joined(source, table).persist()
+    found = compared(_source(spark, config, namespace, state), table).persist()
     try:
-        _count(joined, verdict)
+        _count(found, verdict)
     finally:
-        joined.unpersist()
+        found.unpersist()
     verdict.doubled = table.count() - table.select("key").distinct().count()
     return verdict
 
 
-def _require_exact(namespace: Namespace, state: MirrorState) -> None:
+def require_exact(namespace: Namespace, state: MirrorState) -> None:
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it holds"
@@ -101,14 +98,28 @@ def _require_exact(namespace: Namespace, state: MirrorState) -> None:
 def _source(
     spark: SparkSession, config: Config, namespace: Namespace, state: MirrorState
 ) -> DataFrame:
-    options = {
-        **{name: value for name, value in config.source.items() if name not in ("mode", "start")},
-        "collections": json.dumps([str(namespace)]),
-        "snapshot.at": timestamp.text(state.watermark),
-    }
+    options = {"snapshot.at": timestamp.text(state.watermark)}
     if state.copying is not None:
         options["snapshot.below"] = state.copying["below"]
-    return spark.read.format(NAME).options(**options).load()
+    return read(spark, config, namespace, options)
+
+
+def read(
+    spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
+) -> DataFrame:
+    """A batch read of one collection, as the pipeline reads it but for these options."""
+    own = {name: value for name, value in config.source.items() if name not in ("mode", "start")}
+    own["collections"] = json.dumps([str(namespace)])
+    return spark.read.format(NAME).options(**{**own, **options}).load()
+
+
+def compared(source: DataFrame, table: DataFrame) -> DataFrame:
+    """The source's rows and a mirror's, by key: `what` is missing, extra, differing or undecided;
+    null where both agree."""
+    if columns := of_table(table.schema):
+        source = _as_taken(source, "after", columns)
+        table = _as_taken(table.withColumn("document", columns.document()), "document", columns)
+    return _joined(source, table)
 
 
 def _as_taken(frame: DataFrame, document: str, columns: Columns) -> DataFrame:
@@ -147,14 +158,14 @@ def _content(frame: DataFrame, column: str, alias: str) -> list[Column]:
     ]
 
 
-def _count(joined: DataFrame, verdict: Verdict) -> None:
-    counts = {row["what"]: row["count"] for row in joined.groupBy("what").count().collect()}
+def _count(found: DataFrame, verdict: Verdict) -> None:
+    counts = {row["what"]: row["count"] for row in found.groupBy("what").count().collect()}
     verdict.documents = sum(counts.values()) - counts.get("extra", 0)
     for what in ("missing", "extra", "differing", "undecided"):
         if counts.get(what):
             setattr(verdict, what, counts[what])
-            found = joined.filter(F.col("what") == what).orderBy("key").limit(_SHOWN).collect()
-            verdict.keys[what] = [row["key"] for row in found]
+            first = found.filter(F.col("what") == what).orderBy("key").limit(_SHOWN).collect()
+            verdict.keys[what] = [row["key"] for row in first]
 
 
 def show(console: Console, verdict: Verdict) -> None:

@@ -129,7 +129,7 @@ def write(
     """
     document = batch.schema["after"].dataType
     columns = schema(document, table, tables.columns(table))
-    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
+    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, key_of(table))
     commit = changes.commit(table, facts, batch_id, tables)
     names = changes.changed(table, facts, tables)
     emptied = changes.emptied(table, facts, tables)
@@ -145,7 +145,7 @@ def write(
     tables.committed(table, commit)
 
 
-def _key(table: Table) -> list[str]:
+def key_of(table: Table) -> list[str]:
     """What tells the mirror's rows apart."""
     return ["_namespace", "key"] if table.is_shared else ["key"]
 
@@ -182,14 +182,13 @@ def _merge(
 ) -> DeltaMergeBuilder:
     tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
     rows = changes.rows(batch, names, emptied, facts)
-    last = _last_changes(rows, _key(table), max(1, tasks))
-    last = (typed.select(last, "document") if typed else last).alias("change")
-    image = [field.name for field in _image(batch.schema["after"].dataType, typed)]
-    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in _key(table)]
+    last = with_image(_last_changes(rows, key_of(table), max(1, tasks)), typed)
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
     mirror = table.target.delta(spark).alias("mirror")
-    merge = _with_changes(mirror.merge(last, reduce(and_, same)), table, image)
+    merge = mirror.merge(last.alias("change"), reduce(and_, same))
+    merge = with_changes(merge, table, typed, "change._position > mirror._position")
     for each in emptied:
         merge = _with_void(merge, each, table)
     return merge
@@ -201,10 +200,19 @@ def _within(bounds: list[Bounds]) -> Column:
     return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
 
 
-def _with_changes(merge: DeltaMergeBuilder, table: Table, names: list[str]) -> DeltaMergeBuilder:
-    later = "change._position > mirror._position"
+def with_image(changes: DataFrame, typed: Columns | None) -> DataFrame:
+    """Rows with what the mirror holds of their `document`."""
+    return typed.select(changes, "document") if typed else changes
+
+
+def with_changes(
+    merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
+) -> DeltaMergeBuilder:
+    """Of each key of `change`, a row `with_image` and with `_op`, `_position`, `_cluster_time` and
+    `_cluster_inc`, what becomes of it where `later` holds, or where `mirror` has no such key."""
+    names = [field.name for field in typed.fields()] if typed else ["document"]
     deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
-    stamp, image = _from_change(*_STAMP), _from_change(*_key(table), *names, *_STAMP)
+    stamp, image = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
     if table.options.delete == SOFT:
         mark: _Values = {"_deleted": "change._op = 'delete'"}
         merge = merge.whenMatchedUpdate(deleted, stamp | mark)

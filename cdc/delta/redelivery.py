@@ -17,11 +17,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
 from cdc.delta import conflict
+from cdc.delta.columns import of_table
 from cdc.delta.dead_letters import IMAGES
 from cdc.delta.forms import place
-from cdc.delta.layout import Layout
+from cdc.delta.layout import Layout, Table
+from cdc.delta.rescue import RESCUED
 from cdc.delta.stand_in import is_stand_in
-from cdc.delta.target import Target
+from cdc.delta.target import Target, quoted
 from cdc.model.change import Encode
 from cdc.model.document import Column as Image
 from cdc.model.document import encoder
@@ -86,8 +88,7 @@ def _put(
         rows = own.where(F.col("image") == F.lit("after"))
         same = {"_position": "position", "key": "key"}
         same |= {"_namespace": "_namespace"} if mirror.is_shared else {}
-        write = partial(_replace, spark, mirror.target, rows, same, "document", kind)
-        conflict.repeated(write, mirror.target)
+        conflict.repeated(partial(_into_mirror, spark, mirror, rows, same, kind), mirror.target)
 
 
 def _replace(
@@ -105,6 +106,25 @@ def _replace(
     merge = target.delta(spark).alias("row").merge(letters.alias("letter"), reduce(and_, agree))
     still = is_stand_in(F.col(f"row.{column}"), kind)
     merge.whenMatchedUpdate(still, {column: F.col("letter.document")}).execute()
+
+
+def _into_mirror(
+    spark: SparkSession, table: Table, letters: DataFrame, same: Mapping[str, str], kind: str
+) -> None:
+    if not table.target.exists(spark):
+        return
+    typed = of_table(table.target.read(spark).schema)
+    if typed is None:
+        _replace(spark, table.target, letters, same, "document", kind)
+        return
+    own = [F.col(name).alias(f"_letter_{name}") for name in same.values()]
+    images = typed.select(letters.select(*own, "document"), "document").alias("letter")
+    agree = [F.col(f"row.{a}") == F.col(f"letter._letter_{b}") for a, b in same.items()]
+    merge = table.target.delta(spark).alias("row").merge(images, reduce(and_, agree))
+    # No column takes anything of a stand-in: it is in `_rescued` as it was.
+    still = is_stand_in(F.col(f"row.{RESCUED}"), kind)
+    names = [quoted(field.name) for field in typed.fields()]
+    merge.whenMatchedUpdate(still, {name: F.col(f"letter.{name}") for name in names}).execute()
 
 
 def _mark(spark: SparkSession, letters: Target, ready: DataFrame) -> None:

@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset, Scan, begun_again
 from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MAX_KEY, MIN_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
+from cdc.model.split import MAX_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.model.watermark import Watermark
 from cdc.mongo import excerpts, pipeline
 from cdc.mongo.cluster import Source
@@ -97,11 +97,16 @@ def snapshot_splits(
     ]
 
 
-def below_splits(found: Listing, below: bytes, at: Timestamp, excerpt: str) -> list[SnapshotSplit]:
-    """What lies below a frontier key, in one split: for checking a copy that is under way."""
+def range_splits(
+    found: Listing, keys: KeyRange, at: Timestamp, excerpt: str
+) -> list[SnapshotSplit]:
+    """What lies in a range, in one split: for checking a copy that is under way, and for reading a
+    part again. No split where the range is empty by its ends."""
     return [
         split
         for c in found.collections
-        if below != MIN_KEY
-        for split in scan_splits(Scan(c.begun, below), at, None, excerpt)
+        if keys.lower != keys.upper
+        for split in scan_splits(
+            Scan(replace(c.begun, below=keys.lower), keys.upper), at, None, excerpt
+        )
     ]

@@ -19,7 +19,8 @@ from jobs.config import SINK_KEYS
 
 ROOT = Path(__file__).parents[2]
 # Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
-_NOT_CONFIGURED = {"emit.watermark", "snapshot.at", "snapshot.below", "from", "to"}
+_BATCH = {"snapshot.at", "snapshot.from", "snapshot.below", "from", "to"}
+_NOT_CONFIGURED = {"emit.watermark"} | _BATCH
 _REQUIRED = ["uri=mongodb://h", "collections=a.b", "sink.path=/lake"]
 
 

@@ -1,0 +1,141 @@
+"""Documents read again, into tables that a job keeps writing meanwhile.
+
+What is read again is as of one cluster time, and so are its rows' positions: whatever the job knows
+to be newer wins, whichever of the two comes first. One thing a mirror's rows cannot tell: that a
+document is gone. See `repair_mirror`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta import conflict, mirror
+from cdc.delta.columns import of_table
+from cdc.delta.commit import Commit, merging
+from cdc.delta.layout import SOFT, Table
+from cdc.model import timestamp, token
+from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
+
+# What the userMetadata of a repair begins with, and that of the commit that says it is settled; the
+# time as of which it was read follows.
+_REPAIR, _SETTLED = "mongodb-cdc repair as of ", "mongodb-cdc settled as of "
+_COMMITS = 1000
+
+# The changes of the namespace behind one time and up to another one, as the source tells them.
+Changes = Callable[[Timestamp, Timestamp], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slip:
+    """A repair's rows, and the time up to which the job had written when they came in."""
+
+    at: Timestamp
+    job: Timestamp
+
+
+def repair_mirror(
+    spark: SparkSession,
+    table: Table,
+    namespace: Namespace,
+    rows: DataFrame,
+    at: Timestamp,
+    changes: Changes,
+) -> None:
+    """Merge rows of the source, `read` as of `at` and `delete` for keys that are not there then.
+
+    `at` is a time at which the mirror's job had written everything. A document of `rows` that was
+    deleted since, by a change that the job has applied before this merge, is taken out again:
+    `changes` tells of it. May be repeated after any failure: then what an earlier repair left to be
+    taken out is, too. Raises ConflictsUnresolved.
+    """
+    settle(spark, table, namespace, changes)
+    conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
+    settle(spark, table, namespace, changes)
+
+
+def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Changes) -> None:
+    """Take out what repairs have put in though the job knew it to be gone."""
+    for slip in _slips(spark, table):
+        gone = changes(slip.at, slip.job)
+        conflict.repeated(partial(_take_out, spark, table, namespace, gone, slip.at), table.target)
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, {"userMetadata": f"{_SETTLED}{timestamp.text(slip.at)}"})
+
+
+def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    """Add the rows that the changelog does not have; returns how many. May be repeated."""
+    same = ["position", "key", "db", "coll"]
+    same += [name for name in rows.columns if name == "_change_type"]
+    return conflict.repeated(partial(_add, spark, table, rows, same), table.target)
+
+
+def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
+    typed = of_table(table.target.read(spark).schema)
+    change = rows.select(
+        F.concat("db", F.lit("."), "coll").alias("_namespace"),
+        "key",
+        F.col("op").alias("_op"),
+        F.col("after").alias("document"),
+        F.col("position").alias("_position"),
+        F.col("cluster_time").alias("_cluster_time"),
+        F.col("cluster_inc").alias("_cluster_inc"),
+    )
+    change = mirror.with_image(change, typed).alias("change")
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
+    merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
+    # What is there may have been read as of the same time, and damaged since.
+    merge = mirror.with_changes(merge, table, typed, "change._position >= mirror._position")
+    with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
+        merge.execute()
+
+
+def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
+    """Of the repairs among the newest commits, those that the job was ahead of, not settled yet."""
+    history = table.target.delta(spark).history(_COMMITS).select("version", "userMetadata")
+    slips, job = dict[str, _Slip](), None
+    for row in sorted(history.collect()):
+        text = row.userMetadata or ""
+        if commit := Commit.parse(text):
+            job = commit.watermark
+        elif text.startswith(_REPAIR):
+            at = timestamp.parse(text.removeprefix(_REPAIR))
+            if job is not None and job > at:
+                slips[timestamp.text(at)] = _Slip(at, job)
+        elif text.startswith(_SETTLED):
+            slips.pop(text.removeprefix(_SETTLED), None)
+    return list(slips.values())
+
+
+def _take_out(
+    spark: SparkSession, table: Table, namespace: Namespace, gone: DataFrame, at: Timestamp
+) -> None:
+    """Rows as of `at` whose keys were deleted since, or all of them if the collection was."""
+    position = F.lit(token.behind(at))
+    own = F.col("mirror._position") == position
+    if table.is_shared:
+        own &= F.col("mirror._namespace") == F.lit(str(namespace))
+    is_emptied = gone.where(F.col("op").isin("drop", "rename", "dropDatabase", "resync")).count()
+    keys = gone.where((F.col("op") == "delete") & F.col("key").isNotNull())
+    keys = keys.select("key").distinct().alias("gone")
+    held = table.target.delta(spark).alias("mirror")
+    same = own if is_emptied else own & (F.col("mirror.key") == F.col("gone.key"))
+    merge = held.merge(spark.range(1).alias("gone") if is_emptied else keys, same)
+    if table.options.delete == SOFT:
+        merge.whenMatchedUpdate(set={"_deleted": F.lit(True)}).execute()
+    else:
+        merge.whenMatchedDelete().execute()
+
+
+def _add(spark: SparkSession, table: Table, rows: DataFrame, same: list[str]) -> int:
+    agree = [F.col(f"row.{name}").eqNullSafe(F.col(f"new.{name}")) for name in same]
+    log = table.target.delta(spark).alias("row")
+    log.merge(rows.alias("new"), reduce(and_, agree)).whenNotMatchedInsertAll().execute()
+    done = table.target.delta(spark).history(1).select("operationMetrics").head()
+    return int(done.operationMetrics.get("numTargetRowsInserted", 0)) if done else 0
