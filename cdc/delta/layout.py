@@ -70,12 +70,12 @@ class Options:
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
-            changelog_form=values["form"],
             routes={
                 kind: Route(base, values[kind], None if kind == LETTERS else only)
                 for kind in KINDS
                 if values[kind]
             },
+            changelog_form=values["form"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],
