@@ -148,11 +148,11 @@ def test_what_was_taken_out_or_lost_or_void_is_not_covered(
     gap = change("gap", None, time=2, event=9, ns=(None, None))
     assert write(1, gap, until=4, copying=copying, **out) == Coverage(torn=True)
     assert write(2, change("read", "b", {}, time=5), until=5, copied=own, **out) == Coverage()
-    void = change("void", None, time=6)
-    assert write(3, change("resync", None, time=6), void, until=6, copied=own) == Coverage()
-    assert write(4, change("read", "b", {}, time=7), until=7, copied=own, **out).spans == (
-        Span(t(7)),
-    )
+    void, resync = change("void", None, time=6), change("resync", None, time=6, event=0)
+    assert write(3, resync, void, until=6, copied=own) == Coverage()
+    anew = change("read", "b", {}, time=6)  # at the position of the resync, as the source has it
+    assert write(4, anew, until=7, copied=own, **out).spans == (Span(t(7)),)
+    assert documents(spark, tmp_path, ORDERS, 7) == {"b": ({}, True)}
     assert write(5, until=9, following="shop.others").spans == (Span(t(7), t(9)),)
 
 
