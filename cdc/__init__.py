@@ -7,7 +7,8 @@
 5. `mongo.stream` reads the changes of what was already done, (T0, T1], whole and once;
 6. `model.change` makes both into rows, `model.variant` makes documents into VARIANT;
 7. `source` hands the rows to Spark as Arrow batches;
-8. `delta.changelog` appends all of them, `delta.mirror` merges the last change of each key.
+8. `delta.changelog` appends all of them, `delta.mirror` merges the last change of each key, and
+   `delta.history` keeps all of them as versions, each with the interval in which it held.
 
 So after every batch a mirror is exact as of T1, and the copy needs no hand-over step of its own.
 """

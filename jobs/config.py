@@ -101,12 +101,12 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
     if not base:
         raise BadOption("Option 'path' in [sink] is not set.", SINK_KEYS["path"])
     layout = Layout.parse(base, sections["table"], overrides)
-    has_mirrors = any("mirror" in options.routes for options in layout.all())
-    if has_mirrors and parsed["images"] not in _MIRRORED_IMAGES:
+    holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
+    if holds_documents and parsed["images"] not in _MIRRORED_IMAGES:
         raise BadOption(
             f"With images = {parsed['images']} an update may come without the document it led to,"
-            " and no mirror can be kept.",
-            "Set images to auto, or mirror in [table] to an empty string.",
+            " and neither a mirror nor a history can be kept.",
+            "Set images to auto, or mirror and history in [table] to empty strings.",
         )
     return Config(
         source=source,

@@ -12,6 +12,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc.delta.commit import Commit, State
 from cdc.delta.facts import DROPPED, RENAMED, ROW_OPS, Emptied, Facts
 from cdc.delta.layout import FAIL, KEEP, Options, Table
 from cdc.delta.tables import Tables
@@ -43,6 +44,16 @@ def kept(table: Table, facts: Facts, tables: Tables) -> list[Emptied]:
     ]
 
 
+def commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
+    """What the commit that brings the batch into the table says of it."""
+    last, still = tables.last(table), kept(table, facts, tables)
+    before = last.states if last else {}
+    own = {name for name in facts.counts if tables.of(name) == table}
+    names = before.keys() | own
+    states = {name: _state(name, before.get(name, State()), facts, still) for name in names}
+    return Commit(batch_id, facts.watermark, states)
+
+
 def require_allowed(facts: Facts, tables: Tables) -> None:
     """Raises CollectionGone if something was dropped or renamed that must not be."""
     for table in tables.known():
@@ -65,13 +76,17 @@ def rows(
     A row of an insert, update or replace without `after` says nothing.
     """
     names = list(names)
-    is_own = reduce(or_, (_is_of(name) for name in names), F.lit(False))
-    says = (F.col("op") == "delete") | F.col("after").isNotNull()
-    found = batch.where(is_own & F.col("op").isin(*ROW_OPS) & says)
-    found = found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
+    found = told(batch.where(reduce(or_, (_is_of(name) for name in names), F.lit(False))))
     for each in emptied:
         found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
     return found if facts.departures.isdisjoint(names) else without_moves(found)
+
+
+def told(rows: DataFrame) -> DataFrame:
+    """Those rows that say what has become of a key; with the full name in `_namespace`."""
+    says = (F.col("op") == "delete") | F.col("after").isNotNull()
+    found = rows.where(F.col("op").isin(*ROW_OPS) & says)
+    return found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
 
 
 def is_void(each: Emptied, name: Column, position: Column) -> Column:
@@ -82,6 +97,14 @@ def is_void(each: Emptied, name: Column, position: Column) -> Column:
     if each.coll is None:
         return name.startswith(F.lit(f"{each.db}.")) & before
     return (name == F.lit(str(Namespace(each.db, each.coll)))) & before
+
+
+def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
+    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
+    is_kept = before.kept or any(each.concerns(name) for each in kept)
+    # What was taken out in the midst of its copy is told of no more, and is not complete.
+    unfinished = None if name in facts.said.copied else before.copying
+    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
 def _holds(each: Emptied, table: Table, tables: Tables) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,12 @@ from cdc.model import timestamp
 from cdc.model.coverage import Coverage
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
+
+_MERGE_OPTIONS = {
+    "txnAppId": "spark.databricks.delta.write.txnAppId",
+    "txnVersion": "spark.databricks.delta.write.txnVersion",
+    "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,11 @@ def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | N
         if len(rows) < limit:
             return None
         limit *= 8
+
+
+def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """A MERGE takes no writer options; within this it has those of `Tables.transaction`."""
+    return settings(spark, {_MERGE_OPTIONS[name]: str(each) for name, each in transaction.items()})
 
 
 @contextmanager

@@ -181,6 +181,13 @@ def _begun(said: Watermark) -> Iterator[Namespace]:
     return (name for name, at in said.copying.items() if at["below"] is not None)
 
 
+def emptied(rows: DataFrame) -> list[Emptied]:
+    """What emptied namespaces in any rows of the source. One job."""
+    told = F.collect_list(F.struct("position", "description")).alias("told")
+    ddl = rows.where(F.col("op").isin(*_REASONS)).groupBy("db", "coll", "op").agg(told)
+    return [each for group in ddl.collect() for each in _emptied(group)]
+
+
 def _groups(batch: DataFrame) -> DataFrame:
     second = F.unix_seconds("cluster_time").alias("second")
     told = F.when(

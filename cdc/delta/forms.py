@@ -7,8 +7,6 @@ from pyspark.sql import functions as F
 
 EVENT, CDF = "event", "cdf"
 _INSERT, _DELETE, _BEFORE, _AFTER = "insert", "delete", "update_preimage", "update_postimage"
-# In which rows an image stands, by the column that holds it in event form.
-CHANGE_TYPES = {"before": (_BEFORE, _DELETE), "after": (_INSERT, _AFTER)}
 _IMAGES = {
     "read": (_INSERT,),
     "insert": (_INSERT,),
@@ -35,8 +33,8 @@ def cdf(changelog: DataFrame) -> DataFrame:
     for op, kinds in _IMAGES.items():
         told = [F.when(is_told[k], k) if k in is_told else F.lit(k) for k in kinds]
         types = F.when(F.col("op") == op, F.array_compact(F.array(*told))).otherwise(types)
-    image = F.when(F.col("_change_type").isin(*CHANGE_TYPES["before"]), F.col("before"))
-    image = image.when(F.col("_change_type").isin(*CHANGE_TYPES["after"]), F.col("after"))
+    image = F.when(F.col("_change_type").isin(_BEFORE, _DELETE), F.col("before"))
+    image = image.when(F.col("_change_type").isin(_INSERT, _AFTER), F.col("after"))
     return (
         changelog.withColumn("_change_type", F.explode(types))
         .withColumn("_commit_timestamp", F.col("cluster_time"))
@@ -50,10 +48,18 @@ def form_of(changelog: DataFrame) -> str:
     return CDF if "_change_type" in changelog.columns else EVENT
 
 
+def place(image: str, form: str) -> tuple[str, tuple[str, ...]]:
+    """Where a changelog of that form keeps the image `before` or `after`: the column, and the
+    `_change_type`s of the rows that have it there (empty: all)."""
+    if form == EVENT:
+        return image, ()
+    return "document", (_DELETE, _BEFORE) if image == "before" else (_INSERT, _AFTER)
+
+
 def with_after(changelog: DataFrame) -> DataFrame:
     """A changelog of either form, with the image after each change in `after`: null in a row that
     does not tell it, be it that the other row of the same change does."""
     if form_of(changelog) == EVENT:
         return changelog
-    is_after = F.col("_change_type").isin(*CHANGE_TYPES["after"])
+    is_after = F.col("_change_type").isin(_INSERT, _AFTER)
     return changelog.withColumn("after", F.when(is_after, F.col("document")))

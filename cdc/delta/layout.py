@@ -13,7 +13,7 @@ from cdc.errors import BadOption
 from cdc.model.selection import Namespace, Selection
 
 LETTERS = "dead_letters"
-KINDS = ("changelog", "mirror", LETTERS)
+KINDS = ("changelog", "mirror", "history", LETTERS)
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -33,6 +33,7 @@ KEYS: Mapping[str, Key] = {
         "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
     ),
     "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
+    "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
@@ -70,12 +71,12 @@ class Options:
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         return cls(
+            changelog_form=values["form"],
             routes={
                 kind: Route(base, values[kind], None if kind == LETTERS else only)
                 for kind in KINDS
                 if values[kind]
             },
-            changelog_form=values["form"],
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from cdc.delta import changes
-from cdc.delta.commit import Commit, State, newest_commit, settings
+from cdc.delta.commit import merging, newest_commit
 from cdc.delta.facts import Bounds, Emptied, Facts
 from cdc.delta.layout import SOFT, Table
 from cdc.delta.tables import Tables
@@ -41,10 +41,6 @@ _PROPERTIES = {
     # A changed document marks its old row instead of rewriting the file it lies in.
     "delta.enableDeletionVectors": "true",
 }
-# MERGE takes no writer options, so these reach it through the session.
-_TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
-_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +124,11 @@ def write(
     document = batch.schema["after"].dataType
     columns = schema(document, table)
     tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, _key(table))
-    commit = _commit(table, facts, batch_id, tables)
+    commit = changes.commit(table, facts, batch_id, tables)
     names = changes.changed(table, facts, tables)
     emptied = changes.emptied(table, facts, tables)
     if names or emptied:
-        transaction = {
-            _TRANSACTION_ID: tables.transaction_id,
-            _TRANSACTION_VERSION: str(batch_id),
-            _USER_METADATA: commit.text(),
-        }
-        with settings(spark, transaction):
+        with merging(spark, tables.transaction(commit)):
             _merge(spark, batch, table, names, emptied, facts).execute()
     else:  # a commit without rows, for what only its metadata tells
         options = tables.transaction(commit)
@@ -152,23 +143,6 @@ def _key(table: Table) -> list[str]:
 
 def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
     return bool(changes.emptied(table, facts, tables) or changes.kept(table, facts, tables))
-
-
-def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
-    last, kept = tables.last(table), changes.kept(table, facts, tables)
-    before = last.states if last else {}
-    own = {name for name in facts.counts if tables.of(name) == table}
-    names = before.keys() | own
-    states = {name: _state(name, before.get(name, State()), facts, kept) for name in names}
-    return Commit(batch_id, facts.watermark, states)
-
-
-def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
-    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
-    is_kept = before.kept or any(each.concerns(name) for each in kept)
-    # What was taken out in the midst of its copy is told of no more, and is not complete.
-    unfinished = None if name in facts.said.copied else before.copying
-    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
 def _merge(

@@ -18,7 +18,7 @@ from pyspark.sql.types import VariantVal
 
 from cdc.delta import conflict
 from cdc.delta.dead_letters import IMAGES
-from cdc.delta.forms import CDF, CHANGE_TYPES
+from cdc.delta.forms import place
 from cdc.delta.layout import Layout
 from cdc.delta.stand_in import is_stand_in
 from cdc.delta.target import Target
@@ -73,13 +73,13 @@ def _put(
     own = ready.where((F.col("db") == db) & (F.col("coll") == coll))
     own = own.withColumn("_namespace", F.lit(str(namespace)))
     if changelog := layout.table("changelog", namespace):
-        is_cdf = changelog.options.changelog_form == CDF
         for image in IMAGES:
             rows = own.where(F.col("image") == F.lit(image))
+            column, types = place(image, changelog.options.changelog_form)
+            if types:
+                rows = rows.withColumn("_type", F.explode(F.array(*map(F.lit, types))))
             same = {name: name for name in ("position", "key", "db", "coll")}
-            if is_cdf:
-                rows = rows.withColumn("types", F.array(*map(F.lit, CHANGE_TYPES[image])))
-            column = "document" if is_cdf else image
+            same |= {"_change_type": "_type"} if types else {}
             write = partial(_replace, spark, changelog.target, rows, same, column, kind)
             conflict.repeated(write, changelog.target)
     if mirror := layout.table("mirror", namespace):
@@ -102,8 +102,6 @@ def _replace(
     if not target.exists(spark):
         return
     agree = [F.col(f"row.{own}") == F.col(f"letter.{theirs}") for own, theirs in same.items()]
-    if "types" in letters.columns:
-        agree.append(F.array_contains("letter.types", F.col("row._change_type")))
     merge = target.delta(spark).alias("row").merge(letters.alias("letter"), reduce(and_, agree))
     still = is_stand_in(F.col(f"row.{column}"), kind)
     merge.whenMatchedUpdate(still, {column: F.col("letter.document")}).execute()

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, conflict, dead_letters, mirror
+from cdc.delta import changelog, conflict, dead_letters, history, mirror
 from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit
 from cdc.delta.concurrency import at_once
@@ -46,6 +46,7 @@ _WRITERS: Mapping[str, _Writer] = {
     "dead_letters": dead_letters,
     "changelog": changelog,
     "mirror": mirror,
+    "history": history,
 }
 
 

@@ -156,8 +156,8 @@ class Tables:
 
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
-        self._claimed.setdefault(table.target, table)
         form = properties.get(_FORM, EVENT)
+        self._claimed.setdefault(table.target, table)
         self._known[table.target] = _Known(table, properties[_DOCUMENT], form, newest and newest[1])
 
     def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:

@@ -1,0 +1,113 @@
+"""The history: every version of each document, with the interval in which it held.
+
+Slowly changing dimension, type 2, with the names of AUTO CDC: the keys are `key` (in a table that
+several collections share, with their name), `sequence_by` is the position. `__START_AT` and
+`__END_AT` are structs of the second of cluster time and of the position, in whose order they are; a
+version holds from the one on up to the other, itself not included, or for ever where that is null.
+
+Rows whose interval is empty, as both are equal, are no versions and hold at no time: they remember
+what a row that comes late has to know (`cdc.delta.versions`); those without a key, what emptied the
+namespace. They may be deleted when nothing that is older can come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField
+
+from cdc.delta import changes
+from cdc.delta.commit import merging
+from cdc.delta.facts import Facts, emptied
+from cdc.delta.layout import Table
+from cdc.delta.tables import Tables
+from cdc.delta.versioned import (
+    END,
+    NAMESPACE,
+    START,
+    Scope,
+    Shape,
+    emptied_events,
+    merge,
+    sequence,
+    told_events,
+)
+from cdc.delta.versions import Same, versions
+
+_KEYS = ("key",)
+_SHARED_KEYS = (NAMESPACE, "key")
+_PROPERTIES = {
+    # A version that ends marks its old row instead of rewriting the file it lies in.
+    "delta.enableDeletionVectors": "true",
+}
+
+
+def history(
+    changelog: DataFrame,
+    columns: Sequence[Column] = (),
+    track_history_columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """All versions of the documents that a changelog tells of: `_namespace`, `key`, `document`,
+    `__START_AT`, `__END_AT`.
+
+    `columns` are taken from `after`, with names, in place of `document`. Of these only changes of
+    `track_history_columns` begin a new version, if they are given; the others are as they were
+    last while the version held. Reads what emptied the collections at once, all else when asked.
+    """
+    image = columns or [F.col("after").alias("document")]
+    told = changes.without_moves(changes.told(changelog))
+    told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*image).alias("image"))
+    names = told.select("image.*").columns
+    same = Same(tuple(track_history_columns or names), track_history_columns is not None)
+    events = told_events(told, _SHARED_KEYS)
+    if scopes := [Scope.of(each, is_shared=True) for each in emptied(changelog)]:
+        events = events.unionByName(emptied_events(events, scopes, _SHARED_KEYS))
+    start, end = F.col("position"), F.col("until")
+    found = versions(events, _SHARED_KEYS, same).where(~start.eqNullSafe(end))
+    places = sequence(start).alias(START), sequence(end).alias(END)
+    return found.select(*_SHARED_KEYS, "image.*", *places)
+
+
+def shape(document: DataType, table: Table) -> Shape:
+    """The columns of the collection's history."""
+    return Shape(_SHARED_KEYS if table.is_shared else _KEYS, (StructField("document", document),))
+
+
+def targets(facts: Facts, tables: Tables) -> list[Table]:
+    """The histories that this batch changes."""
+    found = {table for table in tables.known() if changes.emptied(table, facts, tables)}
+    found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+    return sorted(found, key=lambda table: table.target)
+
+
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
+    """Bring the history to the batch's watermark, in one commit; idempotent per batch.
+
+    Late rows belong where their position is. What makes a row of a version is as for a mirror: a
+    row without `after` says nothing, images count as they are, exact or not, and a delete that only
+    tells where a document has moved from is none.
+    """
+    document = batch.schema["after"].dataType
+    own = shape(document, table)
+    tables.create(spark, table, own.schema(), document.simpleString(), _PROPERTIES, own.keys)
+    names = changes.changed(table, facts, tables)
+    ended = changes.emptied(table, facts, tables)
+    told = changes.rows(batch, names, [], facts)
+    told = told.select(
+        *own.keys, "position", "op", F.struct(F.col("after").alias("document")).alias("image")
+    )
+    scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
+    commit = changes.commit(table, facts, batch_id, tables)
+    with merging(spark, tables.transaction(commit)):
+        bounds = [facts.keys[name] for name in names]
+        merge(table.target.delta(spark), told, scopes, own, bounds).execute()
+    tables.committed(table, commit)
