@@ -153,7 +153,9 @@ class Planner:
                 void = self._void(start, listed, edge)
             # Whether the last batch read what it was to read has to be known before the next one;
             # and what is told anew has to lie behind what was told.
-            if (start.scans and edge is None) or (void and edge == start.time):
+            is_other = start.excerpt != self.excerpt and self.copies
+            is_anew = bool(void or (is_other and start.scans))
+            if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
                 intents.append(self._reselecting(start, edge, listed))

@@ -319,6 +319,21 @@ def test_another_filter_on_the_same_checkpoint_copies_all_again(
     same(pipeline, coll, filter={"n": {"$gt": 0}}, projection={"pad": 0})
 
 
+def test_another_filter_waits_until_time_has_passed_since_the_copy(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: what is told anew at the time of the copy could not be told from the copy."""
+    coll = populated(database, "a", 10)
+    pipeline = capture("a")
+    pipeline.run()
+    again = pipeline.restarted(f"{database.name}.a", **ASKED)
+    end = again.plan()
+    assert end == again.offset or end.time > again.offset.time
+    database["other"].insert_one({})
+    again.run()
+    same(again, coll)
+
+
 def test_a_collection_born_behind_the_listing_postpones_another_filter(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +372,7 @@ def test_a_copy_under_way_begins_again_by_another_filter(
     pipeline.batch()
     assert pipeline.offset.copying
     pipeline = pipeline.restarted(f"{database.name}.c", documents_per_split=5)
+    database["other"].insert_one({})
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll)
 

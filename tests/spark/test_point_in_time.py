@@ -66,23 +66,34 @@ def history(ns: tuple[str, str]) -> list[list[dict[str, Any]]]:
     ]
 
 
+def moved(ns: tuple[str, str]) -> list[dict[str, Any]]:
+    """A document goes to another shard: each tells of it at a time of its own."""
+    rows = [change("insert", "m", {"at": "A"}, time=6, ns=ns)]
+    rows += [change("delete", "m", time=10, event=7, ns=ns)]
+    rows += [change("insert", "m", {"at": "B"}, time=11, event=7, ns=ns)]
+    for row, shard in zip(rows[1:], "AB", strict=True):
+        row["txn"] = {"lsid": "ab", "number": 7, "shard": shard}
+    return rows
+
+
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same history in both forms; each batch is written by a process of its own, the second
     twice. A neighbour in the shared table has the same keys and is empty at its birth."""
     base = tmp_path_factory.mktemp("lake")
-    neighbour = ("both", "other")
+    neighbour, clustered = ("both", "other"), ("both", "moved")
     pairs = zip(history(ORDERS), history(BOTH), (5, 12, 20), strict=True)
-    names = ["shop.orders", "both.orders"]
+    names = ["shop.orders", "both.orders", "both.moved", "both.other", "shop.nothing"]
     for number, (orders, both, until) in enumerate(pairs):
         others = [change("insert", "a", {"n": -1}, time=until, event=9, ns=neighbour)]
         others += [change("drop", None, time=14, event=8, ns=neighbour)] if number == 2 else []
+        others += moved(clustered) if number == 1 else []
         frame = batch(
             spark,
             orders + both + others,
             until=until,
-            copied=[*names, "both.other", "shop.nothing"] if number == 0 else [],
-            told={"but": [*names, "both.other", "shop.nothing"]} if number == 0 else {},
+            copied=names if number == 0 else [],
+            told={"but": names} if number == 0 else {},
         )
         for _ in range(1 + (number == 1)):
             sink(base, overrides=OVERRIDES, with_mirror=number == 0).write_batch(frame, number)
@@ -105,6 +116,13 @@ def test_the_collection_is_as_it_was_at_each_time(
     """Guards: an image that was taken later is exact from then on; one that is missing makes what
     is known before inexact, and does not undo it."""
     assert {at: documents(spark, lake, ns, at) for at in STATES} == STATES
+
+
+def test_a_transaction_across_shards_counts_from_the_first_time_that_it_is_told_at(
+    spark: SparkSession, lake: Path
+) -> None:
+    for at, where in ((9, "A"), (10, "B")):
+        assert documents(spark, lake, ("both", "moved"), at) == {"m": ({"at": where}, True)}
 
 
 def test_a_time_that_is_not_covered_is_refused_with_those_that_are(
@@ -148,11 +166,11 @@ def test_what_was_taken_out_or_lost_or_void_is_not_covered(
     gap = change("gap", None, time=2, event=9, ns=(None, None))
     assert write(1, gap, until=4, copying=copying, **out) == Coverage(torn=True)
     assert write(2, change("read", "b", {}, time=5), until=5, copied=own, **out) == Coverage()
-    void = change("void", None, time=6)
-    assert write(3, change("resync", None, time=6), void, until=6, copied=own) == Coverage()
-    assert write(4, change("read", "b", {}, time=7), until=7, copied=own, **out).spans == (
-        Span(t(7)),
-    )
+    void, resync = change("void", None, time=6), change("resync", None, time=6, event=0)
+    assert write(3, resync, void, until=6, copied=own) == Coverage()
+    anew = change("read", "b", {}, time=6)  # at the position of the resync, as the source has it
+    assert write(4, anew, until=7, copied=own, **out).spans == (Span(t(7)),)
+    assert documents(spark, tmp_path, ORDERS, 7) == {"b": ({}, True)}
     assert write(5, until=9, following="shop.others").spans == (Span(t(7), t(9)),)
 
 
