@@ -8,6 +8,7 @@ import click
 
 _PROGRAMS = {
     "demo": "Show it all on this machine, with a MongoDB of its own.",
+    "infer": "Infer typed columns from documents, and write them into the configuration.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
     "status": "Tell where a pipeline stands, running or not.",

@@ -144,7 +144,7 @@ def _is_one_sentence(text: str) -> None:
 def test_help_of_each_program_has_an_example() -> None:
     overview = CliRunner().invoke(main, ["--help"])
     assert overview.exit_code == 0
-    for name in ("demo", "plan", "replicate", "status", "token", "verify"):
+    for name in ("demo", "infer", "plan", "replicate", "status", "token", "verify"):
         assert name in overview.output
         text = CliRunner().invoke(main, [name, "--help"]).output
         assert f"Example: mongodb-cdc {name}" in text
