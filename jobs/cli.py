@@ -10,6 +10,7 @@ PROGRAMS = {
     "backfill": "Read documents or changes again, into tables that a job may write meanwhile.",
     "demo": "Show it all on this machine, with a MongoDB of its own.",
     "maintain": "Compact the tables, and delete what no version of them needs.",
+    "infer": "Infer typed columns from documents, and write them into the configuration.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "replay-dead-letters": "Put images through again that were repaired, or can be mapped by now.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",

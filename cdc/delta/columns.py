@@ -58,14 +58,6 @@ class Columns:
             found.append(TypedColumn(name, kind, (name,) if path is None else path))
         return cls(tuple(found))
 
-    def has_room_for(self, name: str) -> bool:
-        """Whether a column of that name, for the field of that name, may be added."""
-        return (
-            is_storable(name)
-            and not _is_reserved(name)
-            and folded(name) not in {folded(column.name) for column in self.columns}
-        )
-
     def plus(self, more: Iterable[TypedColumn]) -> Columns:
         return Columns((*self.columns, *more))
 
@@ -94,6 +86,15 @@ def of_table(schema: StructType) -> Columns | None:
     found = map(typed_column.of_field, schema.fields)
     columns = tuple(column for column in found if column is not None)
     return Columns(columns) if columns else None
+
+
+def has_room(name: str, columns: Iterable[TypedColumn]) -> bool:
+    """Whether a column of that name may be added to these."""
+    return (
+        is_storable(name)
+        and not _is_reserved(name)
+        and folded(name) not in {folded(column.name) for column in columns}
+    )
 
 
 def _require_name(column: TypedColumn) -> None:

@@ -1,4 +1,5 @@
-"""`schema.evolution`: fields that a batch's documents have and no column takes become columns.
+"""Which fields of documents could be columns, and of what type: for a table that grows, and for a
+configuration that is to be written.
 
 Only fields at the top of a document, and only those whose names a table can have; all others stay
 in `_rescued`. What is rescued already stays there: a column is filled from its first batch on.
@@ -7,29 +8,46 @@ in `_rescued`. What is rescued already stays there: a column is filled from its 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
-from cdc.delta.columns import Columns
-from cdc.delta.fit import fields
+from cdc.delta.columns import Columns, has_room
+from cdc.delta.fit import family_of, fields
+from cdc.delta.layout import Table
+from cdc.delta.tables import Tables
 from cdc.delta.target import quoted
 from cdc.delta.typed_column import REFUSED, TypedColumn
 
 # Fields that are data, such as keys of users, would grow a table without end.
 MOST_COLUMNS = 1000
 _MOST_DIGITS = 38
+_MOST_GROUPS = 5000
 _TYPES: dict[str, DataType] = {
-    "BIGINT": T.LongType(),
-    "DOUBLE": T.DoubleType(),
     "STRING": T.StringType(),
     "BOOLEAN": T.BooleanType(),
     "BINARY": T.BinaryType(),
     "TIMESTAMP": T.TimestampType(),
 }
-_DECIMAL = re.compile(r"DECIMAL\(\d+,(\d+)\)")
+_NUMBER = re.compile(r"BIGINT|DOUBLE|DECIMAL\(\d+,(\d+)\)")
+
+
+def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> None:
+    """Add to a table of typed columns, before `rows` are written to it, those that were added to
+    the configuration, and with `schema.evolution` those that the rows' documents suggest."""
+    columns, configured = tables.columns(table), table.options.columns
+    if columns is None or configured is None:
+        return
+    names = {column.name for column in columns.columns}
+    more = [column for column in configured.columns if column.name not in names]
+    if table.options.evolves:
+        more += new_columns(rows, "after", columns.plus(more))
+    if more:
+        tables.grow(spark, table, more)
 
 
 def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedColumn]:
@@ -39,36 +57,56 @@ def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedC
     Their type is that of all values in `rows`, and variant where there is no one scalar type. Not
     until there is a value that is not null.
     """
-    room = MOST_COLUMNS - len(columns.columns)
-    found = fields_of(rows, document, columns, room) if room > 0 else {}
     grown: list[TypedColumn] = []
-    for name, family in found.items():
-        if family == "VOID" or not columns.has_room_for(name):
-            continue
-        grown.append(TypedColumn(name, type_of(family), (name,), is_evolved=True))
-        columns = columns.plus(grown[-1:])
+    for name, families in sorted(families_of(rows, document, columns.columns).items()):
+        there = [*columns.columns, *grown]
+        if len(there) < MOST_COLUMNS and has_room(name, there):
+            grown.append(TypedColumn(name, type_of(families), (name,), is_evolved=True))
     return grown
 
 
-def fields_of(rows: DataFrame, document: str, columns: Columns | None, most: int) -> dict[str, str]:
-    """What Spark calls the values of each field at the top that could be a column and that none of
-    `columns` takes; of `most` fields."""
-    known = {column.path[0] for column in columns.columns if column.path} if columns else set()
+def families_of(
+    rows: DataFrame, document: str, columns: Iterable[TypedColumn]
+) -> dict[str, Counter[str]]:
+    """Of each field at the top that none of `columns` takes, how many values of each family it has
+    that are not null: BIGINT, DOUBLE, DECIMAL(digits,scale), STRING, OBJECT, ARRAY …"""
+    known = {column.path[0] for column in columns if column.path}
     name = F.col("name")
-    found = (
+    groups = (
         rows.select(F.explode(F.expr(fields(quoted(document)))).alias("name", "value"))
         # The first of these keeps the stand-in of a document that cannot be mapped out, too.
         .where(~name.startswith("$") & ~name.rlike(REFUSED) & ~name.isin(*known))
-        .groupBy("name")
-        .agg(F.schema_of_variant_agg("value").alias("family"))
-        .orderBy("name")
-        .limit(most)
+        .select(name, F.split_part(F.expr(family_of("value")), F.lit("<"), F.lit(1)).alias("of"))
+        .where(F.col("of") != "VOID")
+        .groupBy("name", "of")
+        .agg(F.count(F.lit(1)).alias("values"))
+        .orderBy(F.desc("values"), "name", "of")
+        .limit(_MOST_GROUPS)
     )
-    return {row.name: row.family for row in found.collect()}
+    found: dict[str, Counter[str]] = {}
+    for row in groups.collect():
+        found.setdefault(row.name, Counter())[row.of] = row["values"]
+    return found
 
 
-def type_of(family: str) -> DataType:
-    """The type of a column for values of a `schema_of_variant`."""
-    if decimal := _DECIMAL.fullmatch(family):
-        return T.DecimalType(_MOST_DIGITS, int(decimal[1]))
-    return _TYPES.get(family, T.VariantType())
+def type_of(families: Iterable[str]) -> DataType:
+    """The type of a column that takes values of all these families; variant if no scalar does."""
+    families = set(families)
+    numbers = [_NUMBER.fullmatch(family) for family in families]
+    if not all(numbers):
+        return _TYPES.get(min(families), T.VariantType()) if len(families) == 1 else T.VariantType()
+    if "DOUBLE" in families:
+        return T.DoubleType()
+    scales = [int(number[1]) for number in numbers if number and number[1]]
+    return T.DecimalType(_MOST_DIGITS, max(scales)) if scales else T.LongType()
+
+
+def main_type(families: Mapping[str, int]) -> DataType:
+    """The type that most of the values have, numbers counted together."""
+    counts: Counter[str] = Counter()
+    for family, count in families.items():
+        counts["" if _NUMBER.fullmatch(family) else family] += count
+    most = min(counts, key=lambda family: (-counts[family], family))
+    return type_of(
+        [family for family in families if not most and _NUMBER.fullmatch(family)] or [most]
+    )

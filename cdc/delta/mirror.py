@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from cdc.delta import changes
 from cdc.delta.columns import Columns
 from cdc.delta.commit import merging, newest_commit
-from cdc.delta.evolution import new_columns
+from cdc.delta.evolution import grow
 from cdc.delta.facts import Bounds, Emptied, Facts
 from cdc.delta.layout import SOFT, Table
 from cdc.delta.tables import Tables
@@ -134,7 +134,7 @@ def write(
     names = changes.changed(table, facts, tables)
     emptied = changes.emptied(table, facts, tables)
     if names:
-        _grow(spark, changes.rows(batch, names, emptied, facts), table, tables)
+        grow(spark, changes.rows(batch, names, emptied, facts), table, tables)
     if names or emptied:
         with merging(spark, tables.transaction(commit)):
             typed = tables.columns(table)
@@ -156,19 +156,6 @@ def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
 
 def _image(document: DataType, typed: Columns | None) -> list[StructField]:
     return typed.fields() if typed else [StructField("document", document)]
-
-
-def _grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> None:
-    """The columns that were added to the configuration, and those that the rows' documents add."""
-    columns, configured = tables.columns(table), table.options.columns
-    if columns is None or configured is None:
-        return
-    names = {column.name for column in columns.columns}
-    more = [column for column in configured.columns if column.name not in names]
-    if table.options.evolves:
-        more += new_columns(rows, "after", columns.plus(more))
-    if more:
-        tables.grow(spark, table, more)
 
 
 def _merge(
