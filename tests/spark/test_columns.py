@@ -282,7 +282,7 @@ PLACES = {
     "ts": "timestamp from b.``",
     "s": "string from b.ab.a",
     "o": "boolean from b.ab.b",
-    "bin": "binary from b.é",
+    "bin": "binary from b.ab.``",
     "day": "date from ab",
     "l": "bigint from é.``",
     "list": "array<double> from é.ab",
@@ -304,9 +304,9 @@ NAMES = (b"a", b"b", b"ab", b"", "é".encode())
 def nested(draw: random.Random, pool: list[Element], depth: int = 2) -> Element:
     """An object that has in the places of PLACES, and beside them, whatever BSON has."""
     fields = []
-    for name in draw.sample(NAMES, draw.randrange(len(NAMES) + 1)):
-        is_on_the_way = depth and name in (b"b", b"ab", NAMES[-1]) and draw.random() < 0.7
-        value = draw.choice(LIKELY if draw.random() < 0.5 else pool)
+    for name in draw.sample(NAMES, draw.randrange(2, len(NAMES) + 1)):
+        is_on_the_way = depth and name in (b"b", b"ab", NAMES[-1]) and draw.random() < 0.6
+        value = draw.choice(LIKELY if draw.random() < 0.7 else pool)
         fields.append((name, nested(draw, pool, depth - 1) if is_on_the_way else value))
     return 0x03, raw(*fields)
 
