@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint soak lock clean java
+.PHONY: help demo test test-slow test-matrix lint soak lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -14,8 +14,11 @@ help: ## what can be made
 demo: $(INSTALLED) ## a MongoDB under load into Delta tables, on this machine, in about a minute
 	@$(BIN)/mongodb-cdc demo
 
-test: $(INSTALLED) ## every test but the soak, against a real MongoDB and a real Spark
+test: $(INSTALLED) ## every test but the slow ones and the soak, against a real MongoDB and a real Spark
 	@$(BIN)/pytest
+
+test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of half a minute and more
+	@$(BIN)/pytest -m slow
 
 test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"
 	@$(BIN)/python -m tests.matrix $(VERSIONS)

@@ -23,7 +23,7 @@ import cdc
 from cdc.delta import mirror
 from cdc.delta.forms import CDF, cdf
 from cdc.delta.layout import Table
-from cdc.delta.repair import extend_changelog, repair_mirror
+from cdc.delta.repair import extend_changelog, repair_mirror, settle
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp, token
 from cdc.model.offset import encode_key
@@ -89,7 +89,16 @@ def into_mirror(
     if repair:
         _require_whole(part)
     cdc.register(spark)
-    table, at, version = _standing(spark, config, namespace)
+
+    def changes(after: Timestamp, upto: Timestamp) -> DataFrame:
+        window = {"from": timestamp.text(timestamp.after(after))}
+        window["to"] = timestamp.text(timestamp.after(upto))
+        return read(spark, config, namespace, window)
+
+    table = _table(config, "mirror", namespace)
+    if table.target.exists(spark):
+        settle(spark, table, namespace, changes)
+    at, version = _standing(spark, config, namespace, table)
     options = {**part.options(config), "snapshot.at": timestamp.text(at)}
     source = read(spark, config, namespace, options).persist()
     held = mirror.documents(table.target.read(spark, version), table, namespace)
@@ -99,12 +108,6 @@ def into_mirror(
         extra = counts.get("extra", 0) if part.is_whole else 0
         done = ["missing", "differing"] + (["extra"] if repair else [])
         rows = _rows(source, found.where(F.col("what").isin(done)), namespace, at)
-
-        def changes(after: Timestamp, upto: Timestamp) -> DataFrame:
-            window = {"from": timestamp.text(timestamp.after(after))}
-            window["to"] = timestamp.text(timestamp.after(upto))
-            return read(spark, config, namespace, window)
-
         repair_mirror(spark, table, namespace, rows, at, changes)
     finally:
         found.unpersist()
@@ -153,10 +156,10 @@ def _rows(source: DataFrame, compared: DataFrame, namespace: Namespace, at: Time
 
 
 def _standing(
-    spark: SparkSession, config: Config, namespace: Namespace
-) -> tuple[Table, Timestamp, int]:
-    """The mirror, a time as of which it is to be the collection, and the version that is."""
-    table, written = _table(config, "mirror", namespace), _written(config)
+    spark: SparkSession, config: Config, namespace: Namespace, table: Table
+) -> tuple[Timestamp, int]:
+    """A time as of which the mirror is to be the collection, and the version that is."""
+    written = _written(config)
     state = mirror.state(spark, table.target, namespace)
     if state is None:
         raise NotComparable(
@@ -166,7 +169,7 @@ def _standing(
     if state.copying is not None:
         raise NotComparable(f"{namespace} is being copied.", "Wait until its copy is complete.")
     # A batch without changes of the collection leaves the mirror as it is, and right.
-    return table, max(state.watermark, written or state.watermark), state.version
+    return max(state.watermark, written or state.watermark), state.version
 
 
 def _table(config: Config, kind: str, namespace: Namespace) -> Table:

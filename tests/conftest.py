@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class OnTwoJvms(LoadScopeScheduling):
-    """What asks for `spark` goes to one process in `tests/spark`, elsewhere to another, so that no
+    """What asks for `spark` goes to one process if it tests the sinks, else to another, so that no
     third JVM has to warm up. All else goes test by test to whichever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -52,7 +52,8 @@ def _scope(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if not _asks_for_spark(path):
         return nodeid
-    return "sinks" if path.startswith("tests/spark/") else "jobs"
+    is_of_sinks = path.startswith("tests/spark/") and path != "tests/spark/test_source.py"
+    return "sinks" if is_of_sinks else "jobs"
 
 
 @cache

@@ -9,10 +9,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta import conflict
+from cdc.delta.commit import settings
 from cdc.delta.layout import SOFT, Table
 
 # Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
 LEAST_RETENTION_HOURS = 168
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,12 @@ def _compact(spark: SparkSession, table: Table) -> tuple[int, int]:
 def _vacuum(spark: SparkSession, table: Table, hours: float, dry_run: bool) -> int:
     """How many files; a dry run's list of them ends at 1,000."""
     vacuum = f"VACUUM {table.target.sql} RETAIN {float(hours)} HOURS"
-    if dry_run:
-        return spark.sql(f"{vacuum} DRY RUN").count()
-    spark.sql(vacuum)
+    # By default the files are listed in 10,000 tasks, be there as many of them or not.
+    tasks = {_LISTING_TASKS: str(4 * spark.sparkContext.defaultParallelism)}
+    with settings(spark, tasks):
+        if dry_run:
+            return spark.sql(f"{vacuum} DRY RUN").count()
+        spark.sql(vacuum)
     history = table.target.delta(spark).history(20).where(F.col("operation") == "VACUUM END")
     done = history.orderBy("version", ascending=False).head()
     return int(done.operationMetrics.get("numDeletedFiles", 0)) if done else 0

@@ -52,16 +52,16 @@ def repair_mirror(
 
     `at` is a time at which the mirror's job had written everything. A document of `rows` that was
     deleted since, by a change that the job has applied before this merge, is taken out again:
-    `changes` tells of it. May be repeated after any failure: then what an earlier repair left to be
-    taken out is, too. Raises ConflictsUnresolved.
+    `changes` tells of it. May be repeated after any failure, behind `settle`. Raises
+    ConflictsUnresolved.
     """
-    settle(spark, table, namespace, changes)
     conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
     settle(spark, table, namespace, changes)
 
 
 def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Changes) -> None:
-    """Take out what repairs have put in though the job knew it to be gone."""
+    """Take out what repairs have put in though the job knew it to be gone, be it that they were
+    killed before they did it."""
     for slip in _slips(spark, table):
         gone = changes(slip.at, slip.job)
         conflict.repeated(partial(_take_out, spark, table, namespace, gone, slip.at), table.target)

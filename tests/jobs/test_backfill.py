@@ -69,6 +69,7 @@ def arguments(database: Database[dict[str, Any]], *more: str) -> list[str]:
     return ["--collection", f"{database.name}.orders", *more]
 
 
+@pytest.mark.slow
 def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     database: Database[dict[str, Any]], run: Run, lake: Lake, tmp_path: Path
 ) -> None:
@@ -117,7 +118,7 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         assert sorted((row[1], row[2]) for row in read) == [("read", str(i)) for i in range(7)]
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_later(
     database: Database[dict[str, Any]],
     run: Run,

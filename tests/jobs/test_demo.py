@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_demo_copies_follows_and_verifies_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report = tmp_path / "demo.json"
     done = subprocess.run(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyarrow import parquet
 from pymongo.database import Database
 
@@ -20,6 +21,7 @@ from tests.jvm import SHORT_LIVED
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_spark_submit_replicates_what_is_there_and_ends(
     mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
 ) -> None:

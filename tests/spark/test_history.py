@@ -117,6 +117,7 @@ def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     assert commits(spark, tmp_path / "all/history") == ["CREATE TABLE", "MERGE", "MERGE"]
 
 
+@pytest.mark.slow
 def test_only_tracked_columns_begin_a_version_and_the_others_are_as_they_were_last(
     spark: SparkSession, tmp_path: Path
 ) -> None:

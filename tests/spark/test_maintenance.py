@@ -16,6 +16,7 @@ from jobs.maintain import main, maintain
 from tests.spark.batches import batch, change, commits, sink
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_and_a_run_does_and_the_job_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

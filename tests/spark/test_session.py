@@ -41,6 +41,7 @@ def test_spark_defaults_hold_the_settings_of_plain_python() -> None:
     assert of_file == {**SETTINGS, "spark.jars.packages": jars}
 
 
+@pytest.mark.slow
 def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_else(
     tmp_path: Path,
 ) -> None:
@@ -48,11 +49,13 @@ def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_els
     assert (run.stdout, run.stderr) == (f"9 {sys.executable} UTC\n", "")
 
 
+@pytest.mark.slow
 def test_under_spark_submit_the_properties_file_brings_delta(tmp_path: Path) -> None:
     run = program(tmp_path, *spark_submit("--properties-file", str(SPARK_DEFAULTS)))
     assert run.stdout == f"9 {sys.executable} UTC\n", run.stderr
 
 
+@pytest.mark.slow
 def test_under_spark_submit_without_delta_one_sentence_names_the_properties_file(
     tmp_path: Path,
 ) -> None:
