@@ -23,11 +23,9 @@ def at_once(
     if len(tables) == 1:
         write(spark, tables[0])
         return
+    as_this_thread = inheritable_thread_target(spark)
     with ThreadPoolExecutor(_THREADS) as threads:
-        ended = [
-            threads.submit(inheritable_thread_target(write), _clone(spark), table)
-            for table in tables
-        ]
+        ended = [threads.submit(as_this_thread(write), _clone(spark), table) for table in tables]
     for each in ended:
         each.result()
 

@@ -95,6 +95,7 @@ def test_a_stop_ends_a_query_that_is_about_to_write_a_batch(
     assert not replication.query.isActive
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a_row(
     mongod: ReplicaSet,

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bson import Decimal128, ObjectId
 from click.testing import CliRunner, Result
 from delta import DeltaTable
@@ -66,6 +67,7 @@ def test_columns_are_written_where_they_hold_and_all_else_stays() -> None:
     assert matches == ["shop.orders", r"shop\.odd\ \(name\)", r"shop\..*"]
 
 
+@pytest.mark.slow
 def test_what_infer_writes_makes_a_typed_mirror_that_verify_finds_equal(
     spark: SparkSession, mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
 ) -> None:
