@@ -64,6 +64,7 @@ def live(database: Database[dict[str, Any]], moments: Moments) -> None:
     b.delete_one({"_id": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     mongod: ReplicaSet,

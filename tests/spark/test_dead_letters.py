@@ -42,9 +42,8 @@ def images(frame: DataFrame, kind: str, raw: dict[tuple[str, str], bytes]) -> Da
     return frame
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("variant", "event"), pytest.param("json", "cdf", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "form"), [("variant", "event"), ("json", "cdf")])
 def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
     spark: SparkSession, tmp_path: Path, kind: str, form: str
 ) -> None:

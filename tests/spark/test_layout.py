@@ -110,6 +110,7 @@ def test_each_collection_is_kept_as_its_override_says(spark: SparkSession, tmp_p
     assert gone == {"a": True, "b": True, "never seen": True}
 
 
+@pytest.mark.slow
 def test_tables_with_names_in_a_catalog_are_written_found_again_and_never_mixed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def mirror(spark: SparkSession, base: Path, coll: str) -> tuple[dict[str, str], 
     return types, {row.key: json.loads(row.row) for row in found}
 
 
+@pytest.mark.slow
 def test_a_conflicting_type_is_rescued_and_new_fields_become_columns_where_they_may(
     spark: SparkSession, tmp_path: Path
 ) -> None:
