@@ -159,7 +159,7 @@ def _standing(
     spark: SparkSession, config: Config, namespace: Namespace, table: Table
 ) -> tuple[Timestamp, int]:
     """A time as of which the mirror is to be the collection, and the version that is."""
-    written = _written(config)
+    written = checkpoint.complete_until(config.checkpoint, namespace)
     state = mirror.state(spark, table.target, namespace)
     if state is None:
         raise NotComparable(
@@ -177,15 +177,6 @@ def _table(config: Config, kind: str, namespace: Namespace) -> Table:
     if table is None:
         raise BadOption(f"{namespace} has no {kind} in [table].", "Set its template.")
     return table
-
-
-def _written(config: Config) -> Timestamp | None:
-    """Up to when all tables are written, as the checkpoint says; None if it cannot be read here."""
-    try:
-        found = checkpoint.read(config.checkpoint)
-    except BadOption:  # it is on another file system
-        return None
-    return found.last.offset.time if found.last else None
 
 
 def _key(text: str) -> bytes:
@@ -260,7 +251,8 @@ def _documents_into_changelog(
     spark: SparkSession, config: Config, namespace: Namespace, part: Part, done: Backfilled
 ) -> Backfilled:
     """As of the same time as the mirror, if that was asked for too."""
-    time = timestamp.parse(done.at) if done.at else _written(config)
+    written = checkpoint.complete_until(config.checkpoint, namespace)
+    time = timestamp.parse(done.at) if done.at else written
     if time is None:
         raise BadOption("Nothing says as of when to read.", "Set --at.")
     told = timestamp.text(time)

@@ -16,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from cdc.errors import BadOption, ForeignOffset
 from cdc.model.offset import Offset
+from cdc.model.selection import Namespace, Selection
+from cdc.model.timestamp import Timestamp
 
 _ELSEWHERE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:/")
 _FORMAT = "v1"
@@ -61,6 +63,18 @@ def read(path: str) -> Checkpoint:
 def is_here(path: str) -> bool:
     """Whether the checkpoint lies on the local file system, as far as its name tells."""
     return _ELSEWHERE.match(path) is None
+
+
+def complete_until(path: str, collection: Namespace) -> Timestamp | None:
+    """The time of the last batch that is written, if the collection is told up to there: it may
+    have had no change, and so no commit. None, too, if the checkpoint cannot be read here."""
+    if not is_here(path):
+        return None
+    last = read(path).last
+    if last is None or not last.offset.passes_whole(collection):
+        return None
+    is_told = Selection.parse(last.offset.selection).matches(collection)
+    return last.offset.time if is_told else None
 
 
 def _local(path: str) -> Path:

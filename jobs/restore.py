@@ -18,7 +18,7 @@ from cdc.delta.layout import Table
 from cdc.delta.point_in_time import as_of
 from cdc.errors import BadOption
 from cdc.model import timestamp
-from cdc.model.selection import Namespace, Selection
+from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.restore import Destination
 from jobs import checkpoint
@@ -59,7 +59,13 @@ def restore(
     table = config.table("changelog", collection)
     if table is None:
         raise BadOption("There is no changelog in [table] to restore from.", "Set its template.")
-    found = as_of(spark, table.target, collection, at, complete_until(config, collection))
+    found = as_of(
+        spark,
+        table.target,
+        collection,
+        at,
+        checkpoint.complete_until(config.checkpoint, collection),
+    )
     options = declared.parse(config.source)
     target = Destination(to_uri, into, options["server.timeout.ms"], options["retry.seconds"])
     identity = {
@@ -74,18 +80,6 @@ def restore(
     return Restored(
         str(collection), str(into), timestamp.text(at), documents, inexact, losses, resumed
     )
-
-
-def complete_until(config: Config, collection: Namespace) -> Timestamp | None:
-    """The time of the last batch that is written, if the collection is told up to there: it may
-    have had no change, and so no commit."""
-    if not checkpoint.is_here(config.checkpoint):
-        return None
-    last = checkpoint.read(config.checkpoint).last
-    if last is None or not last.offset.passes_whole(collection):
-        return None
-    is_told = Selection.parse(last.offset.selection).matches(collection)
-    return last.offset.time if is_told else None
 
 
 def _written(found: DataFrame, target: Destination) -> tuple[int, int]:

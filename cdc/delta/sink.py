@@ -101,7 +101,7 @@ class Sink:
         self._warned: set[Namespace] = set()
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
-        """Write one batch: all changelogs, then all mirrors. May be repeated after any failure.
+        """Write one batch, one kind of table after the other. May be repeated after any failure.
 
         The source is read once. Whatever forbids one of the writes (a foreign table) is found
         before the first of them. A batch of nothing but its watermark writes nothing.

@@ -19,7 +19,7 @@ from cdc.delta.point_in_time import as_of
 from cdc.errors import NotCovered
 from cdc.model import element, timestamp
 from cdc.model.selection import Namespace
-from jobs import restore
+from jobs import checkpoint, restore
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
 from jobs.replicate import Replication
@@ -127,7 +127,7 @@ def state(spark: SparkSession, config: Config, name: str, at: Timestamp) -> Cont
     namespace = Namespace(db, name)
     table = config.table("changelog", namespace)
     assert table is not None
-    until = restore.complete_until(config, namespace)
+    until = checkpoint.complete_until(config.checkpoint, namespace)
     try:
         found = as_of(spark, table.target, namespace, at, until).collect()
     except NotCovered:
