@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
@@ -179,7 +179,9 @@ class Stepdown(Fault):
     @contextmanager
     def strike(self) -> Iterator[None]:
         with self.primary.client() as client:
-            client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=5)
+            # The driver asks again after an interrupted answer, and may find it has been done.
+            with suppress(NotPrimaryError):
+                client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=5)
         yield
         assert self.trio.replica_set.wait_writable() is not self.primary
 

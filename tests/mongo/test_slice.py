@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -107,41 +107,32 @@ def test_a_slice_of_one_increment_on_a_lagging_secondary_waits_for_its_event(
 ) -> None:
     """Guards: opened at T0 and not at T0 + 1, where the opening point would look like progress."""
     coll = lagging.coll
-    with lagging.stopped() as open_member:
+    with lagging.stopped() as open_member, ThreadPoolExecutor() as pool:
         lower = last_write(lagging.client)
         coll.insert_one({"_id": "last"})
         upper = last_write(lagging.client)
         if timestamp.before(upper) != lower:  # another write came between: the time just below it
             lower = timestamp.before(upper)
         assert lagging.set_edge() >= upper
-        found: list[Any] = []
-        reading = threading.Thread(
-            target=lambda: found.extend(ids(slice_of(coll, lower, upper), open_member))
-        )
-        reading.start()
-        reading.join(0.7)
-        assert reading.is_alive(), "complete before the member had the event"
+        reading = pool.submit(lambda: list(ids(slice_of(coll, lower, upper), open_member)))
+        with pytest.raises(TimeoutError):  # not complete before the member has the event
+            reading.result(0.7)
         lagging.release()
-        reading.join(20)
-    assert found == ["last"]
+        assert reading.result(60) == ["last"]
 
 
 def test_a_slice_is_complete_only_by_what_its_own_cursor_delivered(lagging: Lagging) -> None:
     """Guards: never by `$clusterTime`, which a lagging member hears of before it has the events."""
     coll = lagging.coll
-    with lagging.stopped() as open_member:
+    with lagging.stopped() as open_member, ThreadPoolExecutor() as pool:
         lower = last_write(lagging.client)
         coll.insert_many([{"_id": n} for n in range(20)])
         split = slice_of(coll, lower, lagging.set_edge())
-        found: list[Any] = []
-        reading = threading.Thread(target=lambda: found.extend(ids(split, open_member)))
-        reading.start()
-        reading.join(0.5)
-        assert reading.is_alive()
-        assert not found
+        reading = pool.submit(lambda: list(ids(split, open_member)))
+        with pytest.raises(TimeoutError):
+            reading.result(0.5)
         lagging.release()
-        reading.join(20)
-    assert found == list(range(20))
+        assert reading.result(60) == list(range(20))
 
 
 FAULTS: dict[str, Document] = {
