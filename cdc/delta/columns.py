@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, VariantType
+from pyspark.sql.types import DataType, StructField, StructType, VariantType
 
 from cdc.delta import typed_column
 from cdc.delta.rescue import RESCUED, document_text, taken
@@ -86,6 +86,16 @@ def of_table(schema: StructType) -> Columns | None:
     found = map(typed_column.of_field, schema.fields)
     columns = tuple(column for column in found if column is not None)
     return Columns(columns) if columns else None
+
+
+def image(document: DataType, typed: Columns | None) -> list[StructField]:
+    """What a table of documents holds of each: its typed columns, or all of it."""
+    return typed.fields() if typed else [StructField(_DOCUMENT, document)]
+
+
+def with_image(rows: DataFrame, typed: Columns | None) -> DataFrame:
+    """Rows with that in place of their `document`."""
+    return typed.select(rows, _DOCUMENT) if typed else rows
 
 
 def has_room(name: str, columns: Iterable[TypedColumn]) -> bool:

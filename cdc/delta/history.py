@@ -16,10 +16,12 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField
+from pyspark.sql.types import DataType
 
 from cdc.delta import changes
+from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.commit import merging
+from cdc.delta.evolution import grow
 from cdc.delta.facts import Facts, emptied
 from cdc.delta.forms import with_after
 from cdc.delta.layout import Table
@@ -58,9 +60,9 @@ def history(
     last while the version held. Reads what emptied the collections at once, all else when asked.
     """
     changelog = with_after(changelog)
-    image = columns or [F.col("after").alias("document")]
+    shown = columns or [F.col("after").alias("document")]
     told = changes.without_moves(changes.told(changelog))
-    told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*image).alias("image"))
+    told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*shown).alias("image"))
     names = told.select("image.*").columns
     same = Same(tuple(track_history_columns or names), track_history_columns is not None)
     events = told_events(told, _SHARED_KEYS)
@@ -72,9 +74,10 @@ def history(
     return found.select(*_SHARED_KEYS, "image.*", *places)
 
 
-def shape(document: DataType, table: Table) -> Shape:
+def shape(document: DataType, table: Table, typed: Columns | None) -> Shape:
     """The columns of the collection's history."""
-    return Shape(_SHARED_KEYS if table.is_shared else _KEYS, (StructField("document", document),))
+    keys = _SHARED_KEYS if table.is_shared else _KEYS
+    return Shape(keys, tuple(image(document, typed)), table.options.track)
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
@@ -99,14 +102,20 @@ def write(
     tells where a document has moved from is none.
     """
     document = batch.schema["after"].dataType
-    own = shape(document, table)
+    own = shape(document, table, tables.columns(table))
     tables.create(spark, table, own.schema(), document.simpleString(), _PROPERTIES, own.keys)
     names = changes.changed(table, facts, tables)
     ended = changes.emptied(table, facts, tables)
-    told = changes.rows(batch, names, [], facts)
-    told = told.select(
-        *own.keys, "position", "op", F.struct(F.col("after").alias("document")).alias("image")
-    )
+    rows = changes.rows(batch, names, [], facts)
+    if names:
+        grow(spark, rows, table, tables)
+    typed = tables.columns(table)
+    own = shape(document, table, typed)
+    # Typed columns can have any name but one of these.
+    place = F.col("position").alias("_position"), F.col("op").alias("_op")
+    rows = with_image(rows.select(*own.keys, *place, F.col("after").alias("document")), typed)
+    place = F.col("_position").alias("position"), F.col("_op").alias("op")
+    told = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
     commit = changes.commit(table, facts, batch_id, tables)
     with merging(spark, tables.transaction(commit)):

@@ -16,7 +16,8 @@ from cdc.model.selection import Namespace, Selection
 LETTERS = "dead_letters"
 KINDS = ("changelog", "mirror", "history", LETTERS)
 # Those whose documents `columns` applies to.
-TYPED = ("mirror",)
+TYPED = ("mirror", "history")
+TRACK = "track_history_columns"
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 
@@ -40,9 +41,14 @@ KEYS: Mapping[str, Key] = {
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
-    "columns": Key({}, (), "Typed columns of mirrors, and their types, instead of `document`."),
+    "columns": Key(
+        {}, (), "Typed columns of mirrors and histories, and their types, instead of `document`."
+    ),
     "schema.evolution": Key(
         False, (), "With `columns`: whether new fields at the top of documents become columns."
+    ),
+    TRACK: Key(
+        [], (), "Of `columns` those whose changes begin a version in a history; none: all changes."
     ),
     "on.drop": Key(
         TRUNCATE,
@@ -72,6 +78,7 @@ class Options:
     changelog_form: str = EVENT
     columns: Columns | None = None
     evolves: bool = False
+    track: tuple[str, ...] | None = None
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
@@ -81,6 +88,7 @@ class Options:
         """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
         collection. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
+        columns = _columns(values["columns"])
         return cls(
             changelog_form=values["form"],
             routes={
@@ -88,8 +96,9 @@ class Options:
                 for kind in KINDS
                 if values[kind]
             },
-            columns=_columns(values["columns"]),
+            columns=columns,
             evolves=values["schema.evolution"],
+            track=_tracked(values[TRACK], columns),
             delete=values["delete"],
             on_drop=values["on.drop"],
             on_rename=values["on.rename"],
@@ -182,6 +191,18 @@ def _columns(given: Any) -> Columns | None:
             'Write columns = { total = "decimal(18,2)", city = "string from address.city" }.',
         )
     return Columns.parse(given) if given else None
+
+
+def _tracked(given: Any, columns: Columns | None) -> tuple[str, ...] | None:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise BadOption(f"'{TRACK}' is no list of columns.", f'Write {TRACK} = ["total"].')
+    names = {field.name for field in columns.fields()} if columns else set()
+    if unknown := [name for name in given if name not in names]:
+        raise BadOption(
+            f"'{TRACK}' names what 'columns' does not: {', '.join(unknown)}.",
+            "Name typed columns, or '_rescued', which holds everything else.",
+        )
+    return tuple(given) or None
 
 
 def _checked(name: str, value: Any) -> Any:

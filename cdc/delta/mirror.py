@@ -20,13 +20,12 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
 
 from cdc.delta import changes
-from cdc.delta.columns import Columns
+from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.commit import merging, newest_commit
 from cdc.delta.evolution import grow
 from cdc.delta.facts import Bounds, Emptied, Facts
@@ -92,7 +91,7 @@ def schema(document: DataType, table: Table, typed: Columns | None) -> StructTyp
     if table.is_shared:
         columns.add("_namespace", StringType())
     columns.add("key", StringType())
-    for each in _image(document, typed):
+    for each in image(document, typed):
         columns.add(each)
     if table.options.delete == SOFT:
         columns.add("_deleted", BooleanType())
@@ -154,10 +153,6 @@ def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
     return bool(changes.emptied(table, facts, tables) or changes.kept(table, facts, tables))
 
 
-def _image(document: DataType, typed: Columns | None) -> list[StructField]:
-    return typed.fields() if typed else [StructField("document", document)]
-
-
 def _merge(
     spark: SparkSession,
     batch: DataFrame,
@@ -187,27 +182,22 @@ def _within(bounds: list[Bounds]) -> Column:
     return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
 
 
-def with_image(changes: DataFrame, typed: Columns | None) -> DataFrame:
-    """Rows with what the mirror holds of their `document`."""
-    return typed.select(changes, "document") if typed else changes
-
-
 def with_changes(
     merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
 ) -> DeltaMergeBuilder:
     """Of each key of `change`, a row `with_image` and with `_op`, `_position`, `_cluster_time` and
     `_cluster_inc`, what becomes of it where `later` holds, or where `mirror` has no such key."""
-    names = [field.name for field in typed.fields()] if typed else ["document"]
+    names = [field.name for field in image(StringType(), typed)]
     deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
-    stamp, image = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
+    stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
     if table.options.delete == SOFT:
         mark: _Values = {"_deleted": "change._op = 'delete'"}
         merge = merge.whenMatchedUpdate(deleted, stamp | mark)
-        merge = merge.whenMatchedUpdate(f"{later} AND {present}", image | mark)
-        return merge.whenNotMatchedInsert(values=image | mark)
+        merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole | mark)
+        return merge.whenNotMatchedInsert(values=whole | mark)
     merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(f"{later} AND {present}", image)
-    return merge.whenNotMatchedInsert(present, image)
+    merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole)
+    return merge.whenNotMatchedInsert(present, whole)
 
 
 def _from_change(*names: str) -> _Values:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta import conflict, mirror
-from cdc.delta.columns import of_table
+from cdc.delta.columns import of_table, with_image
 from cdc.delta.commit import Commit, merging
 from cdc.delta.layout import SOFT, Table
 from cdc.model import timestamp, token
@@ -87,7 +87,7 @@ def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) ->
         F.col("cluster_time").alias("_cluster_time"),
         F.col("cluster_inc").alias("_cluster_inc"),
     )
-    change = mirror.with_image(change, typed).alias("change")
+    change = with_image(change, typed).alias("change")
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
     merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
     # What is there may have been read as of the same time, and damaged since.

@@ -18,7 +18,7 @@ from cdc.delta import target as targets
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.commit import Commit, newest_commit
 from cdc.delta.forms import EVENT
-from cdc.delta.layout import TYPED, Layout, Table
+from cdc.delta.layout import TRACK, TYPED, Layout, Table
 from cdc.delta.routing import Route
 from cdc.delta.target import Target
 from cdc.delta.typed_column import TypedColumn
@@ -100,7 +100,7 @@ class Tables:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
 
         `document` is the SQL type of the images. Raises TableOwnedElsewhere; BadOption if the table
-        holds images of another type, in other columns, or is a changelog of another form;
+        holds images of another type, in other columns, or in another form;
         ForeignOffset if it is ahead of the checkpoint.
         """
         other = self._claimed.setdefault(table.target, table)
@@ -120,9 +120,10 @@ class Tables:
             )
         if known.form != self._form(table):
             raise BadOption(
-                f"The changelog at '{table.target}' has the form {known.form}, not"
+                f"The {self.kind} at '{table.target}' has the form {known.form}, not"
                 f" {self._form(table)}.",
-                "Keep the option 'form', or start anew with other paths and checkpoint.",
+                f"Keep the option '{'form' if self.kind == 'changelog' else TRACK}', or start anew"
+                " with other paths and checkpoint.",
             )
         self._require_same_columns(table, known.columns)
         _require_not_ahead(table.target, known.last, now)
@@ -166,6 +167,9 @@ class Tables:
         self._known[table.target] = replace(self._known[table.target], last=commit)
 
     def _form(self, table: Table) -> str:
+        """What the rows of the table mean, where an option tells: it holds for all of them."""
+        if self.kind == "history" and table.options.track:
+            return f"[{', '.join(table.options.track)}]"
         return table.options.changelog_form if self.kind == "changelog" else EVENT
 
     def _identity(self, table: Table) -> dict[str, str]:

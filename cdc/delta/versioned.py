@@ -17,12 +17,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from cdc.delta.facts import REPLACED, Bounds, Emptied
+from cdc.delta.target import quoted
 from cdc.delta.versions import EMPTIED, ENDED, IMAGES, KNOWN, NEW, Same, versions
 from cdc.model.selection import Namespace
 
 START, END, OP, NAMESPACE = "__START_AT", "__END_AT", "_op", "_namespace"
 _PLACE = StructType().add("time", TimestampType()).add("position", StringType())
 _TABLE = "history"
+# Beside typed columns: none of these begins with an underscore and is not the table's own.
+_NEEDED = "_needed"
 
 
 class Scope(NamedTuple):
@@ -59,6 +62,10 @@ class Shape:
     @property
     def same(self) -> Same:
         return Same(self.names if self.track is None else self.track, self.track is not None)
+
+    def struct(self) -> Column:
+        """An image, of these columns."""
+        return F.struct(*(F.col(quoted(name)) for name in self.names))
 
     def schema(self) -> StructType:
         """What the merges are pruned by comes first, where Delta keeps statistics."""
@@ -137,7 +144,7 @@ def _concerns(names: Column, keys: Sequence[str]) -> Column:
 
 
 def _touched(told: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> DataFrame:
-    """The keys that are told of, with the position `lowest`: what ended before it stays as it is.
+    """The keys that are told of, with the position `_lowest`: what ended before it stays as it is.
 
     That is the first that is told; but a document that is told anew may go on with the version that
     ended where its namespace was to be told anew.
@@ -148,7 +155,7 @@ def _touched(told: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> D
         is_read = (F.col("op") == "read") & (F.col("position") >= F.col("anew"))
         told = told.join(frame, _concerns(F.col("names"), keys) & is_read, "left")
         lowest = F.least("position", "anew")
-    return told.groupBy(*keys).agg(F.min(lowest).alias("lowest"))
+    return told.groupBy(*keys).agg(F.min(lowest).alias("_lowest"))
 
 
 def _within(bounds: Sequence[Bounds]) -> Column:
@@ -166,7 +173,7 @@ def _affected(
 
     Documents that were told anew are, wherever they are: they tell which versions went on.
     """
-    keys, lowest = [*shape.keys], F.col("lowest")
+    keys, lowest = [*shape.keys], F.col("_lowest")
     if new:
         first = F.lit(min(each.position for each in new))
         names = F.array(*(F.lit(each.names) for each in new))
@@ -180,7 +187,7 @@ def _affected(
 
 def _known(rows: DataFrame, shape: Shape) -> DataFrame:
     """Each row as the event that it began with, and, if something ended it, that as another."""
-    image, nothing = F.struct(*shape.names), F.lit(None).cast("string")
+    image, nothing = shape.struct(), F.lit(None).cast("string")
     position, end = F.col(f"{START}.position"), F.col(f"{END}.position")
     own = _event(position, KNOWN, F.col(OP), image, end)
     ended = _event(end, ENDED, F.lit("delete"), F.when(F.lit(False), image), nothing)
@@ -200,7 +207,8 @@ def _changes(rows: DataFrame, shape: Shape) -> DataFrame:
     if shape.track is not None:
         is_other |= F.col("op").isin(*IMAGES)
     start, end = sequence(F.col("position")), sequence(F.col("until"))
-    columns = start.alias(START), end.alias(END), F.col("op").alias(OP), "image.*", "needed"
+    needed = F.col("needed").alias(_NEEDED)
+    columns = start.alias(START), end.alias(END), F.col("op").alias(OP), "image.*", needed
     return rows.where(is_other).select(*shape.keys, *columns)
 
 
@@ -209,19 +217,19 @@ def _remembered(scopes: DataFrame, shape: Shape) -> DataFrame:
     place = sequence(F.col("position"))
     names = [F.col("names").alias(NAMESPACE)] if NAMESPACE in shape.keys else []
     columns = place.alias(START), place.alias(END), F.col("reason").alias(OP)
-    return scopes.select(*names, *columns, F.lit(True).alias("needed"))
+    return scopes.select(*names, *columns, F.lit(True).alias(_NEEDED))
 
 
 def _merge(table: DeltaTable, changes: DataFrame, reach: Column, shape: Shape) -> DeltaMergeBuilder:
     names = (*shape.keys, f"{START}.position")
     same = (F.col(f"{_TABLE}.{name}") == F.col(f"change.{name}") for name in names)
     written: dict[str, str | Column] = {
-        f"`{name}`": F.col(f"change.`{name}`") for name in shape.schema().names
+        quoted(name): F.col(f"change.{quoted(name)}") for name in shape.schema().names
     }
     return (
         table.alias(_TABLE)
         .merge(changes.alias("change"), reduce(and_, same, reach))
-        .whenMatchedDelete("NOT change.needed")
+        .whenMatchedDelete(f"NOT change.{_NEEDED}")
         .whenMatchedUpdate(set=written)
         .whenNotMatchedInsert(values=written)
     )

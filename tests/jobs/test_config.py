@@ -82,6 +82,7 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("images=off", "mirror"),
         ("table.columns=total", "columns"),
         ("table.schema.evolution=perhaps", "schema.evolution"),
+        ("table.track_history_columns=total", "track_history_columns"),
     ],
 )
 def test_a_mistaken_option_is_refused_by_name_with_a_remedy(override: str, names: str) -> None:
@@ -101,6 +102,9 @@ def test_columns_are_read_by_collection_and_need_variants(tmp_path: Path) -> Non
     assert options.columns == Columns.parse({"a.b": "int from c.`d.e`"})
     with pytest.raises(BadOption, match="json"):
         configuration.load(str(file), ["document.format=json"])
+    file.write_text(f"{file.read_text()}[table]\ntrack_history_columns=['a.b', 'total']\n")
+    with pytest.raises(BadOption, match=r"track_history_columns.*: a.b, total"):
+        configuration.load(str(file), [])
 
 
 @pytest.mark.parametrize("missing", range(len(_REQUIRED)))

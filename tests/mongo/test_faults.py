@@ -178,10 +178,9 @@ class Stepdown(Fault):
 
     @contextmanager
     def strike(self) -> Iterator[None]:
-        with self.primary.client() as client:
-            # The driver asks again after an interrupted answer, and may find it has been done.
-            with suppress(NotPrimaryError):
-                client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=5)
+        # The driver asks again after an interrupted answer, and may find that it has been done.
+        with self.primary.client() as client, suppress(NotPrimaryError):
+            client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=5)
         yield
         assert self.trio.replica_set.wait_writable() is not self.primary
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.layout import Layout
+from cdc.delta.layout import KEYS, Layout
 from cdc.delta.sink import Sink
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
@@ -95,10 +95,11 @@ def sink(
     limit: int | None = None,
     **table: Any,
 ) -> Sink:
-    """With these keys of `[table]`, `_` for a dot."""
+    """With these keys of `[table]`, `_` for a dot where they have one."""
     off = {} if with_changelog else {"changelog": ""}
     off |= {} if with_mirror else {"mirror": ""}
-    keys = off | {name.replace("_", "."): value for name, value in table.items()}
+    dotted = {name if name in KEYS else name.replace("_", "."): table[name] for name in table}
+    keys = off | dotted
     layout = Layout.parse(str(base), keys, overrides)
     return Sink(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
 

@@ -8,24 +8,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructField
 
 from cdc.delta import history as writer
-from cdc.delta.facts import DROPPED, RENAMED, REPLACED, Bounds
+from cdc.delta.facts import DROPPED, RENAMED, REPLACED
 from cdc.delta.history import history
 from cdc.delta.sink import Sink
-from cdc.delta.versioned import Scope, Shape, merge
+from cdc.errors import BadOption
 from tests.spark.batches import batch, change, commits, sink
 from tests.spark.timeline import Event, timeline, versions
 
-TRACKED = Shape(
-    ("_namespace", "key"),
-    (StructField("n", IntegerType()), StructField("m", IntegerType())),
-    track=("n",),
-)
+# Columns may be named as what the sink works with.
+NAMED = {"position": "int from n", "lowest": "int from m"}
 DDL = {DROPPED: "drop", RENAMED: "rename", REPLACED: "resync"}
 HOT = ("hot", "collection")
 VERSIONS = "__END_AT IS DISTINCT FROM __START_AT"
@@ -83,6 +78,11 @@ def read(rows: DataFrame, *image: Any) -> set[tuple[Any, ...]]:
     return {tuple(each) for each in found}
 
 
+def tracking_sink(base: Path, track: list[str]) -> Sink:
+    keys = {"history": "all/history", "columns": NAMED, "track_history_columns": track}
+    return sink(base, changelog="", mirror="", **keys)
+
+
 def of_document() -> list[Any]:
     return [F.variant_get("document", f"$.{name}", "int").alias(name) for name in ("n", "m")]
 
@@ -123,19 +123,47 @@ def test_only_tracked_columns_begin_a_version_and_the_others_are_as_they_were_la
 ) -> None:
     random = Random(7)
     told = timelines(random, 40)
-    table = DeltaTable.create(spark).location(str(tmp_path)).addColumns(TRACKED.schema()).execute()
-    for part in dealt(random, told):
-        rows = [
-            (".".join(ns), each.key, each.position, each.op, each.document)
-            for ns, each in part
-            if each.key
-        ]
-        schema = "_namespace string, key string, position string, op string"
-        frame = spark.createDataFrame(rows, f"{schema}, image struct<n: int, m: int>")
-        scopes = [Scope(".".join(ns), each.position, each.op) for ns, each in part if not each.key]
-        merge(table, frame, scopes, TRACKED, [Bounds("a", "b")]).execute()
-    assert read(table.toDF().where(VERSIONS), "n", "m") == expected(told, tracked=True)
+    for batch_id, part in enumerate(dealt(random, told)):
+        rows = batch(spark, [row(each) for each in part], until=100 + batch_id)
+        tracking_sink(tmp_path, ["position"]).write_batch(rows, batch_id)
+    table = spark.read.format("delta").load(str(tmp_path / "all/history"))
+    columns = [F.col(name) for name in NAMED]
+    assert read(table.where(VERSIONS), *columns) == expected(told, tracked=True)
     changelog = batch(spark, [row(each) for each in told], until=100)
     columns = [F.variant_get("after", f"$.{name}", "int").alias(name) for name in ("n", "m")]
     whole = history(changelog, columns, track_history_columns=["n"])
     assert read(whole, "n", "m") == expected(told, tracked=True)
+
+
+def test_a_history_of_typed_columns_keeps_what_does_not_fit_and_grows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = {"total": "int", "a.b": "string from a"}
+    keys = {"history": "{coll}/history", "columns": columns, "schema_evolution": True}
+    target = sink(tmp_path, changelog="", mirror="", **keys)
+    documents: list[dict[str, Any]] = [
+        {"total": 1, "a": "x"},
+        {"total": "one", "a": "x"},
+        {"total": "one", "a": "x", "new": 5},
+    ]
+    for n, document in enumerate(documents, 1):
+        rows = [change("update", "k", document, time=n)]
+        target.write_batch(batch(spark, rows, until=n), n)
+    table = spark.read.format("delta").load(str(tmp_path / "orders/history"))
+    rescued = F.to_json("_rescued").alias("_rescued")
+    found = table.orderBy("__START_AT").select("total", "`a.b`", "new", rescued).collect()
+    assert [tuple(each) for each in found] == [
+        (1, "x", None, None),
+        (None, "x", None, '{"total":"one"}'),
+        (None, "x", 5, '{"total":"one"}'),
+    ]
+
+
+def test_a_history_that_is_there_keeps_to_the_columns_it_tracks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = batch(spark, [change("insert", "k", {"n": 1}, time=1)], until=1)
+    tracking_sink(tmp_path, ["position"]).write_batch(first, 0)
+    second = batch(spark, [change("update", "k", {"n": 2}, time=2)], until=2)
+    with pytest.raises(BadOption, match="track_history_columns"):
+        tracking_sink(tmp_path, ["lowest"]).write_batch(second, 1)
