@@ -55,7 +55,6 @@ def write(
         # Nullable: what a later version of the source leaves out must not break the table.
         StructType([StructField(f.name, f.dataType) for f in rows.schema]),
         batch.schema["after"].dataType.simpleString(),
-        {},
         _CLUSTER,
     )
     commit = _commit(table, facts, batch_id, tables)

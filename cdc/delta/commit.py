@@ -10,9 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from cdc.delta.target import Target
 from cdc.errors import CdcError
@@ -21,6 +23,7 @@ from cdc.model.coverage import Coverage
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
+_KEPT = "mongodb-cdc.commit"
 _MERGE_OPTIONS = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
     "txnVersion": "spark.databricks.delta.write.txnVersion",
@@ -93,7 +96,9 @@ class Commit:
         told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in told.items() if state}:
             fields["of"] = of
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
+        return text.replace("$", "\\u0024")
 
     @classmethod
     def parse(cls, text: str | None) -> Commit | None:
@@ -111,8 +116,8 @@ class Commit:
 
 
 def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
-    """The table's newest version and, from it or before it, the newest commit of ours; None if
-    there is none. The table exists."""
+    """The table's newest version and, from it or before it, the newest commit of ours, or what
+    `keep` has kept of it; None if there is none. The table exists."""
     limit = 4
     while True:
         history = target.delta(spark).history(limit)
@@ -122,8 +127,23 @@ def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | N
             if commit := Commit.parse(row.userMetadata):
                 return rows[0].version, commit
         if len(rows) < limit:
-            return None
+            kept = Commit.parse(target.properties(spark).get(_KEPT))
+            return (rows[0].version, kept) if kept else None
         limit *= 8
+
+
+def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
+    """Keep what our newest commit says, if it is older than `age`, beyond the log's retention: the
+    commits of others, which say nothing, are what makes Delta delete it."""
+    newest = newest_commit(spark, target)
+    if newest is None:
+        return
+    text = newest[1].text()
+    told = target.delta(spark).history().where(F.col("userMetadata") == F.lit(text))
+    is_old = F.max("timestamp") < F.current_timestamp() - F.lit(age)
+    row = told.select(is_old.alias("is_old")).head()
+    if row and row.is_old and target.properties(spark).get(_KEPT) != text:
+        target.set_property(spark, _KEPT, text)
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -61,7 +61,7 @@ def write(
 ) -> None:
     """Append the batch's letters, creating the table if need be. Idempotent per batch."""
     kind = batch.schema["after"].dataType.simpleString()
-    tables.create(spark, table, SCHEMA, kind, {}, ("cluster_time",))
+    tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
     commit = Commit(batch_id, facts.watermark)
     own = [name for name in facts.unmappable if tables.of(name) == table]
     names = [F.struct(F.lit(name.db), F.lit(name.coll)) for name in own]

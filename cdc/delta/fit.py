@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
-from cdc.delta.target import quoted
+from cdc.delta.target import literal, quoted
 
 _DAY = 86_400_000_000
 _INTEGER_BITS: dict[type[DataType], int] = {
@@ -107,11 +107,6 @@ def let(name: str, value: str, body: str) -> str:
     """`body`, in which `name` is `value`. Spark would work out again what is written twice, and a
     path of n names would be written 2**n times."""
     return f"transform(array({value}), {name} -> {body})[0]"
-
-
-def literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _cast(value: str, kind: DataType) -> str:

@@ -41,10 +41,6 @@ from cdc.delta.versions import Same, versions
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")
-_PROPERTIES = {
-    # A version that ends marks its old row instead of rewriting the file it lies in.
-    "delta.enableDeletionVectors": "true",
-}
 
 
 def history(
@@ -103,7 +99,7 @@ def write(
     """
     document = batch.schema["after"].dataType
     own = shape(document, table, tables.columns(table))
-    tables.create(spark, table, own.schema(), document.simpleString(), _PROPERTIES, own.keys)
+    tables.create(spark, table, own.schema(), document.simpleString(), own.keys)
     names = changes.changed(table, facts, tables)
     ended = changes.emptied(table, facts, tables)
     rows = changes.rows(batch, names, [], facts)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta import conflict
-from cdc.delta.commit import settings
+from cdc.delta.commit import keep, settings
 from cdc.delta.layout import SOFT, Table
 
 # Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
 LEAST_RETENTION_HOURS = 168
+# Tables that get changes every day never need it.
+KEEP_AFTER = timedelta(days=1)
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
@@ -45,6 +48,7 @@ def maintain(
             conflict.repeated(lambda: target.delta(spark).delete(is_old), target)
     rewritten, added = None, None
     if not dry_run:
+        conflict.repeated(partial(keep, spark, target, KEEP_AFTER), target)
         rewritten, added = conflict.repeated(partial(_compact, spark, table), target)
     return Maintained(str(target), purged, rewritten, added, _vacuum(spark, table, hours, dry_run))
 

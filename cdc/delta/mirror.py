@@ -39,10 +39,6 @@ _Values: TypeAlias = dict[str, str | Column]
 # The guard, and the time of the last change.
 _STAMP = ("_position", "_cluster_time", "_cluster_inc")
 _ROWS_PER_TASK = 50_000
-_PROPERTIES = {
-    # A changed document marks its old row instead of rewriting the file it lies in.
-    "delta.enableDeletionVectors": "true",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ def write(
     """
     document = batch.schema["after"].dataType
     columns = schema(document, table, tables.columns(table))
-    tables.create(spark, table, columns, document.simpleString(), _PROPERTIES, key_of(table))
+    tables.create(spark, table, columns, document.simpleString(), key_of(table))
     commit = changes.commit(table, facts, batch_id, tables)
     names = changes.changed(table, facts, tables)
     emptied = changes.emptied(table, facts, tables)

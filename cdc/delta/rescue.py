@@ -18,11 +18,10 @@ from cdc.delta.fit import (
     fitted,
     is_missing,
     let,
-    literal,
     present,
     told_back,
 )
-from cdc.delta.target import quoted
+from cdc.delta.target import literal, quoted
 from cdc.delta.typed_column import TypedColumn
 
 RESCUED = "_rescued"

@@ -31,6 +31,12 @@ _NAMESPACE = "mongodb-cdc.namespace"
 _KIND = "mongodb-cdc.table"
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
+# The log of a table that gets a commit each second would else have 2.6 million files. Files of data
+# that a version needs are kept as long, by default.
+_PROPERTIES = {"delta.logRetentionDuration": "interval 7 days"}
+# What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
+_MERGED = {"delta.enableDeletionVectors": "true"}
+_OF_KIND = {"mirror": _MERGED, "history": _MERGED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class Tables:
         if table.target not in self._known:
             if not table.target.exists(spark):
                 return
-            properties = _properties(spark, table.target)
+            properties = table.target.properties(spark)
             self._require_ours(table, properties)
             self._remember(spark, table, properties)
         known = self._known[table.target]
@@ -134,7 +140,6 @@ class Tables:
         table: Table,
         schema: StructType,
         document: str,
-        properties: Mapping[str, str],
         cluster: Sequence[str],
     ) -> None:
         """Create the table, clustered by some columns, unless it is known. `claim` must have
@@ -144,7 +149,7 @@ class Tables:
         builder = table.target.builder(spark).addColumns(schema).clusterBy(*cluster)
         form = self._form(table)
         ours = self._identity(table) | {_DOCUMENT: document, _FORM: form}
-        for name, value in {**properties, **ours}.items():
+        for name, value in {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **ours}.items():
             builder = builder.property(name, value)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         builder.execute()
@@ -234,7 +239,7 @@ def existing(
         if (route := options.routes.get(kind)) is None:
             continue
         for found in _matching(spark, route):
-            properties = _properties(spark, found)
+            properties = found.properties(spark)
             if properties.get(_KIND) != kind:
                 continue
             name, own = json.loads(properties[_NAMESPACE]), route.own(found)
@@ -266,11 +271,6 @@ def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None
         "Restore the checkpoint that belongs to the tables, or start anew: a new checkpoint and "
         "other paths.",
     )
-
-
-def _properties(spark: SparkSession, target: Target) -> dict[str, str]:
-    detail = target.delta(spark).detail().select("properties").head()
-    return dict(detail.properties) if detail else {}
 
 
 def _matching(spark: SparkSession, route: Route) -> list[Target]:

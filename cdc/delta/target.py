@@ -60,6 +60,15 @@ class Target:
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         return builder.tableName(self.address)
 
+    def properties(self, spark: SparkSession) -> dict[str, str]:
+        detail = self.delta(spark).detail().select("properties").head()
+        return dict(detail.properties) if detail else {}
+
+    def set_property(self, spark: SparkSession, name: str, value: str) -> None:
+        """In one commit, which conflicts with all others."""
+        pair = f"{literal(name)} = {literal(value)}"
+        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({pair})")
+
     def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
         """Add rows to the table, which is there, in one commit."""
         writer = frame.write.format("delta").mode("append").options(**options)
@@ -96,6 +105,14 @@ def like(
 
 def _within(parts: Sequence[str]) -> str:
     return f" IN {'.'.join(map(quoted, parts))}" if parts else ""
+
+
+def literal(text: str) -> str:
+    """A string in SQL, whatever it holds: Spark would put the environment's HOME in the place of
+    "${env:HOME}"."""
+    for char, escaped in (("\\", "\\\\"), ("'", "\\'"), ("$", "\\u0024")):
+        text = text.replace(char, escaped)
+    return f"'{text}'"
 
 
 def quoted(part: str) -> str:

@@ -10,7 +10,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from cdc.delta import maintenance
+from cdc.delta.commit import newest_commit
 from cdc.delta.layout import Layout
+from cdc.delta.target import Target
+from cdc.model.selection import Namespace
 from jobs.config import Config
 from jobs.maintain import main, maintain
 from tests.spark.batches import batch, change, commits, sink
@@ -51,6 +55,32 @@ def test_a_dry_run_tells_and_a_run_does_and_the_job_goes_on(
     rest = batch(spark, [change("update", "c", {"n": 3}, time=now)], until=now)
     sink(tmp_path, delete="soft").write_batch(rest, len(batches))
     assert spark.read.format("delta").load(str(log)).count() == 7
+
+
+def test_what_a_quiet_table_says_outlasts_its_log(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ns = ("it's", "${env:HOME}")
+    keys = {"changelog": "", "mirror": "m", "history": ""}
+    target = Target(str(tmp_path / "m"))
+    rows = [change("read", "a", {}, time=3, ns=ns)]
+    begun = batch(spark, rows, until=5, copying={".".join(ns): "x"})
+    sink(tmp_path, **keys).write_batch(begun, 0)
+    said = newest_commit(spark, target)
+    monkeypatch.setattr(maintenance, "KEEP_AFTER", timedelta(0))
+    maintain(spark, Config({}, "", "", Layout.parse(str(tmp_path), keys)))
+    for n in range(10):  # until Delta has made a checkpoint
+        target.set_property(spark, "user", str(n))
+    log = tmp_path / "m/_delta_log"
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    for commit in log.glob("*.json"):
+        if commit.name < checkpoint.name.replace("checkpoint.parquet", "json"):
+            commit.unlink()
+    kept = newest_commit(spark, target)
+    assert kept
+    assert said
+    assert kept[1] == said[1]
+    assert kept[1].state(Namespace(*ns)).copying == "x"
 
 
 @pytest.mark.parametrize("hours", ["0", "167.9", "-1"])
