@@ -25,11 +25,12 @@ def write(
     number: int,
     *rows: Any,
     to: tuple[tuple[str, str], ...] = (FIXED, GROWING),
+    override: dict[str, Any] = OVERRIDE,
     **options: Any,
 ) -> None:
     """A batch of a sink that has just been started, of the same changes of each collection."""
     options = {"columns": COLUMNS} | options
-    pipeline = sink(base, with_changelog=False, overrides=[OVERRIDE], **options)
+    pipeline = sink(base, with_changelog=False, overrides=[override], **options)
     both = [
         change(op, key, after, time=number, event=event, ns=ns)
         for event, (op, key, after) in enumerate(rows, 1)
@@ -110,3 +111,38 @@ def test_a_conflicting_type_is_rescued_and_new_fields_become_columns_where_they_
     write(spark, tmp_path, 3, ("update", "e", {"size": 3}), to=only, columns=added)
     fixed["e"] = {"size": 3.0}
     assert mirror(spark, tmp_path, "fixed") == (types | {"size": "double"}, fixed)
+
+
+@pytest.mark.slow
+def test_a_shared_mirror_of_typed_columns_keeps_tombstones_and_names_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    override = {
+        "match": r"shop\..+",
+        "mirror": "shop/all/mirror",
+        "delete": "soft",
+        "schema.evolution": True,
+    }
+    options = {"override": override}
+    changes: list[tuple[Any, ...]] = [
+        ("insert", "a", {"price": 1}),
+        ("insert", "b", {"price": "x"}),
+    ]
+    write(spark, tmp_path, 1, *changes, **options)
+    write(spark, tmp_path, 2, ("update", "a", {"price": 2, "new": "n"}), to=(FIXED,), **options)
+    write(
+        spark, tmp_path, 3, ("delete", "a", None), ("delete", "b", None), to=(GROWING,), **options
+    )
+    rows = (
+        spark.read.format("delta")
+        .load(str(tmp_path / "shop/all/mirror"))
+        .orderBy("_namespace", "key")
+    )
+    rescued = F.to_json("_rescued").alias("_rescued")
+    found = rows.select("_namespace", "key", "price", "new", rescued, "_deleted").collect()
+    assert [tuple(row) for row in found] == [
+        ("shop.fixed", "a", 2, "n", None, False),
+        ("shop.fixed", "b", None, None, '{"price":"x"}', False),
+        ("shop.growing", "a", 1, None, None, True),
+        ("shop.growing", "b", None, None, '{"price":"x"}', True),
+    ]
