@@ -88,7 +88,9 @@ def session(
     master = master or "local[*]"
     local = master.startswith("local")
     settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
-    builder = configure_spark_with_delta_pip(_with(builder.master(master), settings))
+    packages = [each for each in settings.get("spark.jars.packages", "").split(",") if each]
+    builder = _with(builder.master(master), settings)
+    builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
     if local:
         # The web interface and the block manager have no setting of their own for it.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

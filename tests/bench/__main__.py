@@ -1,0 +1,53 @@
+"""`make bench`: every figure of the README's page on performance, in build/bench.json."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tests.bench import changes, growth, live, memory, snapshots
+from tests.bench.plot import plot
+from tests.bench.result import Result, show, written
+from tests.bench.stage import Stage, stage
+
+OUT = Path("build")
+
+
+@click.command()
+@click.option("--runs", default=5, show_default=True, help="Of each work, behind one to warm up.")
+@click.option("--documents", default=1_000_000, show_default=True)
+@click.option("--changes", "events", default=300_000, show_default=True)
+@click.option("--large", default=10_000_000, show_default=True, help="Documents that it grows to.")
+@click.option("--only", multiple=True, help="Of snapshots, changes, live, memory, growth.")
+def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ...]) -> None:
+    console, results = Console(), list[Result]()
+    with tempfile.TemporaryDirectory() as folder, stage(Path(folder), documents, events) as scene:
+        for name, work in _works(runs, large).items():
+            if only and name not in only:
+                continue
+            for result in work(scene):
+                results.append(result)
+                written(OUT / "bench.json", results)
+                console.print(f"{result.work}: {result.ours:,.4g} {result.unit}", highlight=False)
+    show(console, results)
+    plot(OUT / "bench.svg", results)
+
+
+def _works(runs: int, large: int) -> Mapping[str, Callable[[Stage], Iterator[Result]]]:
+    return {
+        "snapshots": partial(snapshots.run, runs=runs),
+        "changes": partial(changes.run, runs=runs),
+        # Behind `changes`: it makes more of them.
+        "live": live.run,
+        "memory": memory.run,
+        "growth": partial(growth.run, large=large),
+    }
+
+
+if __name__ == "__main__":
+    main()

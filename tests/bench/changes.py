@@ -1,0 +1,177 @@
+"""Changes with both images: into changelogs beside mongo-spark, into mirrors beside plain Spark,
+and a backlog in one slice and in several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
+
+from cdc import options as declared
+from cdc.model.split import StreamSplit
+from cdc.source import WindowReader
+from jobs import config as configuration
+from jobs.replicate import Replication
+from tests.bench import drains
+from tests.bench.result import Result
+from tests.bench.stage import CHANGED, TASKS, Stage
+from tests.bench.timing import Figure, side_by_side
+
+# In as many merges as ours are batches, of 100,000 changes each.
+_PER_BATCH = 100_000
+_SLICES = (1, 2, 4)
+_EVENT = (
+    "_id string, operationType string, clusterTime timestamp, wallTime timestamp, ns string,"
+    " documentKey string, fullDocument string, fullDocumentBeforeChange string,"
+    " updateDescription string"
+)
+
+
+def run(stage: Stage, runs: int) -> Iterator[Result]:
+    slices = _slices(stage)
+    parquet = stage.fresh("events.parquet")
+    _ours_by_batch(stage, parquet)
+    with drains.pool(TASKS) as workers:
+        works = {
+            f"{n} slices": lambda n=n: _stream(stage, "log", n, "table.mirror=") for n in _SLICES
+        }
+        taken = side_by_side(
+            runs,
+            {
+                **works,
+                "mongo-spark": lambda: _theirs(stage, stage.fresh("theirs")),
+                "drain": lambda: _drained(stage, slices, workers),
+                "mirror": lambda: _stream(stage, "mirrored", TASKS, "table.changelog="),
+                "merge": lambda: _plain_merge(stage, parquet, stage.fresh("merged")),
+            },
+        )
+    rate = {name: stage.window.count / figure.median for name, figure in taken.items()}
+    yield from _changelog(rate)
+    yield Result(
+        "changes to mirror, MERGE",
+        "events/s",
+        ours=rate["mirror"],
+        peer=rate["merge"],
+        goal="at least 0.8 x plain Spark that merges the same rows from Parquet",
+        met=rate["mirror"] >= 0.8 * rate["merge"],
+    )
+    yield from _catch_up(rate, taken)
+
+
+def _changelog(rate: dict[str, float]) -> Iterator[Result]:
+    ours = max(rate[f"{n} slices"] for n in _SLICES)
+    yield Result(
+        "changes with both images to changelog",
+        "events/s",
+        ours=ours,
+        peer=rate["mongo-spark"],
+        limit_ratio=ours / rate["drain"],
+        goal="at least 2 x mongo-spark, at least 60 % of the drain",
+        met=ours >= 2 * rate["mongo-spark"] and ours >= 0.6 * rate["drain"],
+    )
+
+
+def _catch_up(rate: dict[str, float], taken: dict[str, Figure]) -> Iterator[Result]:
+    one = rate[f"{_SLICES[0]} slices"]
+    for n in _SLICES[1:]:
+        yield Result(
+            f"catch-up of a backlog in {n} slices",
+            "events/s",
+            ours=rate[f"{n} slices"],
+            peer=one,
+            goal="faster than in one",
+            met=taken[f"{n} slices"].median < taken[f"{_SLICES[0]} slices"].median,
+        )
+
+
+def _slices(stage: Stage) -> list[StreamSplit]:
+    window = {"from": stage.window.start, "to": stage.window.end}
+    options = stage.options(CHANGED, stream_parallelism=str(TASKS)) | window
+    reader = WindowReader(declared.parse(options), stage.ours(CHANGED).schema)
+    return [partition.split for partition in reader.partitions()]  # type: ignore[attr-defined]
+
+
+def _drained(stage: Stage, slices: list[StreamSplit], workers: drains.Pool) -> None:
+    found = drains.events(stage.server.uri, slices, workers)
+    assert found == stage.window.count, f"{found} events drained"
+
+
+def _stream(stage: Stage, name: str, slices: int, without: str) -> None:
+    """The job itself, from its start to its end."""
+    path = stage.fresh(name)
+    config = configuration.load(
+        None,
+        [
+            f"uri={stage.server.uri}",
+            f"collections={CHANGED}",
+            "mode=timestamp",
+            f"start={stage.window.start}",
+            f"stream.parallelism={slices}",
+            f"max.events.per.batch={_PER_BATCH}",
+            f"sink.path={path}",
+            without,
+        ],
+    )
+    reports: list[int] = []
+    replication = Replication(
+        stage.spark,
+        config,
+        available_now=True,
+        on_batch=lambda report: reports.append(
+            sum(sum(ops.values()) for ops in report.counts.values())
+        ),
+    )
+    replication.query.awaitTermination()
+    replication.stop()
+    assert sum(reports) == stage.window.count, f"{sum(reports)} changes written"
+
+
+def _theirs(stage: Stage, path: Path) -> None:
+    options = {
+        "connection.uri": stage.server.uri,
+        "database": CHANGED.db,
+        "collection": CHANGED.coll,
+        "change.stream.startup.mode": "timestamp",
+        "change.stream.startup.mode.timestamp.start.at.operation.time": str(
+            stage.window.after.time
+        ),
+        "change.stream.publish.full.document.only": "false",
+        "change.stream.lookup.full.document": "whenAvailable",
+        "change.stream.lookup.full.document.before.change": "whenAvailable",
+        "change.stream.micro.batch.max.partition.count": str(TASKS),
+    }
+    events = stage.spark.readStream.format("mongodb").options(**options).schema(_EVENT).load()
+    writer = events.writeStream.format("delta").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(path / "_checkpoint")).start(str(path / "t"))
+    query.awaitTermination()
+    told = stage.spark.read.format("delta").load(str(path / "t"))
+    found = told.where(F.col("operationType").isin("update", "replace")).count()
+    assert found == stage.window.count, f"mongo-spark: {found} events"
+
+
+def _ours_by_batch(stage: Stage, path: Path) -> None:
+    """The rows of our own read, in as many files as there are batches, by their order."""
+    window = {"from": stage.window.start, "to": stage.window.end}
+    rows = stage.spark.read.format("mongodb-cdc").options(**stage.options(CHANGED), **window)
+    batches = max(1, stage.window.count // _PER_BATCH)
+    spread = rows.load().repartitionByRange(batches, "position")
+    spread = spread.withColumn("batch", F.spark_partition_id())
+    spread.write.partitionBy("batch").parquet(str(path))
+
+
+def _plain_merge(stage: Stage, parquet: Path, path: Path) -> None:
+    rows = stage.spark.read.parquet(str(parquet))
+    columns = rows.select("key", F.col("after").alias("document"), "position").schema
+    table = DeltaTable.create(stage.spark).location(str(path)).addColumns(columns)
+    table = table.property("delta.enableDeletionVectors", "true").clusterBy("key").execute()
+    for batch in range(max(1, stage.window.count // _PER_BATCH)):
+        change = F.struct("op", F.col("after").alias("document"), "position")
+        last = rows.where(F.col("batch") == batch).groupBy("key")
+        last = last.agg(F.max_by(change, "position").alias("change")).select("key", "change.*")
+        image = {name: f"change.{name}" for name in ("key", "document", "position")}
+        merge = table.alias("mirror").merge(last.alias("change"), "mirror.key = change.key")
+        merge = merge.whenMatchedDelete("change.op = 'delete'")
+        merge = merge.whenMatchedUpdate("change.position > mirror.position", image)
+        merge.whenNotMatchedInsert("change.op <> 'delete'", image).execute()

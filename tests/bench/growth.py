@@ -1,0 +1,128 @@
+"""What grows with the data, and what does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from cdc import options as declared
+from cdc.model.offset import Offset
+from cdc.source import ChangeReader
+from tests.bench.result import Result
+from tests.bench.stage import ORDERS, Namespace, Stage
+
+_FLAT = 0.15
+_SPLIT_MB = (100_000, 8, 1)
+_COLLECTIONS = (1, 100, 1000)
+
+
+def run(stage: Stage, large: int) -> Iterator[Result]:
+    yield from _documents(stage, large)
+    yield from _splits(stage)
+    yield from _collections(stage)
+
+
+def _documents(stage: Stage, large: int) -> Iterator[Result]:
+    """A tenth of the orders, the orders, and `large` documents made of them by the server."""
+    tenth, many = Namespace("bench", "tenth"), Namespace("bench", "many")
+    _copied(stage, tenth, stage.documents // 10, 1)
+    _copied(stage, many, stage.documents, large // stage.documents)
+    sizes = {tenth: stage.documents // 10, ORDERS: stage.documents, many: large}
+    rates = {
+        name: size / _seconds(lambda name=name: _read(stage, name)) for name, size in sizes.items()
+    }
+    for name, size in sizes.items():
+        share = rates[name] / rates[ORDERS]
+        yield Result(
+            f"snapshot of {size:,} documents",
+            "documents/s",
+            ours=rates[name],
+            peer=rates[ORDERS],
+            goal=f"as with {stage.documents:,}, within 15 %",
+            met=share >= 1 - _FLAT,
+        )
+
+
+def _splits(stage: Stage) -> Iterator[Result]:
+    rates = {}
+    for megabytes in _SPLIT_MB:
+        frame = stage.ours(ORDERS, split_size_mb=str(megabytes))
+        count = frame.rdd.getNumPartitions()
+        rates[count] = stage.documents / _seconds(
+            lambda megabytes=megabytes: _read(stage, ORDERS, split_size_mb=str(megabytes))
+        )
+    best = max(rates.values())
+    for count, rate in rates.items():
+        yield Result(
+            f"snapshot in {count:,} splits",
+            "documents/s",
+            ours=rate,
+            peer=best,
+            goal="within 15 % of the best number; one split is one task of two",
+            met=rate >= (1 - _FLAT) * best or count == 1,
+        )
+
+
+def _collections(stage: Stage) -> Iterator[Result]:
+    """Planning of a batch, and the offset, with so many collections in one expression."""
+    found = dict[int, tuple[float, int]]()
+    with stage.server.client() as client:
+        there = 0
+        for count in _COLLECTIONS:
+            for n in range(there, count):
+                client["benchmany"][f"c{n:04d}"].insert_many({"_id": i} for i in range(10))
+            there = count
+            found[count] = _planned(stage)
+    for count, (seconds, size) in found.items():
+        first = found[_COLLECTIONS[0]]
+        yield Result(
+            f"planning a batch of {count:,} collections, offset of {size} bytes",
+            "s",
+            ours=seconds,
+            peer=first[0],
+            goal="an offset no larger than 1.15 x, planned in less than a second",
+            met=size <= (1 + _FLAT) * first[1] and seconds < 1.0,
+        )
+
+
+def _planned(stage: Stage) -> tuple[float, int]:
+    options = {"uri": stage.server.uri, "collections": r"benchmany\..*", "mode": "latest"}
+    reader = ChangeReader(declared.parse(options), stage.ours(ORDERS).schema)
+    offset: dict[str, Any] = reader.initialOffset()
+    with stage.server.client(w="majority") as client:
+        client["benchmany"]["c0000"].update_one({"_id": 1}, {"$inc": {"n": 1}})
+    began = time.perf_counter()
+    end = reader.latestOffset(offset, ReadAllAvailable())
+    seconds = time.perf_counter() - began
+    reader.stop()
+    assert Offset.from_json(end).is_streaming
+    return seconds, len(json.dumps(end))
+
+
+def _copied(stage: Stage, to: Namespace, first: int, times: int) -> None:
+    with stage.server.client() as client:
+        numbers: list[dict[str, Any]] = [
+            {"$match": {"_id": {"$lt": first}}},
+            {"$set": {"time": {"$range": [0, times]}}},
+            {"$unwind": "$time"},
+            {"$set": {"_id": {"$add": ["$_id", {"$multiply": ["$time", first]}]}}},
+            {"$unset": "time"},
+            {"$out": to.coll},
+        ]
+        client[ORDERS.db][ORDERS.coll].aggregate(numbers, allowDiskUse=True)
+
+
+def _read(stage: Stage, namespace: Namespace, **options: str) -> None:
+    rows = stage.ours(namespace, **options).select(F.col("after"), F.col("key"))
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

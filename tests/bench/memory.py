@@ -1,0 +1,79 @@
+"""The memory of a task, whatever the size of its split and of its events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from cdc.model import timestamp
+from tests.bench.result import Result
+from tests.bench.stage import ORDERS, Namespace, Stage, now
+
+_LARGE = Namespace("bench", "large")
+_LARGE_EVENTS, _LARGE_BYTES = 60, 7 * 2**20
+_SECONDS = 0.05
+
+
+def run(stage: Stage) -> Iterator[Result]:
+    with _most() as most:
+        whole = stage.ours(ORDERS, split_size_mb="100000")
+        whole.write.format("noop").mode("overwrite").save()
+        with stage.server.client(w="majority") as client:
+            images = {"enabled": True}
+            large = client[_LARGE.db].create_collection(
+                _LARGE.coll, changeStreamPreAndPostImages=images
+            )
+            large.insert_one({"_id": 0, "n": 0, "x": "x" * _LARGE_BYTES})
+            began = now(client)
+            for _ in range(_LARGE_EVENTS):
+                large.update_one({"_id": 0}, {"$inc": {"n": 1}})
+            window = {"from": timestamp.text(began), "to": timestamp.text(now(client))}
+        rows = stage.spark.read.format("mongodb-cdc").options(**stage.options(_LARGE), **window)
+        rows.load().write.format("noop").mode("overwrite").save()
+    yield Result(
+        "memory of a task",
+        "MB",
+        ours=most[0] / 1e6,
+        goal="at most 400 MB RSS, for one split of all orders and events of 14 MB",
+        met=most[0] <= 400e6,
+    )
+
+
+@contextmanager
+def _most() -> Iterator[list[int]]:
+    """The greatest RSS of a Python worker meanwhile, in bytes."""
+    most, stop = [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(_SECONDS):
+            most[0] = max([most[0], *map(_rss, _workers())])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _workers() -> list[psutil.Process]:
+    daemons = [p for p in psutil.Process().children(recursive=True) if _is_daemon(p)]
+    return [worker for daemon in daemons for worker in daemon.children()]
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0

@@ -1,0 +1,64 @@
+"""What is told of each work, as text, table and picture."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import rich.table
+from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line: ours and the peer's figure in `unit`; `limit_ratio` is the share of what would be
+    possible at most. None: there is no such thing to compare with."""
+
+    work: str
+    unit: str
+    ours: float
+    goal: str
+    met: bool
+    peer: float | None = None
+    limit_ratio: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.peer if self.peer else None
+
+
+def machine() -> dict[str, Any]:
+    names = ("pyspark", "delta-spark", "pymongo", "numba")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "cores": psutil.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip() or "unknown",
+        **{name: version(name) for name in names},
+    }
+
+
+def written(path: Path, results: Sequence[Result]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{**asdict(each), "ratio": each.ratio} for each in results]
+    path.write_text(json.dumps({"machine": machine(), "results": lines}, indent=2) + "\n")
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    table = rich.table.Table("work", "ours", "peer", "ratio", "of the limit", "goal", "met")
+    for each in results:
+        share = "" if each.limit_ratio is None else f"{each.limit_ratio:.0%}"
+        peer, ratio = ("", "") if each.ratio is None else (f"{each.peer:,.3g}", f"{each.ratio:.2f}")
+        ours = f"{each.ours:,.4g} {each.unit}"
+        table.add_row(each.work, ours, peer, ratio, share, each.goal, "yes" if each.met else "NO")
+    console.print(table)

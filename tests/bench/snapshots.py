@@ -1,0 +1,91 @@
+"""Snapshots into Delta, as VARIANT and as typed columns, beside mongo-spark and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc import options as declared
+from cdc.delta.columns import Columns
+from cdc.model.split import SnapshotSplit
+from cdc.source import SnapshotReader
+from tests.bench import drains
+from tests.bench.result import Result
+from tests.bench.stage import ORDERS, TASKS, Stage
+from tests.bench.timing import side_by_side
+
+_COLUMNS = {
+    "_id": "bigint",
+    "customer_id": "bigint from customer.id",
+    "customer_name": "string from customer.name",
+    "status": "string",
+    "total": "decimal(18,2)",
+    "ordered": "timestamp",
+    "lines": "array<struct<sku: string, quantity: int>>",
+    "address": "struct<street: string, city: string, zip: string>",
+    "note": "string",
+}
+
+
+def run(stage: Stage, runs: int) -> Iterator[Result]:
+    parquet = stage.fresh("rows.parquet")
+    stage.ours(ORDERS).write.parquet(str(parquet))
+    splits = _splits(stage)
+    with drains.pool(TASKS) as workers:
+        taken = side_by_side(
+            runs,
+            {
+                "variant": lambda: _land(stage.ours(ORDERS), stage.fresh("variant")),
+                "typed": lambda: _land(_typed(stage.ours(ORDERS)), stage.fresh("typed")),
+                "mongo-spark": lambda: _land(_theirs(stage), stage.fresh("theirs")),
+                "drain": lambda: drains.documents(stage.server.uri, splits, workers),
+                "parquet": lambda: _land(
+                    stage.spark.read.parquet(str(parquet)), stage.fresh("local")
+                ),
+            },
+        )
+    documents = {name: stage.documents / figure.median for name, figure in taken.items()}
+    limit = (taken["drain"].median + taken["parquet"].median) / taken["variant"].median
+    yield Result(
+        "snapshot to Delta, VARIANT",
+        "documents/s",
+        ours=documents["variant"],
+        peer=documents["mongo-spark"],
+        limit_ratio=limit,
+        goal="at least 5 x mongo-spark, at most 1.3 x (drain + Parquet to Delta)",
+        met=documents["variant"] >= 5 * documents["mongo-spark"] and limit >= 1 / 1.3,
+    )
+    yield Result(
+        "snapshot to Delta, typed columns",
+        "documents/s",
+        ours=documents["typed"],
+        peer=documents["mongo-spark"],
+        goal="at least 3 x mongo-spark",
+        met=documents["typed"] >= 3 * documents["mongo-spark"],
+    )
+
+
+def _splits(stage: Stage) -> list[SnapshotSplit]:
+    """Those of our own read."""
+    reader = SnapshotReader(declared.parse(stage.options(ORDERS)), stage.ours(ORDERS).schema)
+    return [partition.split for partition in reader.partitions()]  # type: ignore[attr-defined]
+
+
+def _typed(rows: DataFrame) -> DataFrame:
+    image = rows.select("key", F.col("after").alias("document"))
+    return Columns.parse(_COLUMNS).select(image, "document")
+
+
+def _theirs(stage: Stage) -> DataFrame:
+    options = {"connection.uri": stage.server.uri, "database": ORDERS.db}
+    options |= {"collection": ORDERS.coll, "sampleSize": "1000"}
+    # Of its partitioners the one that was fastest here: ranges of equal size by a sample.
+    options["partitioner.options.partition.size"] = "64"
+    return stage.spark.read.format("mongodb").options(**options).load()
+
+
+def _land(rows: DataFrame, path: Path) -> None:
+    rows.write.format("delta").save(str(path))

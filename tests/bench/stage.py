@@ -1,0 +1,120 @@
+"""What is measured on: a server with orders and changes of them, and one session of Spark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymongo
+from bson.timestamp import Timestamp
+from pymongo import ReplaceOne, UpdateOne
+from pyspark.sql import DataFrame, SparkSession
+
+import cdc
+from cdc.model import timestamp
+from cdc.model.selection import Namespace
+from jobs.load import load_orders, order
+from jobs.mongod import ReplicaSet
+from jobs.session import session
+
+TASKS = 2
+# The newest in Maven Central.
+MONGO_SPARK = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
+ORDERS, CHANGED = Namespace("bench", "orders"), Namespace("bench", "changed")
+# Of the keys, the hot hundredth gets half of the changes.
+_HOT = 100
+_BULK = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Changes of `CHANGED`: `count` of them, behind `after` and up to `upto`."""
+
+    count: int
+    after: Timestamp
+    upto: Timestamp
+
+    @property
+    def start(self) -> str:
+        """The first time to read changes of."""
+        return timestamp.text(Timestamp(self.after.time, self.after.inc + 1))
+
+    @property
+    def end(self) -> str:
+        """The first time not to read changes of any more."""
+        return timestamp.text(Timestamp(self.upto.time, self.upto.inc + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`documents` lie in `ORDERS`, and `changes` were made in `CHANGED`."""
+
+    server: ReplicaSet
+    spark: SparkSession
+    folder: Path
+    documents: int
+    window: Window
+
+    def options(self, namespace: Namespace, **more: str) -> dict[str, str]:
+        named = {"uri": self.server.uri, "collections": str(namespace)}
+        return named | {name.replace("_", "."): value for name, value in more.items()}
+
+    def ours(self, namespace: Namespace, **more: str) -> DataFrame:
+        """Our batch read, in its own columns."""
+        options = self.options(namespace, **more)
+        return self.spark.read.format("mongodb-cdc").options(**options).load()
+
+    def fresh(self, name: str) -> Path:
+        """A folder that is not there."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+@contextmanager
+def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
+    # The oplog holds all that is loaded and changed; the cache holds the orders.
+    with ReplicaSet(oplog_megabytes=8192, cache_gigabytes=2.0) as server:
+        load_orders(server.uri, ORDERS, documents, must_be_new=True)
+        window = _change(server, changes)
+        spark = session(
+            "bench",
+            f"local[{TASKS}]",
+            {"spark.jars.packages": MONGO_SPARK, "spark.driver.memory": "4g"},
+        )
+        cdc.register(spark)
+        try:
+            yield Stage(server, spark, folder, documents, window)
+        finally:
+            spark.stop()
+
+
+def now(client: pymongo.MongoClient[dict[str, Any]]) -> Timestamp:
+    """The time of the last write that a majority has."""
+    found: Timestamp = client.admin.command("hello")["lastWrite"]["majorityOpTime"]["ts"]
+    return found
+
+
+def _change(server: ReplicaSet, changes: int) -> Window:
+    """Updates and replaces of a tenth as many documents, each with both images."""
+    keys, chance = max(changes // 10, 100), random.Random(2)
+    load_orders(server.uri, CHANGED, keys, must_be_new=True)
+    with server.client(w="majority") as client:
+        collection = client[CHANGED.db][CHANGED.coll]
+        after = now(client)
+        for begin in range(0, changes, _BULK):
+            numbers = range(begin, min(begin + _BULK, changes))
+            collection.bulk_write([_changed(n, keys, chance) for n in numbers])
+        return Window(changes, after, now(client))
+
+
+def _changed(number: int, keys: int, chance: random.Random) -> Any:
+    key = chance.randrange(keys // _HOT if number % 2 else keys)
+    if number % 10 == 0:
+        return ReplaceOne({"_id": key}, order(key, chance))
+    return UpdateOne({"_id": key}, {"$set": {"status": f"state {number}"}, "$inc": {"seen": 1}})

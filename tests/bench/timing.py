@@ -1,0 +1,31 @@
+"""Side by side: what is compared runs in turns, and each figure is a median of its runs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """Seconds: the median of the runs, the least and the most."""
+
+    median: float
+    least: float
+    most: float
+
+
+def side_by_side(runs: int, works: Mapping[str, Callable[[], object]]) -> dict[str, Figure]:
+    """Each of the works once to warm up, then all of them in turns."""
+    for work in works.values():
+        work()
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(runs):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work()
+            taken[name].append(time.perf_counter() - began)
+    return {
+        name: Figure(statistics.median(each), min(each), max(each)) for name, each in taken.items()
+    }
