@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.commit import Commit, State
 from cdc.delta.facts import UNTOLD, Facts
-from cdc.delta.forms import CDF, cdf
+from cdc.delta.forms import CDF, cdf, is_of
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.model.selection import Namespace
@@ -99,15 +99,11 @@ def _renamed_onto(table: Table, facts: Facts, tables: Tables) -> list[Namespace]
 
 def _concerns(table: Table, own: Iterable[Namespace], facts: Facts, tables: Tables) -> Column:
     # Written so that no term is null where another one is true.
-    concerns = [_is(F.col("db"), F.col("coll"), namespace) for namespace in own]
+    concerns = [*map(is_of, own)]
     if _is_told(table, facts, tables):
         db = F.lit(True) if table.namespace is None else F.col("db") == F.lit(table.namespace.db)
         concerns.append(F.col("coll").isNull() & F.coalesce(db, F.lit(True)))
         to = F.from_json("description", "to struct<db string, coll string>")["to"]
         for namespace in _renamed_onto(table, facts, tables):
-            concerns.append((F.col("op") == "rename") & _is(to["db"], to["coll"], namespace))
+            concerns.append((F.col("op") == "rename") & is_of(namespace, to))
     return reduce(or_, concerns, F.lit(False)) & ~F.col("op").isin(*UNTOLD)
-
-
-def _is(db: Column, coll: Column, namespace: Namespace) -> Column:
-    return F.coalesce((db == F.lit(namespace.db)) & (coll == F.lit(namespace.coll)), F.lit(False))

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.commit import Commit, State
 from cdc.delta.facts import DROPPED, RENAMED, ROW_OPS, Emptied, Facts
+from cdc.delta.forms import is_of
 from cdc.delta.layout import FAIL, KEEP, Options, Table
 from cdc.delta.tables import Tables
 from cdc.errors import CollectionGone
@@ -76,7 +77,7 @@ def rows(
     A row of an insert, update or replace without `after` says nothing.
     """
     names = list(names)
-    found = told(batch.where(reduce(or_, (_is_of(name) for name in names), F.lit(False))))
+    found = told(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
     for each in emptied:
         found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
     return found if facts.departures.isdisjoint(names) else without_moves(found)
@@ -118,10 +119,6 @@ def _holds(each: Emptied, table: Table, tables: Tables) -> bool:
 def _policy(each: Emptied, options: Options) -> str | None:
     """None for what is told anew: its old content is no option."""
     return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason)
-
-
-def _is_of(name: Namespace) -> Column:
-    return (F.col("db") == F.lit(name.db)) & (F.col("coll") == F.lit(name.coll))
 
 
 def without_moves(rows: DataFrame) -> DataFrame:

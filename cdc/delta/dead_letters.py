@@ -7,6 +7,7 @@ image's place. What becomes of a letter that was repaired is told in `cdc.delta.
 from __future__ import annotations
 
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
 from cdc.delta import stand_in
 from cdc.delta.commit import Commit
 from cdc.delta.facts import Facts
+from cdc.delta.forms import is_of
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 
@@ -64,8 +66,7 @@ def write(
     tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
     commit = Commit(batch_id, facts.watermark)
     own = [name for name in facts.unmappable if tables.of(name) == table]
-    names = [F.struct(F.lit(name.db), F.lit(name.coll)) for name in own]
-    rows = batch.where(F.struct("db", "coll").isin(*names))
+    rows = batch.where(reduce(or_, map(is_of, own)))
     letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
     table.target.append(letters.coalesce(1), tables.transaction(commit))
     tables.committed(table, commit)

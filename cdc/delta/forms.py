@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from cdc.model.selection import Namespace
 
 EVENT, CDF = "event", "cdf"
 _INSERT, _DELETE, _BEFORE, _AFTER = "insert", "delete", "update_preimage", "update_postimage"
@@ -54,6 +56,13 @@ def place(image: str, form: str) -> tuple[str, tuple[str, ...]]:
     if form == EVENT:
         return image, ()
     return "document", (_DELETE, _BEFORE) if image == "before" else (_INSERT, _AFTER)
+
+
+def is_of(namespace: Namespace, within: Column | None = None) -> Column:
+    """Whether a row, or the struct `within` of it, names the namespace in `db` and `coll`."""
+    names = [F.col(name) if within is None else within[name] for name in ("db", "coll")]
+    same = (names[0] == F.lit(namespace.db)) & (names[1] == F.lit(namespace.coll))
+    return F.coalesce(same, F.lit(False))
 
 
 def with_after(changelog: DataFrame) -> DataFrame:

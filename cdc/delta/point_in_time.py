@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from cdc.delta import changes
 from cdc.delta.commit import newest_commit
 from cdc.delta.facts import ROW_OPS
-from cdc.delta.forms import with_after
+from cdc.delta.forms import is_of, with_after
 from cdc.delta.target import Target
 from cdc.errors import NotCovered
 from cdc.model import timestamp, token
@@ -42,7 +42,7 @@ def as_of(
     version, span = _covering(spark, changelog, namespace, at, complete_until)
     rows = with_after(changelog.read(spark, version))
     last = token.behind(at)
-    own = (F.col("db") == F.lit(namespace.db)) & (F.col("coll") == F.lit(namespace.coll))
+    own = is_of(namespace)
     begin, is_sharded = _beginning(rows, namespace, own, span, last)
     rows = rows.where(own & F.col("op").isin(*ROW_OPS))
     # What was read as of the time of a resync stands at the same position, and belongs behind it.
@@ -85,13 +85,8 @@ def _beginning(
     """The position behind which the collection was empty; and whether its transactions are told by
     shards."""
     to = F.from_json("description", "to struct<db string, coll string>")["to"]
-    onto = (to["db"] == F.lit(namespace.db)) & (to["coll"] == F.lit(namespace.coll))
     wide = F.col("coll").isNull() & F.coalesce(F.col("db") == F.lit(namespace.db), F.lit(True))
-    concerns = (
-        F.coalesce(own, F.lit(False))
-        | wide
-        | F.coalesce((F.col("op") == "rename") & onto, F.lit(False))
-    )
+    concerns = own | wide | ((F.col("op") == "rename") & is_of(namespace, to))
     empties = concerns & F.col("op").isin(*_EMPTYING) & (F.col("position") <= last)
     found = rows.agg(
         F.max(F.when(empties, F.col("position"))).alias("emptied"),

@@ -19,7 +19,7 @@ from pyspark.sql.types import VariantVal
 from cdc.delta import conflict
 from cdc.delta.columns import of_table
 from cdc.delta.dead_letters import IMAGES
-from cdc.delta.forms import place
+from cdc.delta.forms import is_of, place
 from cdc.delta.layout import Layout, Table
 from cdc.delta.rescue import RESCUED
 from cdc.delta.stand_in import is_stand_in
@@ -71,8 +71,7 @@ def _value(image: Image) -> VariantVal | str:
 def _put(
     spark: SparkSession, ready: DataFrame, layout: Layout, namespace: Namespace, kind: str
 ) -> None:
-    db, coll = F.lit(namespace.db), F.lit(namespace.coll)
-    own = ready.where((F.col("db") == db) & (F.col("coll") == coll))
+    own = ready.where(is_of(namespace))
     own = own.withColumn("_namespace", F.lit(str(namespace)))
     if changelog := layout.table("changelog", namespace):
         for image in IMAGES:
