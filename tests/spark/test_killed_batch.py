@@ -157,6 +157,7 @@ def test_a_batch_killed_between_any_two_of_its_commits_is_written_once(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_batch_of_the_past_that_is_handed_over_again_changes_nothing(
     undisturbed: Undisturbed, tmp_path: Path, restarted: bool
