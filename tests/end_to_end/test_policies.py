@@ -141,6 +141,7 @@ def stream(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ddl", DDL)
 def test_what_is_dropped_or_renamed_under_load_is_taken_out_or_kept_as_it_was(
     stream: Stream, ddl: str
@@ -163,6 +164,7 @@ def test_what_is_dropped_or_renamed_under_load_is_taken_out_or_kept_as_it_was(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ddl", DDL)
 def test_a_drop_or_rename_that_must_not_be_ends_the_run_under_load_and_another_policy_goes_on(
     stream: Stream, ddl: str
