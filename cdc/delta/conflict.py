@@ -8,7 +8,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import tenacity
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 
 from cdc.delta.target import Target
 from cdc.errors import ConflictsUnresolved
@@ -16,6 +25,17 @@ from cdc.errors import ConflictsUnresolved
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 300.0
+# In Scala the last is the base of all others; in Python it is not.
+_CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+    DeltaConcurrentModificationException,
+)
 
 
 def repeated(write: Callable[[], T], target: Target) -> T:
@@ -25,7 +45,7 @@ def repeated(write: Callable[[], T], target: Target) -> T:
     Raises ConflictsUnresolved if it is met for five minutes on end.
     """
     attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(DeltaConcurrentModificationException),
+        retry=tenacity.retry_if_exception_type(_CONFLICTS),
         stop=tenacity.stop_after_delay(_PATIENCE_SECONDS),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
         before_sleep=lambda state: _log.warning("%s was changed meanwhile, trying again", target),

@@ -135,12 +135,18 @@ class Sink:
             for table in found:
                 tables.claim(spark, table, document, Commit(batch_id, facts.watermark))
         for writer, tables, found in work:
-            if writer is mirror:  # the others tell of it in any case
-                require_allowed(facts, tables)
+            if writer is mirror:
+                self._require_allowed(facts)
             at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
             if writer is dead_letters:
                 self._count_dead_letters(facts)
         return sum(len(found) for _, _, found in work)
+
+    def _require_allowed(self, facts: Facts) -> None:
+        """Before the first table that holds documents: the others tell of it in any case."""
+        for writer, tables in self._kinds:
+            if writer in (mirror, history):
+                require_allowed(facts, tables)
 
     def _count_dead_letters(self, facts: Facts) -> None:
         """Raises TooManyDeadLetters above the limit: they are safe then, and nothing else is

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -143,7 +144,7 @@ class Tables:
         cluster: Sequence[str],
     ) -> None:
         """Create the table, clustered by some columns, unless it is known. `claim` must have
-        passed."""
+        passed. Raises TableOwnedElsewhere."""
         if table.target in self._known:
             return
         builder = table.target.builder(spark).addColumns(schema).clusterBy(*cluster)
@@ -152,7 +153,11 @@ class Tables:
         for name, value in {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **ours}.items():
             builder = builder.property(name, value)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
-        builder.execute()
+        try:
+            builder.execute()
+        except AnalysisException:
+            self._require_ours(table, _properties(spark, table.target))
+            raise
         self._known[table.target] = _Known(table, document, form, None, self._configured(table))
 
     def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:

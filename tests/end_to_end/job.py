@@ -26,7 +26,8 @@ class Job:
 
     def __init__(self, config: Config, folder: Path) -> None:
         options = [f"{name}={value}" for name, value in config.source.items()]
-        options += [f"sink.path={config.checkpoint.removesuffix('/_checkpoint')}"]
+        base = config.layout.default.routes["mirror"].base
+        options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}"]
         arguments = [item for option in options for item in ("-o", option)]
         self._path = folder / "job.log"
         self._log = self._path.open("ab")
@@ -43,6 +44,12 @@ class Job:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._log.close()
+
+    def ended(self) -> tuple[int, str]:
+        """How it ended by itself, and what it said last."""
+        code = self.process.wait(_STALL_SECONDS)
+        self._log.close()
+        return code, self._tail()
 
     def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
         """Waits as long as the job plans one batch after the other, but not for ever."""

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta import changelog, mirror
 from cdc.delta.facts import Happened, read_facts
 from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model.selection import Namespace
 from tests.spark import delta_rs
-from tests.spark.batches import batch, change, commits, content, ops, sink
+from tests.spark.batches import batch, change, content, ops, sink
 
 LOG = "shop/orders/changelog"
 log_sink, mirror_sink = partial(sink, with_mirror=False), partial(sink, with_changelog=False)
-
-
-class Crash(Exception):
-    """Stands for a process that ends at this point."""
-
-
-def crash(write: Callable[..., None], *, before: bool) -> Callable[..., None]:
-    def crashing(*arguments: Any) -> None:
-        if not before:
-            write(*arguments)
-        raise Crash
-
-    return crashing
 
 
 def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: Path) -> None:
@@ -112,30 +95,6 @@ def test_a_commit_says_its_watermark_and_batch(spark: SparkSession, tmp_path: Pa
     newest = DeltaTable.forPath(spark, str(tmp_path / LOG)).history(1).head()
     assert newest
     assert json.loads(newest.userMetadata) == {"watermark": "5:1", "batch": 7}
-
-
-def test_a_batch_repeated_after_a_crash_is_written_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards: before and after the write of either table."""
-    sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {"n": 0}, time=1)], until=1), 0)
-    writers = {"changelog": changelog, "mirror": mirror}
-    crashes = itertools.product(writers, (True, False))
-    for batch_id, (table, before) in enumerate(crashes, 1):
-        update = change("update", "a", {"n": batch_id}, time=2 * batch_id)
-        insert = change("insert", f"b{batch_id}", {}, time=2 * batch_id + 1)
-        rows = batch(spark, [update, insert], until=2 * batch_id + 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(writers[table], "write", crash(writers[table].write, before=before))
-            with pytest.raises(Crash):
-                sink(tmp_path).write_batch(rows, batch_id)
-        sink(tmp_path).write_batch(rows, batch_id)
-    twice = [(op, key) for n in range(1, 5) for op, key in (("update", "a"), ("insert", f"b{n}"))]
-    assert ops(spark, tmp_path / LOG) == [("insert", "a"), *twice]
-    inserted = {f"b{n}": {} for n in range(1, 5)}
-    assert content(spark, tmp_path / "shop/orders/mirror") == {"a": {"n": 4}, **inserted}
-    assert commits(spark, tmp_path / LOG) == ["CREATE TABLE", *["WRITE"] * 5]
-    assert commits(spark, tmp_path / "shop/orders/mirror") == ["CREATE TABLE", *["MERGE"] * 5]
 
 
 def test_a_foreign_pipelines_table_is_refused_with_nothing_written(

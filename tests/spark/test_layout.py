@@ -16,7 +16,7 @@ from cdc.delta.sink import Sink
 from cdc.delta.target import Target
 from cdc.errors import BadOption, CollectionGone, TableOwnedElsewhere
 from cdc.model.selection import Namespace
-from tests.spark.batches import batch, change, content, ops, sink
+from tests.spark.batches import batch, change, ops, sink
 
 # Odd for every catalog: reserved, dotted, dashed, not ASCII, longer than Hive takes.
 ODD = ["select", "a.b-`Ünï çödé`", "x" * 130]
@@ -148,24 +148,37 @@ def test_names_that_a_catalog_cannot_tell_apart_are_refused(
         target.write_batch(batch(spark, rows, until=2), 0)
 
 
-@pytest.mark.parametrize(("op", "option"), [("drop", "on.drop"), ("rename", "on.rename")])
+@pytest.mark.parametrize(
+    ("op", "option", "kept"),
+    [("drop", "on.drop", "mirror"), ("rename", "on.rename", "history")],
+    ids=["drop of a mirror", "rename of a history"],
+)
 def test_a_drop_that_must_not_be_ends_the_run_and_stands_in_the_changelog(
-    spark: SparkSession, tmp_path: Path, op: str, option: str
+    spark: SparkSession, tmp_path: Path, op: str, option: str, kept: str
 ) -> None:
+    """Guards: also where there is no mirror."""
     description = {"to": {"db": "shop", "coll": "old"}} if op == "rename" else None
-    key = option.replace(".", "_")
-    sink(tmp_path, **{key: "fail"}).write_batch(
-        batch(spark, first(("shop", "orders"), "a"), until=2), 0
-    )
-    rows = [change(op, None, time=3, description=description)]
+    tables = {"mirror": "", "history": "", kept: f"{{db}}/{{coll}}/{kept}"}
+
+    def write(policy: str, number: int, *rows: dict[str, Any], until: int) -> None:
+        options = tables | {option.replace(".", "_"): policy}
+        sink(tmp_path, **options).write_batch(batch(spark, rows, until=until), number)
+
+    def held() -> list[str]:
+        rows = spark.read.format("delta").load(str(tmp_path / "shop/orders" / kept))
+        is_there = F.col("__END_AT").isNull() if kept == "history" else F.lit(True)
+        return [row.key for row in rows.where(is_there).select("key").collect()]
+
+    write("fail", 0, *first(("shop", "orders"), "a"), until=2)
+    gone = change(op, None, time=3, description=description)
     for _ in range(2):
         with pytest.raises(CollectionGone, match=option):
-            sink(tmp_path, **{key: "fail"}).write_batch(batch(spark, rows, until=3), 1)
+            write("fail", 1, gone, until=3)
     assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
-    assert content(spark, tmp_path / "shop/orders/mirror").keys() == {"a"}
-    sink(tmp_path, **{key: "truncate"}).write_batch(batch(spark, rows, until=3), 1)
+    assert held() == ["a"]
+    write("truncate", 1, gone, until=3)
     assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
-    assert content(spark, tmp_path / "shop/orders/mirror") == {}
+    assert held() == []
 
 
 @pytest.mark.parametrize(
