@@ -156,7 +156,7 @@ class Tables:
         try:
             builder.execute()
         except AnalysisException:
-            self._require_ours(table, _properties(spark, table.target))
+            self._require_ours(table, table.target.properties(spark))
             raise
         self._known[table.target] = _Known(table, document, form, None, self._configured(table))
 

@@ -133,7 +133,7 @@ def test_what_a_table_says_was_told_before_by_those_that_it_rests_on(
         f"shop/{coll}/{kind}" for coll in ("typed", "plain") for kind in KINDS[1:]
     }
     grown = [each.table for each in commits if each.is_growth(undisturbed.base)]
-    assert grown == ["shop/typed/mirror"]
+    assert grown == ["shop/typed/mirror", "shop/typed/history"]
 
 
 def test_a_batch_killed_between_some_of_its_commits_is_written_once(
