@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -84,15 +85,21 @@ class Options:
     on_rename: str = TRUNCATE
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any], base: str, only: Namespace | None) -> Options:
+    def parse(
+        cls,
+        given: Mapping[str, Any],
+        base: str,
+        only: Namespace | None = None,
+        shared: Collection[tuple[str, str]] = (),
+    ) -> Options:
         """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
-        collection. Raises BadOption."""
+        collection, but for its tables with templates that are `shared`. Raises BadOption."""
         values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
         columns = _columns(values["columns"])
         return cls(
             changelog_form=values["form"],
             routes={
-                kind: Route(base, values[kind], None if kind == LETTERS else only)
+                kind: Route(base, values[kind], None if (kind, values[kind]) in shared else only)
                 for kind in KINDS
                 if values[kind]
             },
@@ -142,9 +149,14 @@ class Layout:
         cls, base: str, table: Mapping[str, Any], overrides: Sequence[Mapping[str, Any]] = ()
     ) -> Layout:
         """From `[table]` and the list of `[[override]]`. Raises BadOption."""
+        given = [dict(table), *({**table, **override} for override in overrides)]
+        uses = Counter(
+            (kind, str(each.get(kind, KEYS[kind].default))) for each in given for kind in KINDS
+        )
+        shared = {use for use, count in uses.items() if count > 1 or use[0] == LETTERS}
         return cls(
-            Options.parse(table, base, None),
-            tuple(_override(base, {**table, **override}) for override in overrides),
+            Options.parse(table, base),
+            tuple(_override(base, each, shared) for each in given[1:]),
         )
 
     def letters(self) -> list[Target]:
@@ -171,7 +183,9 @@ class Layout:
         yield from (options for _, options in self.overrides)
 
 
-def _override(base: str, given: Mapping[str, Any]) -> tuple[Selection, Options]:
+def _override(
+    base: str, given: Mapping[str, Any], shared: Collection[tuple[str, str]]
+) -> tuple[Selection, Options]:
     match = given.get(MATCH)
     if not isinstance(match, str) or not match:
         raise BadOption(
@@ -181,7 +195,7 @@ def _override(base: str, given: Mapping[str, Any]) -> tuple[Selection, Options]:
     selection = Selection.parse(match)
     is_one = len(selection.names) == 1 and not selection.patterns
     keys = {name: value for name, value in given.items() if name != MATCH}
-    return selection, Options.parse(keys, base, selection.names[0] if is_one else None)
+    return selection, Options.parse(keys, base, selection.names[0] if is_one else None, shared)
 
 
 def _columns(given: Any) -> Columns | None:

@@ -210,3 +210,27 @@ def test_the_first_override_that_matches_holds() -> None:
     assert table is not None
     assert table.options.delete == "soft"
     assert layout.table("mirror", Namespace("shop", "new")) is not None
+
+
+def test_a_table_is_shared_by_all_that_its_template_is_given_for() -> None:
+    """Guards: an override of one collection that leaves it where the others are."""
+    overrides = [
+        {"match": "a.b", "delete": "soft"},
+        {"match": "a.c", "history": "of/c"},
+        {"match": "a.d", "history": "of/both"},
+        {"match": "a.e", "history": "of/both"},
+    ]
+    layout = Layout.parse("/lake", {"history": "all/history"}, overrides)
+
+    def is_shared(coll: str) -> bool:
+        table = layout.table("history", Namespace("a", coll))
+        assert table is not None
+        return table.is_shared
+
+    assert {coll: is_shared(coll) for coll in "bcdex"} == {
+        "b": True,
+        "c": False,
+        "d": True,
+        "e": True,
+        "x": True,
+    }
