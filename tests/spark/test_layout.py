@@ -216,11 +216,11 @@ def test_a_table_is_shared_by_all_that_its_template_is_given_for() -> None:
     """Guards: an override of one collection that leaves it where the others are."""
     overrides = [
         {"match": "a.b", "delete": "soft"},
-        {"match": "a.c", "history": "of/c"},
-        {"match": "a.d", "history": "of/both"},
-        {"match": "a.e", "history": "of/both"},
+        {"match": "a.c", "history": "all/c/history"},
+        {"match": "a.d", "history": "all/both/history"},
+        {"match": "a.e", "history": "all/both/history"},
     ]
-    layout = Layout.parse("/lake", {"history": "all/history"}, overrides)
+    layout = Layout.parse("/lake", {"history": "all/of/history"}, overrides)
 
     def is_shared(coll: str) -> bool:
         table = layout.table("history", Namespace("a", coll))
