@@ -58,8 +58,10 @@ def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa
     cells = Cells(len(places), room)
     if format == "bson":
         _fill_bson(places, cells)
-    else:
+    elif json_mode == "relaxed":
         _fill_json(places, cells, encode)
+    else:
+        _fill_one_by_one(places, cells, encode)
     return cells.array(kind, valid)
 
 
@@ -80,6 +82,13 @@ def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
 
     _fill(places, step, (texts, wholes), one)
     return texts.array(pa.string()), wholes.array(pa.string())
+
+
+def jsons(places: Places, one: Callable[[bytes], str]) -> pa.Array:
+    """Relaxed Extended JSON, that of `one` where compiled functions do not write it."""
+    cells = Cells(len(places), 2 * places.size + 64)
+    _fill_json(places, cells, one)
+    return cells.array(pa.string(), _validity(places.starts >= 0))
 
 
 def texts(places: Places) -> pa.Array:
@@ -114,6 +123,17 @@ def _fill_bson(places: Places, cells: Cells) -> None:
 
 
 def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
+    """In relaxed form."""
+    columns = loading.columns()
+    table = columns.table(places.longest)
+
+    def step(at: int) -> Any:
+        return columns.relaxed_json(*places.located, at, cells.out, cells.ends, table)
+
+    _fill(places, step, (cells,), lambda document: (encode(document),))
+
+
+def _fill_one_by_one(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
     for row, document in enumerate(places):
         text = str(encode(document)) if places.starts[row] >= 0 else ""
         cells.put(row, text.encode())

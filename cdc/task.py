@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.images import IMAGES, Event
+from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
 
@@ -41,15 +43,44 @@ def open_member(options: Mapping[str, Any]) -> Member:
 def record_batches(
     split: Split, options: Mapping[str, Any], schema: pa.Schema, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split; see `rows`."""
+    """The rows of a split, see `rows`."""
     if isinstance(split, SnapshotSplit):
-        for documents in _documents(split, options, may_be_void):
-            if batches.is_large(documents.raw):
-                yield from batches.of_documents(documents, split, options, schema)
-            else:
-                yield from batches.of_rows(_read_rows(documents, split, options), schema)
+        read = _documents(split, options, may_be_void)
+        yield from _document_batches(read, split, options, schema)
+    elif isinstance(split, StreamSplit):
+        yield from _event_batches(_changes(split, options), split, options, schema)
     else:
-        yield from batches.of_rows(rows(split, options, may_be_void), schema)
+        yield from batches.of_rows(control_rows(split), schema)
+
+
+def _document_batches(
+    read: Iterator[Documents],
+    split: SnapshotSplit,
+    options: Mapping[str, Any],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    for is_large, parts in groupby(read, lambda documents: batches.is_large(documents.raw)):
+        if is_large:
+            for documents in parts:
+                yield from batches.of_documents(documents, split, options, schema)
+        else:
+            told = (row for documents in parts for row in _read_rows(documents, split, options))
+            yield from batches.of_rows(told, schema)
+
+
+def _event_batches(
+    changes: Iterator[Sequence[Event]],
+    split: StreamSplit,
+    options: Mapping[str, Any],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    for is_run, parts in groupby(changes, lambda events: isinstance(events, Run)):
+        if is_run:
+            for run in parts:
+                assert isinstance(run, Run)
+                yield batches.of_events(run, split, options, schema)
+        else:
+            yield from batches.of_rows(_event_rows(parts, split, options), schema)
 
 
 def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
@@ -61,11 +92,17 @@ def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterato
         for documents in _documents(split, options, may_be_void):
             yield from _read_rows(documents, split, options)
     elif isinstance(split, StreamSplit):
-        encode = encoder(options["document.format"], options["document.json"])
-        selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
-        for events in _changes(split, options):
-            for event in events:
-                yield event_row(*event, split.shard, selection, excerpt, encode)
+        yield from _event_rows(_changes(split, options), split, options)
+
+
+def _event_rows(
+    changes: Iterable[Sequence[Event]], split: StreamSplit, options: Mapping[str, Any]
+) -> Iterator[Change]:
+    encode = encoder(options["document.format"], options["document.json"])
+    selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
+    for events in changes:
+        for event in events:
+            yield event_row(*event, split.shard, selection, excerpt, encode)
 
 
 def _read_rows(
@@ -87,9 +124,9 @@ def _documents(
     return snapshot.read(partial(open_member, options), split, patience, may_be_void)
 
 
-def _changes(split: StreamSplit, options: Mapping[str, Any]) -> Iterator[list[Event]]:
+def _changes(split: StreamSplit, options: Mapping[str, Any]) -> Iterator[Sequence[Event]]:
     patience = float(options["retry.seconds"])
     images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
         return sharded.changes(_shards(options), split, images, patience)
-    return stream.read(partial(open_member, options), split, images, patience)
+    return stream.read(partial(open_member, options), split, images, patience, at_once=True)

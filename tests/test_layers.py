@@ -16,10 +16,16 @@ LAYERS = {
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.kernel": {"numba", "numpy", "cdc.model", "cdc.errors"},
-    "cdc.mongo": {"bson", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
+    "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
     "cdc.cells": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
-    "cdc.batches": {"pyarrow", "cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"},
-    "cdc.task": {"bson", "pyarrow", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"},
+    "cdc.batches": {
+        *("bson", "numpy", "pyarrow"),
+        *("cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"),
+    },
+    "cdc.task": {
+        *("bson", "pyarrow"),
+        *("cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"),
+    },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
         *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),

@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from cdc.kernel import keys, measure, variant
+from cdc.kernel import events, extended_json, keys, measure, variant
 from cdc.kernel.compiled import entry
 from cdc.kernel.elements import REFUSED, is_framed, next_element
+from cdc.kernel.event_columns import COUNT
 from cdc.kernel.nodes import SIZE, Rows, parse, table
 from cdc.kernel.numbers import Bytes, copy
 from cdc.model.element import DOCUMENT
@@ -24,6 +25,7 @@ Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
 DONE: Final = 0
 FULL: Final = 1
 DOUBTFUL: Final = 2
+_LARGE: Final = 2**20
 
 
 @entry
@@ -68,6 +70,27 @@ def gathered(
             if place + size > len(out):
                 return at, FULL
             place = copy(data, starts[at], stops[at], out, place)
+        at += 1
+        ends[at] = place
+    return at, DONE
+
+
+@entry
+def relaxed_json(
+    data: Bytes, starts: Places, stops: Places, at: int, out: Bytes, ends: Ends, rows: Rows
+) -> tuple[int, int]:
+    """Relaxed Extended JSON. Large documents are refused: room is kept for the longest text."""
+    while at < len(starts):
+        place, size = np.int64(ends[at]), stops[at] - starts[at]
+        if starts[at] >= 0:
+            count = parse(data, starts[at], stops[at], rows) if size <= _LARGE else REFUSED
+            if count < 0 or not extended_json.is_told(data, count, rows):
+                return at, DOUBTFUL
+            if place + size * extended_json.ROOM > len(out):
+                return at, FULL
+            place = extended_json.write(data, count, rows, out, place)
+            if place < 0:
+                return at, DOUBTFUL
         at += 1
         ends[at] = place
     return at, DONE
@@ -122,5 +145,7 @@ def compiled() -> None:
     begin, out, ends = np.array([0]), np.empty(16, np.uint8), np.zeros(2, np.int32)
     variants(document, begin, begin + 5, 0, out, ends, out.copy(), ends.copy(), table(5))
     gathered(document, begin, begin + 5, 0, out, ends)
+    relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, table(5))
     key_texts(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
     places(document, 0, 5, begin, begin.copy())
+    events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))

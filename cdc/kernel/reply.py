@@ -11,6 +11,7 @@ import numpy as np
 
 from cdc.errors import UnmappableValue
 from cdc.kernel import loading
+from cdc.kernel.event_columns import COUNT, Events
 from cdc.model.element import DOCUMENT, elements
 from cdc.model.reply import Places
 
@@ -18,6 +19,8 @@ from cdc.model.reply import Places
 WORTH: Final = 2**18
 # An element has a type, a name of one digit with its end, and a document of five bytes.
 _LEAST: Final = 8
+# The names of its fields take more.
+_LEAST_EVENT: Final = 64
 
 
 def documents(data: bytes, start: int, stop: int) -> Places:
@@ -32,6 +35,16 @@ def documents(data: bytes, start: int, stop: int) -> Places:
     if count < 0:
         return _found(data, start, stop)
     return Places(data, starts[:count], stops[:count])
+
+
+def events(data: bytes, start: int, stop: int) -> Events | None:
+    """A row for each change event of that array; None if there are few, or what it holds is
+    something else."""
+    if stop - start < WORTH:
+        return None
+    found = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
+    count = loading.columns().events.locate(np.frombuffer(data, np.uint8), start, stop, found)
+    return None if count < 0 else found[:count].copy()
 
 
 def _found(data: bytes, start: int, stop: int) -> Places:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -25,6 +25,10 @@ class Places(Sequence[bytes]):
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
+            yield self.data[start:stop]
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...

@@ -31,9 +31,14 @@ class Batch:
         return cls(number, data, fields)
 
     @property
-    def documents(self) -> Places:
+    def array(self) -> tuple[bytes, int, int]:
+        """Where its documents lie in which bytes."""
         array = self._fields.get(b"nextBatch") or self._fields[b"firstBatch"]
-        return reply.documents(self._data, array.start, array.stop)
+        return self._data, array.start, array.stop
+
+    @property
+    def documents(self) -> Places:
+        return reply.documents(*self.array)
 
     def document(self, name: bytes) -> dict[str, Any]:
         field = self._fields[name]
