@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc import batches
+from cdc.ahead import ahead
 from cdc.model.change import Change, control_rows, event_row, read_row, void_row
 from cdc.model.document import encoder
 from cdc.model.excerpt import Excerpt
@@ -43,12 +45,13 @@ def open_member(options: Mapping[str, Any]) -> Member:
 def record_batches(
     split: Split, options: Mapping[str, Any], schema: pa.Schema, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, see `rows`."""
+    """The rows of a split, see `rows`; the next reply is read while one is encoded."""
     if isinstance(split, SnapshotSplit):
-        read = _documents(split, options, may_be_void)
-        yield from _document_batches(read, split, options, schema)
+        with closing(ahead(_documents(split, options, may_be_void))) as read:
+            yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        yield from _event_batches(_changes(split, options), split, options, schema)
+        with closing(ahead(_changes(split, options))) as changes:
+            yield from _event_batches(changes, split, options, schema)
     else:
         yield from batches.of_rows(control_rows(split), schema)
 

@@ -22,9 +22,10 @@ LAYERS = {
         *("bson", "numpy", "pyarrow"),
         *("cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"),
     },
+    "cdc.ahead": set[str](),
     "cdc.task": {
         *("bson", "pyarrow"),
-        *("cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"),
+        *("cdc.ahead", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"),
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
