@@ -44,7 +44,7 @@ def _folder(version: str) -> Path:
             return _private(base, digest)
         except OSError as error:
             failed.append(error)
-    raise failed[-1]
+    raise failed[0]
 
 
 def _bases() -> Iterator[Path]:

@@ -38,13 +38,13 @@ def documents(data: bytes, start: int, stop: int) -> Places:
 
 
 def events(data: bytes, start: int, stop: int) -> Events | None:
-    """A row for each change event of that array; None if there are few, or what it holds is
+    """A row for each change event of that array; None if there are few, or it holds
     something else."""
     if stop - start < WORTH:
         return None
     found = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
     count = loading.columns().events.locate(np.frombuffer(data, np.uint8), start, stop, found)
-    return None if count < 0 else found[:count].copy()
+    return found[:count].copy() if count > 0 else None
 
 
 def _found(data: bytes, start: int, stop: int) -> Places:

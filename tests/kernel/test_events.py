@@ -18,6 +18,7 @@ from pymongo.database import Database
 
 from cdc import batches, task
 from cdc import options as declared
+from cdc.errors import TransientError
 from cdc.kernel import loading, reply
 from cdc.kernel.event_columns import COUNT
 from cdc.model.change import event_row
@@ -189,6 +190,12 @@ def test_events_of_a_split_are_those_that_it_holds() -> None:
     assert not located.passes(times[11])
 
 
+def test_a_position_that_was_told_is_not_behind_itself() -> None:
+    located = of([change(_id={"_data": f"82{n}"}) for n in range(4)])
+    assert located.behind("821").tolist() == [False, False, True, True]
+    assert located.behind("").all()
+
+
 def test_stretches_cover_everything_once_and_in_order() -> None:
     draw = random.Random(3)
     for _ in range(300):
@@ -208,6 +215,7 @@ def test_stretches_cover_everything_once_and_in_order() -> None:
 def changed(mongod: ReplicaSet, database: Database[dict[str, Any]]) -> StreamSplit:
     """Changes of many kinds: inserts, transactions, a collection that is made and dropped."""
     recording = {"changeStreamPreAndPostImages": {"enabled": True}}
+    database.create_collection("earlier", **recording).insert_one({"_id": 0})
     after = last_write(database.client)
     coll = database.create_collection("c", **recording)
     coll.insert_many({"_id": n, "pad": "x" * 600} for n in range(500))
@@ -224,6 +232,7 @@ def changed(mongod: ReplicaSet, database: Database[dict[str, Any]]) -> StreamSpl
     selection = Selection.parse(database.name + r"\..*")
     stages = pipeline.pipeline([selection.condition("ns")])
     upto = last_write(database.client)
+    coll.insert_many({"_id": n, "pad": "x" * 600} for n in range(1000, 1300))
     return StreamSplit(after, upto, database.name, stages, collections=selection.text)
 
 
@@ -238,6 +247,7 @@ def test_a_slice_is_the_same_at_once_and_one_by_one(
     found = list(stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20, at_once=True))
     single = list(stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20))
     assert sum(len(part) for part in found if isinstance(part, Run)) > 500
+    assert all(changed.holds(e.raw["clusterTime"]) for part in found for e in part)
     assert [(bytes(e.raw.raw), e.after, e.exact) for part in found for e in part] == [
         (bytes(e.raw.raw), e.after, e.exact) for part in single for e in part
     ]
@@ -255,24 +265,25 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
 
 
 def test_a_slice_that_is_opened_again_tells_nothing_twice_at_once(
-    mongod: ReplicaSet, changed: StreamSplit
+    mongod: ReplicaSet, changed: StreamSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = list(stream.read(lambda: member_of(mongod), changed, IMAGES["auto"], 20, at_once=True))
-    failures = iter([5, 4])
+    monkeypatch.setattr(stream, "_BATCH", 300)
+    failures = [1, 2]
 
     def failing() -> Callable[[Any], None]:
-        left = next(failures, 1000)
+        left = failures.pop(0) if failures else 1000
 
         def before(command: Any) -> None:
             nonlocal left
             left -= "getMore" in command
             if left < 0:
-                raise stream.TransientError("a member that fails")
+                raise TransientError("a member that fails")
 
         return before
 
     opened = lambda: Watched(member_of(mongod), failing())  # noqa: E731
-    parts: Iterator[Sequence[Event]] = stream.read(
-        opened, changed, IMAGES["auto"], 20, at_once=True
-    )
+    parts = list(stream.read(opened, changed, IMAGES["auto"], 20, at_once=True))
+    assert not failures
+    assert sum(isinstance(part, Run) for part in parts) > 2
     assert [e.position for part in parts for e in part] == [e.position for p in whole for e in p]
