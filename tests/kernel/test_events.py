@@ -20,7 +20,7 @@ from cdc import batches, task
 from cdc import options as declared
 from cdc.errors import TransientError
 from cdc.kernel import loading, reply
-from cdc.kernel.event_columns import COUNT
+from cdc.kernel.event_columns import COUNT, STOP
 from cdc.model.change import event_row
 from cdc.model.document import FORMATS, encoder
 from cdc.model.element import elements
@@ -179,6 +179,21 @@ def test_a_reply_that_holds_no_documents_is_read_one_by_one() -> None:
     data = bson.encode({"nextBatch": ["x" * reply.WORTH]})
     [array] = elements(data, 0, len(data))
     assert reply.events(data, array.start, array.stop) is None
+
+
+def test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused() -> None:
+    data = bson.encode({"nextBatch": [change(lsid=SESSION, txnNumber=Int64(7)), change()]})
+    [array] = elements(data, 0, len(data))
+    locate, table = loading.columns().events.locate, np.empty((2, COUNT), np.int64)
+    for index in range(array.start, array.stop):
+        for other in (0, 0x7F, 0xFF, data[index] ^ 0x10):
+            damaged = np.frombuffer(data, np.uint8).copy()
+            damaged[index] = other
+            damaged.flags.writeable = False
+            count = locate(damaged, array.start, array.stop, table)
+            assert count <= 2
+            places = table[: max(count, 0)]
+            assert (places[:, : STOP + 1] <= array.stop).all()
 
 
 def test_events_of_a_split_are_those_that_it_holds() -> None:
