@@ -15,8 +15,18 @@ LAYERS = {
     "cdc.errors": set[str](),
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
-    "cdc.mongo": {"bson", "pymongo", "tenacity", "cdc.model", "cdc.errors"},
-    "cdc.task": {"bson", "pyarrow", "cdc.mongo", "cdc.model", "cdc.errors"},
+    "cdc.kernel": {"numba", "numpy", "cdc.model", "cdc.errors"},
+    "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
+    "cdc.cells": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
+    "cdc.batches": {
+        *("bson", "numpy", "pyarrow"),
+        *("cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"),
+    },
+    "cdc.ahead": set[str](),
+    "cdc.task": {
+        *("bson", "pyarrow"),
+        *("cdc.ahead", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"),
+    },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
         *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -113,7 +114,7 @@ def event_row(
         document_key=None if document_key is None else document_key_json(document_key),
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
-        update_description=None if update is None else _updated(update, excerpt, image),
+        update_description=None if update is None else updated(bytes(update.raw), excerpt, image),
         txn=_transaction(event, shard),
         description=_row_description(exact_from, crossed and operation)
         if is_row
@@ -168,18 +169,25 @@ def _wall_time(event: Mapping[str, Any]) -> int | None:
     wall = event.get("wallTime")
     if wall is None:
         return None
-    milliseconds = wall if isinstance(wall, int) else round(wall.timestamp() * 1000)
-    return milliseconds * 1000
+    # The driver's are UTC without saying so; Python takes such for local time.
+    is_number = isinstance(wall, int)
+    told = wall if is_number else round(wall.replace(tzinfo=datetime.UTC).timestamp() * 1000)
+    return int(told) * 1000
 
 
 def _transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
+    return transaction(lsid, int(event["txnNumber"]), shard)
+
+
+def transaction(lsid: Mapping[str, Any], number: int, shard: str) -> dict[str, Any]:
+    """The column `txn` of a change in that session's transaction."""
     # A router's own transactions share their user's id and number, and have one more of their own.
     own = lsid.get("txnUUID")
     identity = bytes(lsid["id"]).hex() + ("" if own is None else f".{bytes(own).hex()}")
-    return {"lsid": identity, "number": int(event["txnNumber"]), "shard": shard or None}
+    return {"lsid": identity, "number": number, "shard": shard or None}
 
 
 def _description(event: Mapping[str, Any]) -> str:
@@ -218,8 +226,8 @@ def _row_description(exact_from: Timestamp | None, crossed: str | None = None) -
     return json.dumps(told) if told else None
 
 
-def _updated(description: RawBSONDocument, excerpt: Excerpt, image: bytes | None) -> str:
-    data = bytes(description.raw)
+def updated(data: bytes, excerpt: Excerpt, image: bytes | None) -> str:
+    """The column `update_description` from BSON of that field; `image` is the document's newest."""
     try:
         if not excerpt.fields:
             return relaxed_json(data)

@@ -32,7 +32,7 @@ from cdc.model.extended_json import Json
 SIZE_LIMIT = 128 * 2**20
 
 # 0001-01-01 to 9999-12-31: the timestamps of Spark SQL, Python and Parquet readers alike.
-_FIRST_MILLI, _LAST_MILLI = -62_135_596_800_000, 253_402_300_799_999
+FIRST_MILLI, LAST_MILLI = -62_135_596_800_000, 253_402_300_799_999
 
 _MAX_DECIMAL = 10**38
 
@@ -205,7 +205,7 @@ def _extended(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -
 
 def _date(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
     millis = element.int64(data, item.start)[0]
-    if _FIRST_MILLI <= millis <= _LAST_MILLI:
+    if FIRST_MILLI <= millis <= LAST_MILLI:
         return _INT8(12 << 2, millis * 1000)
     return _extended(data, item, dictionary, depth)
 

@@ -23,7 +23,7 @@ from cdc.mongo.oversize import Raw
 _NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
 _NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
 _TOOK_TOO_LONG = 50  # MaxTimeMSExpired
-_WITH_AFTER = ("insert", "update", "replace")
+WITH_AFTER = ("insert", "update", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Event(NamedTuple):
         """Whether it was looked up, by us or by the server, and not found."""
         looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
         is_told = self.after is not None or passes(self.raw).after is False
-        return looked_up and not is_told and self.raw["operationType"] in _WITH_AFTER
+        return looked_up and not is_told and self.raw["operationType"] in WITH_AFTER
 
 
 def told(
@@ -107,13 +107,13 @@ def told(
     """The event of a reply of that time: `asked` says what it should have, `used` what the server
     was asked for. An image that does not pass the filter is known, and not told."""
     operation = raw["operationType"]
-    if operation not in _WITH_AFTER and operation != "delete":
+    if operation not in WITH_AFTER and operation != "delete":
         return Event(raw, None, exact=True)
     after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
     known = passes(raw)
     if operation != "insert" and asked.expects_before:
         exact = raw.get("fullDocumentBeforeChange") is not None or known.before is False
-    if operation in _WITH_AFTER and after is None and known.after is not False:
+    if operation in WITH_AFTER and after is None and known.after is not False:
         exact = False
         if used.look_up or oversize.MARK in raw:
             after, exact_from = _looked_up_on(member, raw, excerpt)

@@ -6,7 +6,7 @@ hold for each key. That gives the rows of its time after any time that the oplog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -138,7 +138,7 @@ def newest(split: SnapshotSplit) -> Iterator[None]:
         raise
 
 
-def keep(documents: list[bytes], scanned: dict[str, bytes]) -> int:
+def keep(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
     scanned.update((merge_key(key_of(document)), document) for document in documents)
     return sum(map(len, documents))
 

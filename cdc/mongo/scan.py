@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
 from cdc.mongo import excerpts
+from cdc.mongo.batch import Batch
 from cdc.mongo.client import (
     CONFIRM_MS,
     FIELD_UNKNOWN,
@@ -36,7 +37,7 @@ class Documents(NamedTuple):
     that time and `exact_from` (only where before-images are missing). `is_void`: that was not all
     of them, and the rest is not to be had."""
 
-    raw: list[bytes]
+    raw: Sequence[bytes]
     exact_from: Timestamp | None = None
     is_void: bool = False
 
@@ -87,14 +88,14 @@ class Rest:
         self.begun = False
         self.names_it = True
 
-    def passed(self, documents: list[bytes]) -> None:
+    def passed(self, documents: Sequence[bytes]) -> None:
         self.lower, self.begun = key_of(documents[-1]), True
 
     @property
     def is_empty(self) -> bool:
         return self.begun and self.lower == MAX_KEY
 
-    def without_lower(self, documents: list[bytes]) -> list[bytes]:
+    def without_lower(self, documents: Sequence[bytes]) -> Sequence[bytes]:
         """A resumed range begins with the last document already handed out, if it still exists."""
         if self.begun and documents and key_of(documents[0]) == self.lower:
             return documents[1:]
@@ -103,7 +104,7 @@ class Rest:
 
 def scan(
     member: Member, rest: Rest, concern: dict[str, Any]
-) -> Iterator[tuple[list[bytes], Timestamp]]:
+) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     """Non-empty batches of raw documents in key order, each with its reply's operation time.
 
     The range is given as index bounds: comparison operators are bracketed by BSON type and would
@@ -152,26 +153,25 @@ def _await(member: Member, split: SnapshotSplit) -> None:
 
 def _find(
     member: Member, rest: Rest, command: dict[str, Any], condition: dict[str, Any] | None = None
-) -> Iterator[tuple[list[bytes], Timestamp]]:
+) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     split = rest.split
     asked = excerpts.of_find(Excerpt.parse(split.excerpt), condition)
     reply = opened(member, rest, {"batchSize": _BATCH, **command, **asked})
-    cursor = int(reply["cursor"]["id"])
+    batch = Batch.of(reply)
     try:
-        batch = reply["cursor"]["firstBatch"]
         while True:
-            documents = rest.without_lower([bytes(document.raw) for document in batch])
+            documents = rest.without_lower(batch.documents)
             if documents:
                 yield documents, reply["operationTime"]
-            if not cursor:
+            if not batch.cursor:
                 return
-            more = {"getMore": cursor, "collection": split.namespace.coll, "batchSize": _BATCH}
+            more = {"getMore": batch.cursor, "collection": split.namespace.coll}
             with _void_if_gone():
-                reply = member.command(split.namespace.db, more)
-            cursor, batch = int(reply["cursor"]["id"]), reply["cursor"]["nextBatch"]
+                reply = member.command(split.namespace.db, {**more, "batchSize": _BATCH})
+            batch = Batch.of(reply)
     finally:
-        if cursor:
-            member.kill_cursor(str(split.namespace), cursor)
+        if batch.cursor:
+            member.kill_cursor(str(split.namespace), batch.cursor)
 
 
 def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:

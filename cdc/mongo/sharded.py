@@ -7,7 +7,7 @@ rewound takes the events of all shards, and a document to be looked up is looked
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,17 +22,21 @@ from cdc.mongo.images import BEFORE_IMAGES, Event, Images
 from cdc.mongo.lookup import Lookup
 from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
+from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 from cdc.mongo.snapshot import read_at_time, retried, void_documents
 
 
 def changes(
     cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
-) -> Iterator[list[Event]]:
-    """Like `stream.read`, of one shard. An `after` to be looked up that this shard does not have
-    any more is looked for on all of them."""
+) -> Iterator[Sequence[Event]]:
+    """Like `stream.read` at once, of one shard. An `after` to be looked up that this shard has no
+    more is looked for on all of them."""
     opener = partial(cluster.open, split.shard)
-    for events in stream.read(opener, split, images, retry_seconds):
+    for events in stream.read(opener, split, images, retry_seconds, at_once=True):
+        if isinstance(events, Run):  # none of them was looked up
+            yield events
+            continue
         with Lookup(cluster, retry_seconds, Excerpt.parse(split.excerpt)) as lookup:
             told = [lookup.found(e) if e.is_missing(images) else e for e in events]
         yield told

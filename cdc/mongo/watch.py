@@ -17,7 +17,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import CdcError
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
-from cdc.mongo import pipeline, stream
+from cdc.mongo import cursor, pipeline
 from cdc.mongo.client import Member
 from cdc.mongo.images import IMAGES
 from cdc.mongo.splits import span
@@ -37,7 +37,7 @@ class _Tail:
         end = replace(start, time=_FOR_EVER)
         split = span(start, end, shard, selection, pipeline.pipeline(told, slim))
         self._member = member
-        self._cursor = stream.Cursor(member, split, IMAGES["off"], 1, (wait_ms, wait_ms))
+        self._cursor = cursor.Cursor(member, split, IMAGES["off"], 1, (wait_ms, wait_ms))
         self._newest = NEVER
 
     def has_passed(self, start: Offset) -> bool:

@@ -1,0 +1,158 @@
+"""Columns of Arrow filled by compiled functions, with what those refuse filled in one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc.kernel import loading
+from cdc.model.document import Column, encoder
+from cdc.model.key import document_key_json, merge_key
+from cdc.model.reply import Places
+from cdc.model.split import key_of
+
+# A compiled function, which fills cells from the row on that it is given: it tells how far it came,
+# and why it stopped there.
+Step = Callable[[int], Any]
+Texts = tuple[str | bytes, ...]
+
+
+class Cells:
+    """Bytes of the cells of a column, one behind the other: `out[ends[n]:ends[n + 1]]` is row n."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.out = np.empty(size, np.uint8)
+        self.ends = np.zeros(rows + 1, np.int32)
+
+    def put(self, row: int, cell: bytes) -> None:
+        """The cell of a row whose predecessors are all there."""
+        begin = int(self.ends[row])
+        while begin + len(cell) > len(self.out):
+            self.grow()
+        self.out[begin : begin + len(cell)] = np.frombuffer(cell, np.uint8)
+        self.ends[row + 1] = begin + len(cell)
+
+    def grow(self) -> None:
+        self.out = np.concatenate([self.out, np.empty(len(self.out) + 64, np.uint8)])
+
+    def array(self, kind: pa.DataType, valid: pa.Buffer | None = None) -> pa.Array:
+        """As strings or binaries."""
+        used = self.out[: int(self.ends[-1])]
+        buffers = [valid, pa.py_buffer(self.ends), pa.py_buffer(used)]
+        return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers)
+
+
+def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
+    """The column `before` or `after`; where there is no document, null."""
+    encode = encoder(format, json_mode)
+    valid = _validity(places.starts >= 0)
+    room = 2 * places.size + 64
+    if format == "variant":
+        values, metadata = Cells(len(places), room), Cells(len(places), room)
+        _fill_variants(places, values, metadata, encode)
+        children = [values.array(kind.field(0).type), metadata.array(kind.field(1).type)]
+        return pa.Array.from_buffers(kind, len(places), [valid], children=children)
+    cells = Cells(len(places), room)
+    if format == "bson":
+        _fill_bson(places, cells)
+    elif json_mode == "relaxed":
+        _fill_json(places, cells, encode)
+    else:
+        _fill_one_by_one(places, cells, encode)
+    return cells.array(kind, valid)
+
+
+def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
+    """The columns `key` and `document_key` of documents; `alone`: these are the keys of documents
+    themselves, else their `_id` is. Raises UnmappableValue as `merge_key` and `key_of` do."""
+    texts, wholes = Cells(len(places), places.size + 64), Cells(len(places), places.size + 64)
+    columns = loading.columns()
+
+    def step(at: int) -> Any:
+        return columns.key_texts(
+            *places.located, alone, at, texts.out, texts.ends, wholes.out, wholes.ends
+        )
+
+    def one(document: bytes) -> Texts:
+        key = key_of(document)
+        return merge_key(key), document_key_json(document if alone else key)
+
+    _fill(places, step, (texts, wholes), one)
+    return texts.array(pa.string()), wholes.array(pa.string())
+
+
+def jsons(places: Places, one: Callable[[bytes], str]) -> pa.Array:
+    """Relaxed Extended JSON, that of `one` where compiled functions do not write it."""
+    cells = Cells(len(places), 2 * places.size + 64)
+    _fill_json(places, cells, one)
+    return cells.array(pa.string(), _validity(places.starts >= 0))
+
+
+def texts(places: Places) -> pa.Array:
+    """What lies in those places, as strings."""
+    cells = Cells(len(places), places.size + 64)
+    _fill_bson(places, cells)
+    return cells.array(pa.string(), _validity(places.starts >= 0))
+
+
+def _fill_variants(
+    places: Places, values: Cells, metadata: Cells, encode: Callable[[bytes], Column]
+) -> None:
+    columns = loading.columns()
+    table = columns.table(places.longest)
+
+    def step(at: int) -> Any:
+        return columns.variants(
+            *places.located, at, values.out, values.ends, metadata.out, metadata.ends, table
+        )
+
+    _fill(places, step, (values, metadata), encode)
+
+
+def _fill_bson(places: Places, cells: Cells) -> None:
+    columns = loading.columns()
+    _fill(
+        places,
+        lambda at: columns.gathered(*places.located, at, cells.out, cells.ends),
+        (cells,),
+        lambda document: (document,),
+    )
+
+
+def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
+    """In relaxed form."""
+    columns = loading.columns()
+    table = columns.table(places.longest)
+
+    def step(at: int) -> Any:
+        return columns.relaxed_json(*places.located, at, cells.out, cells.ends, table)
+
+    _fill(places, step, (cells,), lambda document: (encode(document),))
+
+
+def _fill_one_by_one(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
+    for row, document in enumerate(places):
+        text = str(encode(document)) if places.starts[row] >= 0 else ""
+        cells.put(row, text.encode())
+
+
+def _fill(places: Places, step: Step, filled: Sequence[Cells], one: Callable[[bytes], Any]) -> None:
+    columns, at = loading.columns(), 0
+    while at < len(places):
+        at, why = step(at)
+        if why == columns.FULL:
+            for cells in filled:
+                cells.grow()
+        elif why == columns.DOUBTFUL:
+            for cells, text in zip(filled, one(places[at]), strict=True):
+                cells.put(at, text.encode() if isinstance(text, str) else text)
+            at += 1
+
+
+def _validity(is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer | None:
+    if is_there.all():
+        return None
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -1,0 +1,84 @@
+"""The compiled functions of this package, loaded when they are first asked for.
+
+Compiling takes half a minute; what was compiled is kept on disk, for this version of the sources
+and of numba, and loading it takes a part of a second. Of the processes of a machine that need it at
+the same time one compiles, the others wait for it. The folder is the first of these that can be
+written: `NUMBA_CACHE_DIR`, the user's cache (`XDG_CACHE_HOME`, `~/.cache`), the one for temporary
+files. None of it is shared with other users: what is loaded from it is run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@functools.cache
+def columns() -> ModuleType:
+    """`cdc.kernel.columns`, compiled. Raises OSError if no folder can be written."""
+    import numba
+
+    with _locked(_folder(numba.__version__)) as folder, _cached_in(numba.config, folder):
+        from cdc.kernel import columns
+
+        columns.compiled()
+    return columns
+
+
+def _folder(version: str) -> Path:
+    """numba notices changes of one file, but not of those whose functions are compiled into it."""
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
+    failed: list[OSError] = []
+    for base in _bases():
+        try:
+            return _private(base, digest)
+        except OSError as error:
+            failed.append(error)
+    raise failed[0]
+
+
+def _bases() -> Iterator[Path]:
+    given, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    if given:
+        yield Path(given)
+    yield (Path(home) if home else Path("~/.cache").expanduser()) / "mongodb-cdc"
+    yield Path(tempfile.gettempdir()) / f"mongodb-cdc-{os.getuid()}"
+
+
+def _private(base: Path, name: str) -> Path:
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = base / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for each in (base, folder):
+        found = each.stat()
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+            raise PermissionError(f"{each} belongs to others, or they can write to it")
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+@contextmanager
+def _cached_in(config: Any, folder: Path) -> Iterator[None]:
+    """Where functions are kept is decided when they are declared; others keep theirs."""
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before

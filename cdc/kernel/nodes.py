@@ -1,0 +1,118 @@
+"""A BSON document as a table of its values, each a row, in the order of their bytes.
+
+A document that is doubtful in any way, or that holds a rare type, is refused here: it is then
+encoded by `cdc.model.document`, which knows what becomes of it. All bounds are checked here: of a
+row the bytes from START to STOP may be read, and what its type promises.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from cdc.kernel.compiled import part
+from cdc.kernel.elements import REFUSED, is_framed, size_of
+from cdc.kernel.numbers import Bytes
+from cdc.model.element import ARRAY, DOCUMENT, MAX_DEPTH, TIMESTAMP
+
+# Columns. CLOSED: the row behind the last one that lies within; PARENT: the container's row.
+KIND: Final = 0
+NAME: Final = 1
+NAME_END: Final = 2
+START: Final = 3
+STOP: Final = 4
+PARENT: Final = 5
+CLOSED: Final = 6
+DEPTH: Final = 7
+# PREFIX: the first 8 bytes of the name, as a number that compares as they do.
+PREFIX: Final = 8
+# What a VARIANT needs: the encoded size, where it is written, the number of the name, and of a
+# document how many fields it has, and where in ORDER their rows stand one behind the other.
+SIZE: Final = 9
+WHERE: Final = 10
+ID: Final = 11
+COUNT: Final = 12
+FIRST: Final = 13
+# Not of the row: lists that are as long at most. NAMED: by number, a row of that name; SLOT: the
+# numbers by a hash of their names, see `names`. TURN, of the first row: numbers the documents.
+ORDER: Final = 14
+NAMED: Final = 15
+SLOT: Final = 16
+TURN: Final = 17
+_COLUMNS: Final = 18
+
+_MOST_ROWS: Final = 2**17
+# So many names of one document are told apart. SLOTS is a power of two.
+NAMES: Final = 1024
+SLOTS: Final = 4096
+
+# One array and no tuple of arrays: numba would count references to each of them at each access.
+Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+
+def table(longest: int) -> Rows:
+    """Rows for one document at a time, of up to so many bytes: a value takes two at least."""
+    return np.zeros((max(min(longest // 2 + 1, _MOST_ROWS), SLOTS), _COLUMNS), np.int64)
+
+
+_EIGHT, _SIGN = np.uint64(8), np.uint64(2**63)
+
+
+@part
+def parse(data: Bytes, start: int, stop: int, rows: Rows) -> int:
+    """Fills the table; returns the number of rows, or REFUSED."""
+    if not is_framed(data, start, stop):
+        return REFUSED
+    _begin(rows, 0, DOCUMENT, start, stop, -1)
+    container, at, count = 0, start + 4, 1
+    while True:
+        end = rows[container, STOP] - 1
+        if at == end:
+            rows[container, CLOSED] = count
+            if container == 0:
+                return count
+            at, container = end + 1, rows[container, PARENT]
+            continue
+        if count == len(rows):
+            return REFUSED
+        value = _name(data, at + 1, end, rows, count)
+        kind = np.int64(data[at])
+        size = size_of(kind, data, value, end) if value else REFUSED
+        if size < 0 or kind == TIMESTAMP:
+            return REFUSED
+        _begin(rows, count, kind, value, value + size, container)
+        at = value + size
+        if kind in (DOCUMENT, ARRAY):
+            if rows[count, DEPTH] > MAX_DEPTH:
+                return REFUSED
+            container, at = count, value + 4
+        count += 1
+
+
+@part
+def _begin(rows: Rows, row: int, kind: int, start: int, stop: int, parent: int) -> None:
+    rows[row, KIND] = kind
+    rows[row, START] = start
+    rows[row, STOP] = stop
+    rows[row, PARENT] = parent
+    rows[row, CLOSED] = row + 1
+    rows[row, DEPTH] = 0 if parent < 0 else rows[parent, DEPTH] + 1
+
+
+@part
+def _name(data: Bytes, at: int, end: int, rows: Rows, row: int) -> int:
+    """Notes the name that begins there; returns the place behind it, 0 if it has no end."""
+    prefix, stop = np.uint64(0), at
+    while stop < end and data[np.uint64(stop)] != 0:
+        if stop - at < 8:
+            prefix = prefix << _EIGHT | np.uint64(data[np.uint64(stop)])
+        stop += 1
+    if stop >= end:
+        return 0
+    if at < stop < at + 8:
+        prefix = prefix << np.uint64(8 * (at + 8 - stop))
+    rows[row, PREFIX] = np.int64(prefix ^ _SIGN)
+    rows[row, NAME] = at
+    rows[row, NAME_END] = stop
+    return stop + 1

@@ -1,0 +1,203 @@
+"""A change stream cursor that reads one slice; the rules are those of `cdc.mongo.stream`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import pymongo.errors
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError
+from cdc.model import token
+from cdc.model.split import StreamSplit
+from cdc.mongo import excerpts, oversize
+from cdc.mongo.batch import Batch
+from cdc.mongo.client import FIELD_UNKNOWN, RAW, STALL_SECONDS, Member
+from cdc.mongo.images import Images
+from cdc.mongo.oversize import Raw
+from cdc.mongo.run import Located, Mask, stretches
+
+# With `showExpandedEvents`, views and time series are told of as if they were collections; only
+# they have no UUID.
+_NOT_OF_VIEWS = {
+    "$match": {
+        "$nor": [
+            {
+                "operationType": {"$in": ["create", "modify", "drop"]},
+                "collectionUUID": {"$exists": False},
+            }
+        ]
+    }
+}
+_WAIT_MS = (1, 500)
+# Of fewer consecutive events, each is told by itself.
+_AT_ONCE = 32
+
+
+class Cursor:
+    """A change stream cursor that knows when its slice is complete.
+
+    Events that the split's pipeline cuts into fragments are whole again. The cursor has passed
+    everything before `reached`. A reply holds at most `most` events, and comes after
+    `wait_ms` if there is none: the first while it goes on, up to the second while it does not.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        split: StreamSplit,
+        images: Images,
+        most: int,
+        wait_ms: tuple[int, int] = _WAIT_MS,
+    ) -> None:
+        self._member, self._split, self._images = member, split, images
+        self._most, (self._least_wait_ms, self._longest_wait_ms) = most, wait_ms
+        self.complete = split.last <= split.after
+        self.operation_time = self.reached = split.after
+        self._wait_ms, self._moved = self._least_wait_ms, time.monotonic()
+        self._id, self._namespace = 0, ""
+        self._is_expanded = True
+        self._fragments = oversize.Fragments()
+        if not self.complete:
+            self._open({"startAtOperationTime": split.after})
+
+    def _open(self, start: dict[str, Any]) -> None:
+        """With all events of DDL, where the server has them."""
+        try:
+            reply = self._opened(start)
+        except pymongo.errors.OperationFailure as error:
+            if not self._is_expanded or error.code not in FIELD_UNKNOWN:
+                raise
+            self._is_expanded = False  # before 6.0
+            reply = self._opened(start)
+        self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
+
+    def _opened(self, start: dict[str, Any]) -> RawBSONDocument:
+        split, images = self._split, self._images
+        stage = {"fullDocument": images.after, **start}
+        if images.expects_before:
+            stage["fullDocumentBeforeChange"] = images.before
+        if split.database is None:
+            stage["allChangesForCluster"] = True
+        if self._is_expanded:
+            stage["showExpandedEvents"] = True
+        command = {
+            "aggregate": 1,
+            "pipeline": [
+                {"$changeStream": stage},
+                *([_NOT_OF_VIEWS] if self._is_expanded else []),
+                *bson.decode(split.pipeline, codec_options=RAW)["pipeline"],
+            ],
+            # An opening reply is never progress, so nothing is gained by events in it.
+            "cursor": {"batchSize": 0},
+        }
+        if split.collation is not None:
+            command["collation"] = RawBSONDocument(split.collation)
+        return self._member.command(split.database or "admin", command)
+
+    def next_batch(self) -> list[Raw]:
+        """The split's events in the next reply."""
+        batch = self._next_reply()
+        events = [RawBSONDocument(each) for each in batch.documents]
+        inside = self._inside(events)
+        self._judge(batch, events[-1] if events else None)
+        return inside
+
+    def next_parts(self, plain: Callable[[Located], Mask]) -> list[list[Raw] | Located]:
+        """The same, in parts: those that are `plain` where they lie, if there are many."""
+        batch = self._next_reply()
+        located = Located.of(batch)
+        if located is None:
+            events = [RawBSONDocument(each) for each in batch.documents]
+            parts: list[list[Raw] | Located] = [self._inside(events)]
+            self._judge(batch, events[-1] if events else None)
+            return parts
+        parts = [
+            self._part(located.only(rows), is_plain)
+            for rows, is_plain in stretches(plain(located), _AT_ONCE)
+        ]
+        self._judge(batch, located.raw(len(located) - 1))
+        return parts
+
+    def _part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
+        if is_plain:
+            self.complete |= located.passes(self._split.last)
+            return located.only(located.held(self._split))
+        return self._inside([located.raw(row) for row in range(len(located))])
+
+    def _inside(self, events: list[RawBSONDocument]) -> list[Raw]:
+        joined = map(excerpts.whole, self._fragments.joined(events))
+        return [event for event in joined if self._takes(event)]
+
+    def _next_reply(self) -> Batch:
+        db, _, coll = self._namespace.partition(".")
+        reply = self._member.command(
+            db,
+            {
+                "getMore": self._id,
+                "collection": coll,
+                "batchSize": self._most,
+                "maxTimeMS": self._wait_ms,
+            },
+        )
+        batch = Batch.of(reply)
+        self._id = batch.cursor
+        self.operation_time = reply["operationTime"]
+        return batch
+
+    def _takes(self, event: Raw) -> bool:
+        moment = event["clusterTime"]
+        if moment > self._split.last:
+            self.complete = True
+        if not self._split.holds(moment) or event["operationType"] == "invalidate":
+            return False
+        only = self._split.only
+        return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
+
+    def _judge(self, batch: Batch, newest: Raw | None) -> None:
+        """By the reply's last event and its token."""
+        if self.complete:
+            return
+        if newest is not None and newest.get("operationType") == "invalidate":
+            self._invalidated(newest)
+            return
+        reached = token.time_of(batch.document(b"postBatchResumeToken")["_data"])
+        last = self._split.last
+        self.complete = reached > last or (newest is None and reached >= last)
+        self._pace(newest is not None, reached)
+
+    def _invalidated(self, event: Raw) -> None:
+        """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
+
+        The planner ends a batch at that time, so it is this slice's end, or the one before's. In
+        the second case the token to start after lies at `after`, below `upto`: an empty reply at
+        `upto` still means that this cursor has passed everything before it.
+        """
+        if event["clusterTime"] >= self._split.last:
+            self.complete = True
+        else:
+            self._open({"startAfter": event["_id"]})
+
+    def _pace(self, delivered: bool, reached: Timestamp) -> None:
+        """Waits longer for a member that is behind, and gives up on one that does not move."""
+        now = time.monotonic()
+        if delivered or reached > self.reached:
+            self._moved, self._wait_ms = now, self._least_wait_ms
+        else:
+            self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
+        self.reached = max(self.reached, reached)
+        if now - self._moved > STALL_SECONDS:
+            raise TransientError(
+                f"Reading changes up to {self._split.upto}: the server has not passed"
+                f" {reached} for {STALL_SECONDS:.0f} s.",
+                "Check that a majority of the replica set is up.",
+            )
+
+    def close(self) -> None:
+        if self._id:
+            self._member.kill_cursor(self._namespace, self._id)
+            self._id = 0

@@ -1,0 +1,97 @@
+"""Rows of documents that are encoded at once are the rows that they are one by one."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import bson
+import pyarrow as pa
+import pytest
+from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
+
+from cdc import batches, cells
+from cdc.errors import UnmappableValue
+from cdc.model.change import read_row
+from cdc.model.document import FORMATS, encoder
+from cdc.model.reply import Places
+from cdc.model.selection import Namespace
+from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
+from cdc.mongo.scan import Documents
+from tests.kernel.arrow import schema
+from tests.model.mixed import values
+from tests.model.test_variant import raw
+
+SPLIT = SnapshotSplit(
+    Namespace("db", "cöll"), bytes(16), KeyRange(MIN_KEY, MAX_KEY), Timestamp(1_700_000_000, 7)
+)
+IDS: list[Any] = [
+    *(0, 9, 10, -1, -10, 2**31 - 1, -(2**31), Int64(2**63 - 1), Int64(-(2**63)), Int64(0)),
+    *("", "a", 'q"', "back\\slash", "new\nline", "\x7f", "ü😀", "\0", "x" * 300, "\u2028"),
+    *(ObjectId(), ObjectId(b"\0" * 12), 1.5, Decimal128("1.0"), True, None, {"a": 1}, b"x"),
+    *(Binary(bytes(16), 4), bson.MinKey(), bson.Regex("a")),
+]
+
+
+def one_by_one(documents: list[bytes], format: str, exact_from: Timestamp | None) -> pa.Table:
+    encode = encoder(format)
+    rows = [read_row(each, SPLIT.namespace, SPLIT.at, exact_from, encode) for each in documents]
+    return pa.Table.from_batches(batches.of_rows(iter(rows), schema(format)))
+
+
+def at_once(documents: Documents, format: str) -> pa.Table:
+    options = {"document.format": format, "document.json": "relaxed"}
+    return pa.Table.from_batches(batches.of_documents(documents, SPLIT, options, schema(format)))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("exact_from", [None, Timestamp(1_700_000_001, 1)])
+def test_rows_of_many_documents_are_those_of_each(
+    format: str, exact_from: Timestamp | None
+) -> None:
+    documents = [bson.encode({"_id": each, "n": n}) for n, each in enumerate(IDS)]
+    last = [bson.encode({"v": each}) for each in IDS]  # a driver would put the _id first
+    documents += [raw((0x0A, b"n", b""), (each[4], b"_id", each[7:-1])) for each in last]
+    expected = one_by_one(documents, format, exact_from)
+    for given in (documents, Places.joined(documents)):
+        assert at_once(Documents(given, exact_from), format).equals(expected)
+
+
+def test_keys_of_all_types_and_ranges_are_those_of_each() -> None:
+    documents = [raw((kind, b"_id", value)) for kind, value in values(5, 3000)]
+    documents += [bson.encode({"_id": each}) for each in IDS]
+    for alone in (False, True):
+        key, document_key = cells.keys(Places.joined(documents), alone)
+        expected = one_by_one(documents, "bson", None)
+        assert key.equals(expected["key"].combine_chunks())
+        assert document_key.equals(expected["document_key"].combine_chunks())
+
+
+def test_a_shard_key_is_in_the_document_key_and_not_in_the_key() -> None:
+    one, two = struct.pack("<i", 1), struct.pack("<i", 2)
+    fields = (0x10, b"s", one), (0x10, b"_id", two)
+    places = Places.joined([raw(*fields), raw(*reversed(fields))])
+    key, document_key = cells.keys(places, alone=True)
+    assert key.to_pylist() == ["2", "2"]
+    shard_key, own = '"s":{"$numberInt":"1"}', '"_id":{"$numberInt":"2"}'
+    assert document_key.to_pylist() == [f"{{{shard_key},{own}}}", f"{{{own},{shard_key}}}"]
+
+
+@pytest.mark.parametrize("document", [raw(), bson.encode({"_ix": 1}), b"\x06\0\0\0\0"])
+def test_a_document_without_a_key_is_an_error_at_once_too(document: bytes) -> None:
+    with pytest.raises(UnmappableValue):
+        cells.keys(Places.joined([bson.encode({"_id": 1}), document]), alone=False)
+
+
+def test_a_wrong_length_anywhere_in_a_document_is_an_error_at_once_too() -> None:
+    wrong = raw((0x10, b"_id", struct.pack("<i", 1)), (0x02, b"s", b"\x09\0\0\0a\0"))
+    with pytest.raises(UnmappableValue):
+        cells.keys(Places.joined([wrong]), alone=False)
+
+
+def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:
+    """Guards: what a rewind holds, encoded at once, would take as much again."""
+    documents = [bson.encode({"_id": n, "pad": "x" * 8_000_000}) for n in range(9)]
+    options = {"document.format": "bson", "document.json": "relaxed"}
+    found = batches.of_documents(Documents(documents), SPLIT, options, schema("bson"))
+    assert [batch.num_rows for batch in found] == [5, 4]

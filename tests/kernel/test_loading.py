@@ -1,0 +1,87 @@
+"""Where compiled functions are kept, and when they are loaded."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc.kernel import loading
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def test_they_are_kept_in_the_cache_of_the_user_and_no_one_else_can_write_there(
+    tmp_path: Path,
+) -> None:
+    folder = loading._folder("0.1")
+    assert folder.parent == tmp_path / "cache" / "mongodb-cdc"
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)} == {0o700}
+
+
+def test_each_version_of_numba_has_its_own(tmp_path: Path) -> None:
+    assert loading._folder("0.1") == loading._folder("0.1") != loading._folder("0.2")
+
+
+def test_a_folder_that_is_given_comes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
+    assert loading._folder("0.1").parent == tmp_path / "given"
+
+
+def test_where_the_users_cache_cannot_be_written_they_are_kept_with_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert loading._folder("0.1").parent == tmp_path / f"mongodb-cdc-{os.getuid()}"
+
+
+def test_a_folder_that_others_can_write_to_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / f"mongodb-cdc-{os.getuid()}").mkdir()
+    (tmp_path / f"mongodb-cdc-{os.getuid()}").chmod(0o777)
+    with pytest.raises(OSError):
+        loading._folder("0.1")
+
+
+@pytest.mark.parametrize("module", ["cdc.source", "jobs.cli", "tests.mongo.capture"])
+def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
+    program = f"import sys, {module}; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None:
+    program = (
+        "import numba, numpy, pytest;"
+        "from tests.kernel import test_events, test_images as t, test_text;"
+        "check = numba.njit(lambda a, i: a[i]);"
+        "pytest.raises(IndexError, check, numpy.zeros(1), 1);"
+        "t.test_every_single_byte_may_be_wrong();"
+        "t.test_damaged_bytes_are_encoded_as_before();"
+        "t.test_values_of_all_types_and_ranges_are_encoded_as_before();"
+        "t.test_decimals_of_any_digits_and_scale_are_the_same();"
+        "test_text.test_every_single_byte_may_be_wrong_in_a_text_too();"
+        "test_text.test_doubles_of_all_kinds_read_as_before();"
+        "test_text.test_what_needs_most_room_for_its_bytes_gets_it();"
+        "test_events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused();"
+    )
+    environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "checked")}
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environment})

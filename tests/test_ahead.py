@@ -1,0 +1,72 @@
+"""What is read ahead is the same, one at a time, and no more than one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cdc.ahead import ahead
+
+
+class Numbers:
+    """Counts what was asked of it, and by which threads; ends with an error if told to."""
+
+    def __init__(self, count: int, fails: bool = False) -> None:
+        self.count, self.fails = count, fails
+        self.asked, self.threads, self.is_closed = 0, set[int](), False
+        self.changed = threading.Condition()
+
+    def read(self) -> Iterator[int]:
+        try:
+            for number in range(self.count):
+                self.threads.add(threading.get_ident())
+                with self.changed:
+                    self.asked += 1
+                    self.changed.notify()
+                yield number
+            if self.fails:
+                raise LookupError("the source")
+        finally:
+            self.threads.add(threading.get_ident())
+            self.is_closed = True
+
+    def wait(self, asked: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.asked >= asked, 10)
+
+
+def test_all_come_once_in_order_and_are_read_by_one_other_thread() -> None:
+    numbers = Numbers(1000)
+    assert list(ahead(numbers.read())) == list(range(1000))
+    assert len(numbers.threads - {threading.get_ident()}) == len(numbers.threads) == 1
+
+
+def test_the_next_one_is_read_meanwhile_and_none_behind_it() -> None:
+    numbers = Numbers(10)
+    read = ahead(numbers.read())
+    for number in range(5):
+        assert next(read) == number
+        numbers.wait(number + 2)
+        assert numbers.asked == number + 2
+    read.close()
+
+
+def test_an_error_comes_behind_all_that_was_read_before_it() -> None:
+    numbers = Numbers(3, fails=True)
+    found = list[int]()
+    with pytest.raises(LookupError):
+        found.extend(ahead(numbers.read()))
+    assert found == [0, 1, 2]
+    assert numbers.is_closed
+
+
+def test_who_stops_early_leaves_nothing_open() -> None:
+    numbers = Numbers(10)
+    read = ahead(numbers.read())
+    next(read)
+    read.close()
+    assert numbers.is_closed
+    assert threading.get_ident() not in numbers.threads
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
