@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint soak lock clean java
+.PHONY: help demo test test-slow test-matrix lint soak bench lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -31,9 +31,12 @@ lint: $(INSTALLED) ## ruff and mypy
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s
 
+bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json
+	@$(BIN)/python -m tests.bench $(BENCH)
+
 lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --quiet --upgrade \
+	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --extra bench --quiet --upgrade \
 		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.lock
 

@@ -147,14 +147,12 @@ class Tables:
         passed. Raises TableOwnedElsewhere."""
         if table.target in self._known:
             return
-        builder = table.target.builder(spark).addColumns(schema).clusterBy(*cluster)
         form = self._form(table)
         ours = self._identity(table) | {_DOCUMENT: document, _FORM: form}
-        for name, value in {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **ours}.items():
-            builder = builder.property(name, value)
+        properties = {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **ours}
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         try:
-            builder.execute()
+            table.target.create(spark, schema, properties, cluster)
         except AnalysisException:
             self._require_ours(table, table.target.properties(spark))
             raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delta.tables import DeltaTable, DeltaTableBuilder
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,14 +52,30 @@ class Target:
             reader = reader.option("versionAsOf", version)
         return reader.table(self.address) if self.is_name else reader.load(self.address)
 
-    def builder(self, spark: SparkSession) -> DeltaTableBuilder:
-        """Of a table that is not there yet; its schema (database) is made if need be."""
-        builder = DeltaTable.create(spark)
-        if not self.is_name:
-            return builder.location(self.address)
-        schema = self.address.rpartition(".`")[0]
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        return builder.tableName(self.address)
+    def create(
+        self,
+        spark: SparkSession,
+        columns: StructType,
+        properties: Mapping[str, str],
+        cluster: Sequence[str],
+    ) -> None:
+        """Make the table, which must not be there (AnalysisException), clustered by some columns;
+        its schema (database) too, if need be."""
+        if self.is_name:
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
+            # Delta's builder takes no name with a catalog.
+            told = ", ".join(
+                f"{literal(name)} = {literal(properties[name])}" for name in properties
+            )
+            spark.sql(
+                f"CREATE TABLE {self.address} ({columns.toDDL()}) USING delta"
+                f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES ({told})"
+            )
+            return
+        builder = DeltaTable.create(spark).location(self.address)
+        for name, value in properties.items():
+            builder = builder.property(name, value)
+        builder.addColumns(columns).clusterBy(*cluster).execute()
 
     def properties(self, spark: SparkSession) -> dict[str, str]:
         detail = self.delta(spark).detail().select("properties").head()

@@ -25,7 +25,11 @@ OVERRIDES = [
     {"match": "shop.kept", "on.drop": "keep", "on.rename": "keep"},
     {"match": r"shop\.part_.*|club\.part_.*", "mirror": "all/parts/mirror", "delete": "hard"},
     {"match": r"shop\.soft_part_.*", "mirror": "all/soft_parts/mirror", "delete": "soft"},
-    {"match": r"odd\..*", "mirror": "named_{db}.m_{coll}", "changelog": "named_{db}.everything"},
+    {
+        "match": r"odd\..*",
+        "mirror": "spark_catalog.named_{db}.m_{coll}",
+        "changelog": "named_{db}.everything",
+    },
 ]
 
 
