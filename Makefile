@@ -62,4 +62,6 @@ $(INSTALLED): pyproject.toml requirements.lock | java
 	@echo "installing into .venv: $$($(BIN)/python --version), $$(grep -c == requirements.lock) packages" >&2
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@echo "compiling what encodes documents, once on this machine" >&2
+	@$(BIN)/python -c 'from cdc.kernel import loading; loading.columns()'
 	@touch $@
