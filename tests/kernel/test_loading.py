@@ -70,17 +70,18 @@ def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
 def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None:
     program = (
         "import numba, numpy, pytest;"
-        "from tests.kernel import test_events, test_images as t, test_text;"
+        "from tests.kernel import test_encoded_events, test_encoded_images as t;"
+        "from tests.kernel import test_encoded_text;"
         "check = numba.njit(lambda a, i: a[i]);"
         "pytest.raises(IndexError, check, numpy.zeros(1), 1);"
         "t.test_every_single_byte_may_be_wrong();"
         "t.test_damaged_bytes_are_encoded_as_before();"
         "t.test_values_of_all_types_and_ranges_are_encoded_as_before();"
         "t.test_decimals_of_any_digits_and_scale_are_the_same();"
-        "test_text.test_every_single_byte_may_be_wrong_in_a_text_too();"
-        "test_text.test_doubles_of_all_kinds_read_as_before();"
-        "test_text.test_what_needs_most_room_for_its_bytes_gets_it();"
-        "test_events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused();"
+        "test_encoded_text.test_every_single_byte_may_be_wrong_in_a_text_too();"
+        "test_encoded_text.test_doubles_of_all_kinds_read_as_before();"
+        "test_encoded_text.test_what_needs_most_room_for_its_bytes_gets_it();"
+        "test_encoded_events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused();"
     )
     environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "checked")}
     command = [sys.executable, "-c", program]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cdc import cells
 from cdc.kernel import loading
 from cdc.model.reply import Places
-from tests.kernel.test_images import FILLS, PROPERTY, assert_same, damaged_everywhere
+from tests.kernel.test_encoded_images import FILLS, PROPERTY, assert_same, damaged_everywhere
 from tests.model.mixed import a_decimal, a_double, values
 from tests.model.test_key import document as of_elements
 from tests.model.test_variant import DOCUMENTS, nested, of
@@ -34,7 +34,16 @@ def is_compiled(value: Any) -> bool:
 OFTEN = [
     *(1, -1, 0, Int64(2**63 - 1), Int64(-(2**63)), True, False, None, "", "häß 😀"),
     *(1.5, 0.0, -0.0, 1.0, 0.1, 19.99, -273.15, 1e14, 0.0001, 123456789.125, 999999999999999.0),
-    *(ObjectId(), b"", b"a", b"ab", b"abc", Binary(bytes(16), 4), {"a": {"b": []}}, [[], {}, [1]]),
+    *(
+        ObjectId("0123456789abcdef01234567"),
+        b"",
+        b"a",
+        b"ab",
+        b"abc",
+        Binary(bytes(16), 4),
+        {"a": {"b": []}},
+        [[], {}, [1]],
+    ),
     *(DatetimeMS(0), DatetimeMS(1), DatetimeMS(1_709_164_800_000), DatetimeMS(253_402_300_799_999)),
     *(DatetimeMS(-1), DatetimeMS(253_402_300_800_000), DatetimeMS(-(2**63)), DatetimeMS(2**63 - 1)),
     *(Decimal128("1.50"), Decimal128("-0.00"), Decimal128("0.000001"), Decimal128("18446744073")),

@@ -28,7 +28,16 @@ SPLIT = SnapshotSplit(
 IDS: list[Any] = [
     *(0, 9, 10, -1, -10, 2**31 - 1, -(2**31), Int64(2**63 - 1), Int64(-(2**63)), Int64(0)),
     *("", "a", 'q"', "back\\slash", "new\nline", "\x7f", "ü😀", "\0", "x" * 300, "\u2028"),
-    *(ObjectId(), ObjectId(b"\0" * 12), 1.5, Decimal128("1.0"), True, None, {"a": 1}, b"x"),
+    *(
+        ObjectId("0123456789abcdef01234567"),
+        ObjectId(b"\0" * 12),
+        1.5,
+        Decimal128("1.0"),
+        True,
+        None,
+        {"a": 1},
+        b"x",
+    ),
     *(Binary(bytes(16), 4), bson.MinKey(), bson.Regex("a")),
 ]
 
