@@ -70,6 +70,7 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     }
 
 
+@pytest.mark.slow
 def test_a_mirror_of_a_part_of_the_documents_follows_what_leads_into_it_and_out_of_it(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ class Lake:
         return {row.key: json.loads(row.document) for row in found}
 
 
+@pytest.mark.slow
 def test_each_collection_is_kept_as_its_override_says(spark: SparkSession, tmp_path: Path) -> None:
     """Guards: soft deletes, kept tables, and what DDL does in a table that several share."""
     lake = Lake(spark, tmp_path)

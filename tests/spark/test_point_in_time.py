@@ -144,6 +144,7 @@ def test_a_collection_that_is_empty_from_birth_has_its_tables(
     assert content(spark, lake / "shop/nothing/mirror") == {}
 
 
+@pytest.mark.slow
 def test_what_was_taken_out_or_lost_or_void_is_not_covered(
     spark: SparkSession, tmp_path: Path
 ) -> None:
