@@ -48,6 +48,10 @@ SETTINGS = {
     ),
     # A micro-batch is small: with Spark's 200 each MERGE would be mostly the start of empty tasks.
     "spark.sql.shuffle.partitions": "8",
+    # The driver keeps what it would show of past queries. The plan of a MERGE into typed columns is
+    # a long text, and by default a thousand of them are kept, of any length.
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.sql.maxPlanStringLength": "100000",
     # cluster_time is a moment, and shows the same on every machine.
     "spark.sql.session.timeZone": "UTC",
 }

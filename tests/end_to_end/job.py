@@ -15,6 +15,7 @@ from tests.end_to_end.oracle import Checkpoint, Frontier
 from tests.jvm import SHORT_LIVED
 
 _STALL_SECONDS = 120
+_START_SECONDS = 300  # beside other jobs that start
 _MOST_BATCHES = 60
 
 # A state of the checkpoint: what has been planned, not yet what has been written.
@@ -47,7 +48,7 @@ class Job:
 
     def ended(self) -> tuple[int, str]:
         """How it ended by itself, and what it said last."""
-        code = self.process.wait(_STALL_SECONDS)
+        code = self.process.wait(_START_SECONDS)
         self._log.close()
         return code, self._tail()
 

@@ -114,6 +114,9 @@ def difference(whole: Undisturbed, folder: Path, number: int, count: int) -> dic
     base, all_of_it = folder / f"{number}-{count}", newest(whole.until(number + 1))
     left_behind(whole.base, base, whole.until(number) + whole.commits(number)[:count])
     lake(base).write_batch(BATCHES[number](whole.spark), number)
+    jvm: Any = whole.spark._jvm
+    # It would keep what it has read of the logs of all these lakes.
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     found, wanted = held(base, newest(made(base))), held(whole.base, all_of_it)
     return {
         name: (found.get(name), wanted.get(name))
