@@ -13,11 +13,10 @@ import numpy as np
 
 from cdc.kernel import events, extended_json, keys, measure, variant
 from cdc.kernel.compiled import entry
-from cdc.kernel.elements import REFUSED, is_framed, next_element
+from cdc.kernel.elements import REFUSED, documents
 from cdc.kernel.event_columns import COUNT
 from cdc.kernel.nodes import SIZE, Rows, parse, table
 from cdc.kernel.numbers import Bytes, copy
-from cdc.model.element import DOCUMENT
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -124,19 +123,8 @@ def key_texts(
 
 @entry
 def places(data: Bytes, start: int, stop: int, starts: Places, stops: Places) -> int:
-    """Where the documents of the array lie that fills those bytes; returns how many there are, or
-    less than 0 if it holds anything else, or more than there is room for."""
-    count, at = 0, start + 4
-    if not is_framed(data, start, stop):
-        return REFUSED
-    while at < stop - 1:
-        value, end = next_element(data, at, stop - 1)
-        if value < 0 or data[at] != DOCUMENT or count == len(starts):
-            return REFUSED
-        starts[count], stops[count] = value, end
-        at = end
-        count += 1
-    return count
+    """As `elements.documents`."""
+    return documents(data, start, stop, starts, stops)
 
 
 def compiled() -> None:

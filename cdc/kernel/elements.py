@@ -22,6 +22,8 @@ from cdc.model.element import (
     TIMESTAMP,
 )
 
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 REFUSED = -1
 _VARIABLE, _RARE = -1, -2
 _SIZES = np.full(256, _RARE, np.int64)
@@ -72,6 +74,23 @@ def next_element(data: Bytes, at: int, end: int) -> tuple[int, int]:
         return REFUSED, REFUSED
     size = size_of(np.int64(data[at]), data, value + 1, end)
     return (value + 1, value + 1 + size) if size >= 0 else (REFUSED, REFUSED)
+
+
+@part
+def documents(data: Bytes, start: int, stop: int, starts: Numbers, stops: Numbers) -> int:
+    """Where the documents of the array lie that fills those bytes; returns how many there are, or
+    less than 0 if it holds anything else, or more than there is room for."""
+    count, at = 0, start + 4
+    if not is_framed(data, start, stop):
+        return REFUSED
+    while at < stop - 1:
+        value, end = next_element(data, at, stop - 1)
+        if value < 0 or data[at] != DOCUMENT or count == len(starts):
+            return REFUSED
+        starts[count], stops[count] = value, end
+        at = end
+        count += 1
+    return count
 
 
 @part

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.kernel.compiled import entry, part
-from cdc.kernel.elements import REFUSED, find, is_framed, is_named, next_element
+from cdc.kernel.elements import documents, find, is_named, next_element
 from cdc.kernel.event_columns import (
     AFTER,
     BEFORE,
@@ -50,16 +50,9 @@ _UPDATED, _REPLACED = _name(b"update"), _name(b"replace")
 def locate(data: Bytes, start: int, stop: int, events: Events) -> int:
     """Fills a row for each event of the array that fills those bytes; returns how many there are,
     or less than 0 if it holds anything else, or more than there are rows."""
-    count, at = 0, start + 4
-    if not is_framed(data, start, stop):
-        return REFUSED
-    while at < stop - 1:
-        value, end = next_element(data, at, stop - 1)
-        if value < 0 or data[at] != DOCUMENT or count == len(events):
-            return REFUSED
-        _locate(data, value, end, events[count])
-        at = end
-        count += 1
+    count = documents(data, start, stop, events[:, START], events[:, STOP])
+    for row in range(count):
+        _locate(data, events[row, START], events[row, STOP], events[row])
     return count
 
 

@@ -10,8 +10,8 @@ from cdc.kernel import names
 from cdc.kernel.compiled import part
 from cdc.kernel.elements import REFUSED
 from cdc.kernel.nodes import CLOSED, KIND, NAME, NAME_END, PARENT, START, STOP, Rows
-from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits, put_hex
-from cdc.kernel.text import put_base64, put_date, put_decimal, put_double, put_quoted
+from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits
+from cdc.kernel.text import put_base64, put_date, put_decimal, put_double, put_object_id, put_quoted
 from cdc.model.element import (
     ARRAY,
     BINARY,
@@ -26,9 +26,7 @@ from cdc.model.element import (
     STRING,
 )
 
-_NULL, _TRUE, _FALSE, _OID, _END = (
-    np.frombuffer(text, np.uint8) for text in (b"null", b"true", b"false", b'{"$oid":"', b'"}')
-)
+_NULL, _TRUE, _FALSE = (np.frombuffer(text, np.uint8) for text in (b"null", b"true", b"false"))
 _COMMA, _COLON, _QUOTE = 0x2C, 0x3A, 0x22
 _OBJECT, _OBJECT_END, _LIST, _LIST_END = 0x7B, 0x7D, 0x5B, 0x5D
 # So many times the bytes of its document a text takes at most: 11 bytes of a date become 48, one
@@ -99,8 +97,7 @@ def _write_leaf(data: Bytes, kind: int, start: int, stop: int, out: Bytes, at: i
     if kind == BINARY:
         return put_base64(data, start + 5, stop, out, at)
     if kind == OBJECT_ID:
-        at = copy(_OID, 0, len(_OID), out, at)
-        return copy(_END, 0, 2, out, put_hex(data, start, 12, out, at))
+        return put_object_id(data, start, out, at)
     return put_digits(out, at, int64(data, start))
 
 

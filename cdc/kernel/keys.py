@@ -8,12 +8,12 @@ import numpy as np
 
 from cdc.kernel.compiled import part
 from cdc.kernel.elements import REFUSED, find, is_only
-from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits, put_hex
+from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits
+from cdc.kernel.text import put_object_id, put_quoted
 from cdc.model.element import INT32, INT64, OBJECT_ID, STRING
 
 _ID = np.frombuffer(b"_id", np.uint8)
 _BEGIN = np.frombuffer(b'{"_id":', np.uint8)
-_OID = np.frombuffer(b'{"$oid":"', np.uint8)
 _INT = np.frombuffer(b'{"$numberInt":"', np.uint8)
 _LONG = np.frombuffer(b'{"$numberLong":"', np.uint8)
 _END = np.frombuffer(b'"}', np.uint8)
@@ -79,8 +79,5 @@ def write_document_key(data: Bytes, at: int, out: Bytes, place: int) -> int:
 @part
 def _write_text(data: Bytes, kind: int, value: int, out: Bytes, place: int) -> int:
     if kind == OBJECT_ID:
-        place = copy(_OID, 0, len(_OID), out, place)
-        return copy(_END, 0, 2, out, put_hex(data, value, 12, out, place))
-    place = put(out, place, _QUOTE, 1)
-    place = copy(data, value + 4, value + 3 + int32(data, value), out, place)
-    return put(out, place, _QUOTE, 1)
+        return put_object_id(data, value, out, place)
+    return put_quoted(data, value + 4, value + 3 + int32(data, value), out, place)

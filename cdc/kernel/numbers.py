@@ -58,10 +58,14 @@ def copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
 def put_hex(data: Bytes, start: int, count: int, out: Bytes, at: int) -> int:
     """Writes two digits for each of `count` bytes; returns the place behind them."""
     for index in range(start, start + count):
-        out[at] = _HEX[data[index] >> 4]
-        out[at + 1] = _HEX[data[index] & 15]
-        at += 2
+        at = put_hex_byte(data[index], out, at)
     return at
+
+
+@part
+def put_hex_byte(byte: int, out: Bytes, at: int) -> int:
+    out[at], out[at + 1] = _HEX[byte >> 4], _HEX[byte & 15]
+    return at + 2
 
 
 @part

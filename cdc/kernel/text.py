@@ -12,19 +12,18 @@ import numpy as np
 from cdc.kernel.compiled import part
 from cdc.kernel.decimals import decimal, is_negative
 from cdc.kernel.elements import REFUSED
-from cdc.kernel.numbers import Bytes, copy, put, put_digits, uint64
+from cdc.kernel.numbers import Bytes, copy, put, put_digits, put_hex, put_hex_byte, uint64
 
-_DATE, _LONG, _DECIMAL, _BASE64, _SUBTYPE, _END = (
+_OID, _DATE, _LONG, _DECIMAL, _BASE64, _SUBTYPE, _END = (
     np.frombuffer(text, np.uint8)
     for text in (
-        *(b'{"$date":"', b'{"$date":{"$numberLong":"', b'{"$numberDecimal":"'),
+        *(b'{"$oid":"', b'{"$date":"', b'{"$date":{"$numberLong":"', b'{"$numberDecimal":"'),
         *(b'{"$binary":{"base64":"', b'","subType":"', b'"}}'),
     )
 )
 _SIXTY_FOUR = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 )
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ESCAPED = np.frombuffer(b"btn\0fr", np.uint8)  # of 8 to 14, where there is a short form
 _QUOTE, _BACKSLASH, _SPACE, _MINUS, _POINT, _ZERO = 0x22, 0x5C, 0x20, 0x2D, 0x2E, 0x30
 _TEN, _LAST_BIT = np.uint64(10), np.uint64(63)
@@ -55,8 +54,13 @@ def _put_escaped(byte: int, out: Bytes, at: int) -> int:
     if 8 <= byte <= 13 and byte != 11:
         return put(out, at, _ESCAPED[byte - 8], 1)
     at = put(out, at, 0x303075, 3)  # u00, the lowest byte first
-    out[at], out[at + 1] = _HEX[byte >> 4], _HEX[byte & 15]
-    return at + 2
+    return put_hex_byte(byte, out, at)
+
+
+@part
+def put_object_id(data: Bytes, start: int, out: Bytes, at: int) -> int:
+    at = put_hex(data, start, 12, out, copy(_OID, 0, len(_OID), out, at))
+    return copy(_END, 0, 2, out, at)
 
 
 @part
@@ -173,5 +177,4 @@ def put_base64(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
             out[at] = 0x3D if is_filling else _SIXTY_FOUR[bits >> (18 - 6 * digit) & 63]
             at += 1
     at = copy(_SUBTYPE, 0, len(_SUBTYPE), out, at)
-    out[at], out[at + 1] = _HEX[subtype >> 4], _HEX[subtype & 15]
-    return copy(_END, 0, 3, out, at + 2)
+    return copy(_END, 0, 3, out, put_hex_byte(subtype, out, at))
