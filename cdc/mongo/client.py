@@ -322,7 +322,8 @@ _TRANSIENT = frozenset(
     }
 )
 _UNAUTHORIZED = frozenset({13, 18, 8000})
-_HISTORY_LOST = frozenset({286, 136})
+CAPPED_POSITION_LOST = 136
+_HISTORY_LOST = frozenset({286, CAPPED_POSITION_LOST})
 _TOO_LARGE = 10334
 _NO_REPLICA_SET = frozenset({40573, 20, 76, 123})
 

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pymongo.errors
 from bson.timestamp import Timestamp
@@ -15,6 +16,7 @@ from cdc.errors import HistoryLost, NotPermitted, TransientError
 from cdc.model import timestamp
 from cdc.mongo.client import Client, translated
 from cdc.mongo.privileges import OPLOG, on
+from cdc.mongo.retry import uncut
 
 _log = logging.getLogger(__name__)
 _LOOKOUT_SECONDS = 60.0
@@ -119,10 +121,11 @@ def lost(client: Client, shard: str, option: str) -> HistoryLost:
 
 def _by_oplog(client: Client) -> Window:
     entries = client[OPLOG.db][OPLOG.coll]
-    first, last = (
-        next(entries.find({}, {"ts": 1, "o.msg": 1}).sort("$natural", order).limit(1))
-        for order in (1, -1)
-    )
+
+    def end(order: int) -> Mapping[str, Any]:
+        return next(entries.find({}, {"ts": 1, "o.msg": 1}).sort("$natural", order).limit(1))
+
+    first, last = (uncut(partial(end, order)) for order in (1, -1))
     is_whole = first.get("o", {}).get("msg") == "initiating set"
     return Window(first["ts"], last["ts"], str(OPLOG), is_whole=is_whole)
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pymongo.errors
 import tenacity
 
-from cdc.mongo.client import is_transient, translated
+from cdc.mongo.client import CAPPED_POSITION_LOST, is_transient, translated
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -44,6 +44,15 @@ def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
         with attempt:
             return call()
     raise AssertionError("an attempt fails or returns")
+
+
+def uncut(read: Callable[[], T]) -> T:
+    """What a read of the oplog's own entries returns, made again where the entry it stood at was
+    thrown away meanwhile. (To a change stream the same code says that its history is lost.)"""
+    is_cut = tenacity.retry_if_exception(
+        lambda error: getattr(error, "code", None) == CAPPED_POSITION_LOST
+    )
+    return tenacity.Retrying(retry=is_cut, stop=tenacity.stop_after_delay(10), reraise=True)(read)
 
 
 def retrying(

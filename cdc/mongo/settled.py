@@ -22,6 +22,7 @@ from cdc.errors import TransientError
 from cdc.model import timestamp
 from cdc.model.offset import NEVER, Times
 from cdc.mongo.client import Member, translated
+from cdc.mongo.retry import uncut
 from cdc.mongo.topology import ReplicaSet, majority
 
 _log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ def _find(
         "readConcern": {"level": "majority"},
         **more,
     }
-    return list(member.command(db, command)["cursor"]["firstBatch"])
+    return uncut(lambda: list(member.command(db, command)["cursor"]["firstBatch"]))
 
 
 def _time_of(cluster_time: Mapping[str, Any]) -> Timestamp:

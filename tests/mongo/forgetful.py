@@ -6,6 +6,7 @@ import time
 
 from bson.timestamp import Timestamp
 
+from cdc.mongo.oplog import windows
 from jobs.mongod import ReplicaSet
 from tests.mongo.capture import Client, until
 
@@ -21,8 +22,7 @@ def push_out(client: Client, moment: Timestamp) -> None:
 
 
 def oldest(client: Client) -> Timestamp:
-    first: Timestamp = client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"]
-    return first
+    return windows({"": client}, [""])[0].first
 
 
 def _is_quiet(client: Client) -> bool:

@@ -20,18 +20,27 @@ from cdc import source
 from cdc.errors import SourceUnreachable
 from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection
-from cdc.mongo import clock, metrics
+from cdc.mongo import clock, metrics, settled, topology
 from cdc.mongo.clock import ServerClock
 from cdc.mongo.cluster import Source
 from cdc.mongo.copies import drawn
 from cdc.mongo.kept import tried
 from cdc.mongo.metrics import Metrics, Rate
+from cdc.mongo.oplog import oplog_window
 from cdc.mongo.privileges import required
-from cdc.mongo.topology import discover
 from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import abilities
 from tests.mongo.access import Guarded
-from tests.mongo.capture import Client, Document, asked, filled, until
+from tests.mongo.capture import (
+    TIMEOUT_MS,
+    Client,
+    Document,
+    asked,
+    failing,
+    filled,
+    last_write,
+    until,
+)
 
 
 class Triggers:
@@ -173,7 +182,7 @@ def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
 ) -> None:
     database.a.insert_one({"_id": "a" * 8_000_000})
     copying = Copying(Namespace(database.name, "a"), b"", None)
-    sample = drawn(discover(mongod.uri, 30_000), copying)
+    sample = drawn(topology.discover(mongod.uri, 30_000), copying)
     assert tried(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
     assert tried(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share") is None
 
@@ -255,6 +264,18 @@ def test_what_is_left_of_the_oplog_is_told(
         assert told.hours == round((start.time.time - first["ts"].time) / 3600, 2)
 
 
+def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
+    mongo: Client, mongod: ReplicaSet
+) -> None:
+    """Guards: the server's answer then is what lost history is to a change stream."""
+    source = topology.discover(mongod.uri, TIMEOUT_MS)
+    written = last_write(mongo)
+    with failing(mongo, {"times": 3}, failCommands=["find"], errorCode=136):
+        assert oplog_window(source.client).told_by == "local.oplog.rs"
+    with failing(mongo, {"times": 2}, failCommands=["find"], errorCode=136):
+        assert settled.late({"s": source}, written) == ()
+
+
 def test_what_the_user_may_not_know_is_not_told_and_ends_nothing(guarded: Guarded) -> None:
     orders = guarded.client["metered"]["orders"]
     orders.insert_one({"_id": 1})
@@ -281,7 +302,7 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
         with server.client() as client:
             client.shop.orders.insert_one({"_id": 1})
         query = Triggers(server.uri, "shop.orders")
-        known, open_source = query.next(), partial(discover, server.uri, 30_000)
+        known, open_source = query.next(), partial(topology.discover, server.uri, 30_000)
         ours = ServerClock(open_source)
         assert ours.now() is not None
         server.members[0].kill()
@@ -299,7 +320,7 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
     """Guards: a driver whose own clock is wrong."""
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 1000)
-    now = ServerClock(partial(discover, mongod.uri, 3000)).now()
+    now = ServerClock(partial(topology.discover, mongod.uri, 3000)).now()
     assert now is not None
     assert abs(now - right()) < 10
 
@@ -307,7 +328,7 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
 def test_the_time_that_asking_takes_makes_nothing_look_older(mongod: ReplicaSet) -> None:
     def open_slowly() -> Source:
         time.sleep(1.0)
-        return discover(mongod.uri, 3000)
+        return topology.discover(mongod.uri, 3000)
 
     ours, began = ServerClock(open_slowly), time.time()
     now = ours.now()

@@ -313,7 +313,7 @@ class Lagging:
             point = {"configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn"}
             entered = late.admin.command(point)["count"] + 1
             wait = {"waitForFailPoint": "rsSyncApplyStop", "timesEntered": entered}
-            late.admin.command({**wait, "maxTimeMS": 5000})
+            late.admin.command({**wait, "maxTimeMS": 60_000})
         try:
             uri = f"mongodb://{self._late.host}/?directConnection=true&readPreference=nearest"
             yield partial(member, uri, TIMEOUT_MS)
