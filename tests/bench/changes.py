@@ -9,7 +9,6 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from cdc import options as declared
 from cdc.model.split import StreamSplit
 from cdc.source import WindowReader
 from jobs import config as configuration
@@ -30,7 +29,8 @@ _EVENT = (
 
 
 def run(stage: Stage, runs: int) -> Iterator[Result]:
-    slices = _slices(stage)
+    parallel = {"stream_parallelism": str(TASKS)}
+    slices = stage.splits(WindowReader, CHANGED, **parallel, **stage.window.options)
     parquet = stage.fresh("events.parquet")
     _ours_by_batch(stage, parquet)
     with drains.pool(TASKS) as workers:
@@ -84,13 +84,6 @@ def _catch_up(rate: dict[str, float], taken: dict[str, Figure]) -> Iterator[Resu
             goal="faster than in one",
             met=taken[f"{n} slices"].median < taken[f"{_SLICES[0]} slices"].median,
         )
-
-
-def _slices(stage: Stage) -> list[StreamSplit]:
-    window = {"from": stage.window.start, "to": stage.window.end}
-    options = stage.options(CHANGED, stream_parallelism=str(TASKS)) | window
-    reader = WindowReader(declared.parse(options), stage.ours(CHANGED).schema)
-    return [partition.split for partition in reader.partitions()]  # type: ignore[attr-defined]
 
 
 def _drained(stage: Stage, slices: list[StreamSplit], workers: drains.Pool) -> None:
@@ -153,10 +146,9 @@ def _theirs(stage: Stage, path: Path) -> None:
 
 def _ours_by_batch(stage: Stage, path: Path) -> None:
     """The rows of our own read, in as many files as there are batches, by their order."""
-    window = {"from": stage.window.start, "to": stage.window.end}
-    rows = stage.spark.read.format("mongodb-cdc").options(**stage.options(CHANGED), **window)
+    rows = stage.ours(CHANGED, **stage.window.options)
     batches = max(1, stage.window.count // _PER_BATCH)
-    spread = rows.load().repartitionByRange(batches, "position")
+    spread = rows.repartitionByRange(batches, "position")
     spread = spread.withColumn("batch", F.spark_partition_id())
     spread.write.partitionBy("batch").parquet(str(path))
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import psutil
 
-from cdc.model import timestamp
 from tests.bench.result import Result
-from tests.bench.stage import ORDERS, Namespace, Stage, now
+from tests.bench.stage import ORDERS, Namespace, Stage, Window, now
 
 _LARGE = Namespace("bench", "large")
 _LARGE_EVENTS, _LARGE_BYTES = 60, 7 * 2**20
@@ -30,9 +29,9 @@ def run(stage: Stage) -> Iterator[Result]:
             began = now(client)
             for _ in range(_LARGE_EVENTS):
                 large.update_one({"_id": 0}, {"$inc": {"n": 1}})
-            window = {"from": timestamp.text(began), "to": timestamp.text(now(client))}
-        rows = stage.spark.read.format("mongodb-cdc").options(**stage.options(_LARGE), **window)
-        rows.load().write.format("noop").mode("overwrite").save()
+            window = Window(_LARGE_EVENTS, began, now(client))
+        rows = stage.ours(_LARGE, **window.options)
+        rows.write.format("noop").mode("overwrite").save()
     yield Result(
         "memory of a task",
         "MB",

@@ -8,9 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc import options as declared
 from cdc.delta.columns import Columns
-from cdc.model.split import SnapshotSplit
 from cdc.source import SnapshotReader
 from tests.bench import drains
 from tests.bench.result import Result
@@ -33,7 +31,7 @@ _COLUMNS = {
 def run(stage: Stage, runs: int) -> Iterator[Result]:
     parquet = stage.fresh("rows.parquet")
     stage.ours(ORDERS).write.parquet(str(parquet))
-    splits = _splits(stage)
+    splits = stage.splits(SnapshotReader, ORDERS)
     with drains.pool(TASKS) as workers:
         taken = side_by_side(
             runs,
@@ -66,12 +64,6 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         goal="at least 3 x mongo-spark",
         met=documents["typed"] >= 3 * documents["mongo-spark"],
     )
-
-
-def _splits(stage: Stage) -> list[SnapshotSplit]:
-    """Those of our own read."""
-    reader = SnapshotReader(declared.parse(stage.options(ORDERS)), stage.ours(ORDERS).schema)
-    return [partition.split for partition in reader.partitions()]  # type: ignore[attr-defined]
 
 
 def _typed(rows: DataFrame) -> DataFrame:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pymongo
 from bson.timestamp import Timestamp
@@ -16,12 +16,15 @@ from pymongo import ReplaceOne, UpdateOne
 from pyspark.sql import DataFrame, SparkSession
 
 import cdc
+from cdc import options as declared
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
+from cdc.source import SnapshotReader, WindowReader
 from jobs.load import load_orders, order
 from jobs.mongod import ReplicaSet
 from jobs.session import session
 
+Reader: TypeAlias = SnapshotReader | WindowReader
 TASKS = 2
 # The newest in Maven Central.
 MONGO_SPARK = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
@@ -33,11 +36,16 @@ _BULK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Changes of `CHANGED`: `count` of them, behind `after` and up to `upto`."""
+    """Changes: `count` of them, behind `after` and up to `upto`."""
 
     count: int
     after: Timestamp
     upto: Timestamp
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those of a batch read of just these."""
+        return {"from": self.start, "to": self.end}
 
     @property
     def start(self) -> str:
@@ -68,6 +76,12 @@ class Stage:
         """Our batch read, in its own columns."""
         options = self.options(namespace, **more)
         return self.spark.read.format("mongodb-cdc").options(**options).load()
+
+    def splits(self, reader: type[Reader], namespace: Namespace, **more: str) -> list[Any]:
+        """Those of one of our readers."""
+        given = declared.parse(self.options(namespace, **more))
+        partitions = reader(given, self.ours(namespace).schema).partitions()
+        return [partition.split for partition in partitions]  # type: ignore[attr-defined]
 
     def fresh(self, name: str) -> Path:
         """A folder that is not there."""
