@@ -23,9 +23,13 @@ def at_once(
     if len(tables) == 1:
         write(spark, tables[0])
         return
-    as_this_thread = inheritable_thread_target(spark)
     with ThreadPoolExecutor(_THREADS) as threads:
-        ended = [threads.submit(as_this_thread(write), _clone(spark), table) for table in tables]
+        ended = [
+            # Made for each anew: all threads of one such target share its properties, and Spark
+            # would take the jobs of one table for those of another, and keep them for ever.
+            threads.submit(inheritable_thread_target(spark)(write), _clone(spark), table)
+            for table in tables
+        ]
     for each in ended:
         each.result()
 
