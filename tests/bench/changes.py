@@ -48,7 +48,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
             },
         )
     rate = {name: stage.window.count / figure.median for name, figure in taken.items()}
-    yield from _changelog(rate)
+    yield from _changelog(rate, taken)
     yield Result(
         "changes to mirror, MERGE",
         "events/s",
@@ -56,11 +56,12 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         peer=rate["merge"],
         goal="at least 0.8 x plain Spark that merges the same rows from Parquet",
         met=rate["mirror"] >= 0.8 * rate["merge"],
+        cpu={name: taken[name].cpu for name in ("mirror", "merge")},
     )
     yield from _catch_up(rate, taken)
 
 
-def _changelog(rate: dict[str, float]) -> Iterator[Result]:
+def _changelog(rate: dict[str, float], taken: dict[str, Figure]) -> Iterator[Result]:
     ours = max(rate[f"{n} slices"] for n in _SLICES)
     yield Result(
         "changes with both images to changelog",
@@ -70,6 +71,7 @@ def _changelog(rate: dict[str, float]) -> Iterator[Result]:
         limit_ratio=ours / rate["drain"],
         goal="at least 2 x mongo-spark, at least 60 % of the drain",
         met=ours >= 2 * rate["mongo-spark"] and ours >= 0.6 * rate["drain"],
+        cpu={name: taken[name].cpu for name in (f"{TASKS} slices", "mongo-spark")},
     )
 
 

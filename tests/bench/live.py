@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pyarrow.parquet
 
 from cdc.delta.sink import BatchReport
 from jobs import config as configuration
 from jobs.replicate import Replication
+from tests.bench.processes import SERVER, cpu_seconds
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, Stage
 
@@ -97,9 +97,10 @@ def _ages(log: Path, seen: dict[int, float], began: float) -> Iterator[float]:
 def _idle(path: Path) -> Result:
     time.sleep(5)
     commits = len(list(path.rglob("_delta_log/*.json")))
-    before, began = _cpu_seconds(), time.monotonic()
+    before, began = cpu_seconds(), time.monotonic()
     time.sleep(_IDLE_SECONDS)
-    share = (_cpu_seconds() - before) / (time.monotonic() - began)
+    used = cpu_seconds() - before
+    share = (used.total() - used[SERVER]) / (time.monotonic() - began)
     made = len(list(path.rglob("_delta_log/*.json"))) - commits
     return Result(
         "idle stream",
@@ -108,11 +109,3 @@ def _idle(path: Path) -> Result:
         goal="less than 0.02 of a core, no commits of data",
         met=share < 0.02 and made == 0,
     )
-
-
-def _cpu_seconds() -> float:
-    """Of this process, its JVM and its workers; the server is another's."""
-    own = psutil.Process()
-    processes = [own, *own.children(recursive=True)]
-    times = [each.cpu_times() for each in processes if "mongod" not in each.name()]
-    return sum(each.user + each.system for each in times)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
+from tests.bench.processes import workers
 from tests.bench.result import Result
 from tests.bench.stage import ORDERS, Namespace, Stage, Window, now
 
@@ -48,7 +49,7 @@ def _most() -> Iterator[list[int]]:
 
     def watch() -> None:
         while not stop.wait(_SECONDS):
-            most[0] = max([most[0], *map(_rss, _workers())])
+            most[0] = max([most[0], *map(_rss, workers())])
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -57,18 +58,6 @@ def _most() -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def _workers() -> list[psutil.Process]:
-    daemons = [p for p in psutil.Process().children(recursive=True) if _is_daemon(p)]
-    return [worker for daemon in daemons for worker in daemon.children()]
-
-
-def _is_daemon(process: psutil.Process) -> bool:
-    try:
-        return "pyspark.daemon" in process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _rss(process: psutil.Process) -> int:

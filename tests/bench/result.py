@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from rich.console import Console
 @dataclass(frozen=True, slots=True)
 class Result:
     """One line: ours and the peer's figure in `unit`; `limit_ratio` is the share of what would be
-    possible at most. None: there is no such thing to compare with."""
+    possible at most. None: there is no such thing to compare with. `cpu`: of us, the peer and the
+    limits, the CPU seconds of a run by kind of process."""
 
     work: str
     unit: str
@@ -28,6 +29,7 @@ class Result:
     met: bool
     peer: float | None = None
     limit_ratio: float | None = None
+    cpu: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:

@@ -46,6 +46,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
             },
         )
     documents = {name: stage.documents / figure.median for name, figure in taken.items()}
+    cpu = {name: figure.cpu for name, figure in taken.items()}
     limit = (taken["drain"].median + taken["parquet"].median) / taken["variant"].median
     yield Result(
         "snapshot to Delta, VARIANT",
@@ -55,6 +56,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         limit_ratio=limit,
         goal="at least 5 x mongo-spark, at most 1.3 x (drain + Parquet to Delta)",
         met=documents["variant"] >= 5 * documents["mongo-spark"] and limit >= 1 / 1.3,
+        cpu={name: cpu[name] for name in ("variant", "mongo-spark", "parquet")},
     )
     yield Result(
         "snapshot to Delta, typed columns",
@@ -63,6 +65,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         peer=documents["mongo-spark"],
         goal="at least 3 x mongo-spark",
         met=documents["typed"] >= 3 * documents["mongo-spark"],
+        cpu={"typed": cpu["typed"]},
     )
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tests.bench.processes import KINDS, cpu_seconds
+
 
 class Figure(NamedTuple):
-    """Seconds: the median of the runs, the least and the most."""
+    """Seconds: the median of the runs, the least and the most; CPU seconds of a run by the kind of
+    process, on average."""
 
     median: float
     least: float
     most: float
+    cpu: dict[str, float]
 
 
 def side_by_side(runs: int, works: Mapping[str, Callable[[], object]]) -> dict[str, Figure]:
@@ -21,11 +26,19 @@ def side_by_side(runs: int, works: Mapping[str, Callable[[], object]]) -> dict[s
     for work in works.values():
         work()
     taken: dict[str, list[float]] = {name: [] for name in works}
+    used = {name: Counter[str]() for name in works}
     for _ in range(runs):
         for name, work in works.items():
-            began = time.perf_counter()
+            before, began = cpu_seconds(), time.perf_counter()
             work()
             taken[name].append(time.perf_counter() - began)
+            used[name].update(cpu_seconds() - before)
     return {
-        name: Figure(statistics.median(each), min(each), max(each)) for name, each in taken.items()
+        name: Figure(
+            statistics.median(each),
+            min(each),
+            max(each),
+            {kind: used[name][kind] / runs for kind in KINDS},
+        )
+        for name, each in taken.items()
     }

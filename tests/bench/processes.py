@@ -1,0 +1,77 @@
+"""The processes that a work runs in, and the CPU time of each kind of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+# By the beginning of a thread's name.
+_THREADS = {
+    "Executor task": "Spark tasks",
+    "C1 Compiler": "Java's compilers",
+    "C2 Compiler": "Java's compilers",
+    "GC Thread": "garbage collector",
+    "G1 ": "garbage collector",
+    "VM Thread": "garbage collector",
+}
+SERVER, WORKERS, DRIVER = "MongoDB", "Python workers", "rest of the driver"
+KINDS = (SERVER, WORKERS, *dict.fromkeys(_THREADS.values()), DRIVER)
+
+
+def workers() -> Iterator[psutil.Process]:
+    """Spark's Python workers on this machine."""
+    for process in psutil.Process().children(recursive=True):
+        if _is_daemon(process):
+            yield from process.children()
+
+
+def cpu_seconds() -> Counter[str]:
+    """Of this process and all below it, by kind, since they were started."""
+    used = Counter[str]()
+    own = psutil.Process()
+    known = {each.pid for each in workers()}
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            used.update(_of(process, process.pid in known))
+        except psutil.NoSuchProcess:
+            continue
+    return used
+
+
+def _of(process: psutil.Process, is_worker: bool) -> Counter[str]:
+    times = process.cpu_times()
+    seconds = times.user + times.system
+    if is_worker:
+        return Counter({WORKERS: seconds})
+    if process.name() == "mongod":
+        return Counter({SERVER: seconds})
+    used = _by_thread(process) if process.name() == "java" else Counter[str]()
+    return used + Counter({DRIVER: seconds - used.total()})
+
+
+def _by_thread(process: psutil.Process) -> Counter[str]:
+    """Of the kinds of threads that are known."""
+    used = Counter[str]()
+    for thread in process.threads():
+        name = _name(process.pid, thread.id)
+        kind = next((kind for start, kind in _THREADS.items() if name.startswith(start)), None)
+        if kind is not None:
+            used[kind] += thread.user_time + thread.system_time
+    return used
+
+
+def _name(process: int, thread: int) -> str:
+    try:
+        return Path(f"/proc/{process}/task/{thread}/comm").read_text()
+    except FileNotFoundError:  # it has ended
+        return ""
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
