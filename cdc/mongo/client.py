@@ -1,4 +1,4 @@
-"""The only place that opens a connection, and where a server's code becomes an error of ours.
+"""The only place that opens a connection.
 
 Reads that have to stay on one member (a cursor, a session) go through `Member`: a direct connection
 to the member that the user's read preference picked. A driver that may route a getMore elsewhere,
@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote_plus
 
 import pymongo
 import pymongo.errors
@@ -23,17 +20,9 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
 from pymongo.read_preferences import _ServerMode
-from pymongo.uri_parser import parse_uri
 
-from cdc.errors import (
-    BadOption,
-    CdcError,
-    HistoryLost,
-    NotPermitted,
-    SourceUnreachable,
-    TransientError,
-    UnsuitableSource,
-)
+from cdc.errors import BadOption, SourceUnreachable
+from cdc.mongo.address import leading_to, of_shard, resolve
 
 Client = pymongo.MongoClient[dict[str, Any]]
 # `raw` of such a document may be bytes or a memoryview, by size and driver version: ask for
@@ -49,64 +38,12 @@ _GONE_MS = 3000
 _KILL_SECONDS = 1.0
 
 
-def resolve(uri: str) -> str:
-    """The connection string behind `env:NAME` or `file:PATH`, read anew at each call.
-
-    Raises BadOption; the text of a connection string is never part of it.
-    """
-    if uri.startswith("env:"):
-        value = os.environ.get(uri[4:], "")
-        if not value:
-            raise BadOption(f"The environment variable {uri[4:]} of 'uri' is not set.", "Set it.")
-        return value.strip()
-    if uri.startswith("file:"):
-        try:
-            return pathlib.Path(uri[5:]).read_text().strip()
-        except OSError as error:
-            raise BadOption(f"The file {uri[5:]} of 'uri' cannot be read.") from error
-    return uri
-
-
 def connect(uri: str, timeout_ms: int, shard: str = "") -> Client:
     """A client of the deployment, shared by all callers of this process. Does no I/O yet.
 
-    With `shard` (`name/host:port,…`, as `config.shards` has it): of that shard's replica set, with
-    everything else that `uri` says.
+    With `shard`: of that shard's replica set, see `of_shard`.
     """
-    return _connect(_of_shard(resolve(uri), shard), timeout_ms, os.getpid())
-
-
-def _of_shard(uri: str, shard: str) -> str:
-    if not shard:
-        return uri
-    name, _, hosts = shard.partition("/")
-    return _leading_to(hosts, uri, f"replicaSet={name}")
-
-
-def _leading_to(hosts: str, uri: str, how: str) -> str:
-    """The connection string with other hosts; the user, and all options that do not say where the
-    servers are, stay word for word. A driver's parsed options would not do: it does not take back
-    what it gives (seconds for milliseconds, a number for a name)."""
-    scheme, _, rest = uri.partition("://")
-    address, database, query = _URI.fullmatch(rest).groups("")  # type: ignore[union-attr]
-    user, at, _ = address.rpartition("@")
-    options = [o for o in re.split("[&;]", query) if o]
-    names = [option.partition("=")[0].lower() for option in options]
-    if scheme == "mongodb+srv":  # what that scheme implies, and what its DNS entry may add
-        told = parse_uri(uri)["options"]
-        if not {"tls", "ssl"} & set(names):
-            options.append("tls=true")
-        if "authsource" not in names and told.get("authSource"):
-            options.append(f"authSource={quote_plus(told['authSource'])}")
-    kept = [o for o in options if o.partition("=")[0].lower() not in _OWN_OPTIONS]
-    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
-
-
-_URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
-# Of the address that the user gave, not of the members or shards behind it.
-_OWN_OPTIONS = frozenset(
-    {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
-)
+    return _connect(of_shard(resolve(uri), shard), timeout_ms, os.getpid())
 
 
 @functools.lru_cache(maxsize=64)
@@ -276,105 +213,7 @@ def term_of(client: Client) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
-    uri = _leading_to(address, uri, "directConnection=true")
+    uri = leading_to(address, uri, "directConnection=true")
     settings = _settings(timeout_ms)
     settings["serverSelectionTimeoutMS"] = min(timeout_ms, _GONE_MS)
     return pymongo.MongoClient(uri, **settings)
-
-
-# --- what a server's code means -----------------------------------------------------------------
-
-# No such incarnation of the collection any more: collectionUUID mismatch, namespace not found.
-INCARNATION_GONE = frozenset({361, 26})
-# The server does not know a field of the command: IDLUnknownField, FailedToParse (4.2).
-FIELD_UNKNOWN = frozenset({40415, 9})
-# This time cannot be read: too old, catalog changed since, owners of chunks forgotten, plan killed
-# by a catalog change.
-TIME_UNREADABLE = frozenset({239, 246, 250, 175})
-# InvalidOptions: atClusterTime lies ahead of a lagging member, or is not known at all (before 5.0).
-SNAPSHOT_REFUSED = 72
-# Repeating the read, here or on another member, is safe and may help. Every read of this project
-# may be repeated; the list says for which codes there is hope.
-_TRANSIENT = frozenset(
-    {
-        6,  # HostUnreachable
-        7,  # HostNotFound
-        43,  # CursorNotFound
-        63,  # StaleShardVersion
-        SNAPSHOT_REFUSED,
-        89,  # NetworkTimeout
-        91,  # ShutdownInProgress
-        133,  # FailedToSatisfyReadPreference
-        134,  # ReadConcernMajorityNotAvailableYet
-        150,  # StaleEpoch
-        189,  # PrimarySteppedDown
-        202,  # NetworkInterfaceExceededTimeLimit
-        234,  # RetryChangeStream
-        237,  # CursorKilled
-        262,  # ExceededTimeLimit
-        9001,  # SocketException
-        10107,  # NotWritablePrimary
-        11600,  # InterruptedAtShutdown
-        11602,  # InterruptedDueToReplStateChange
-        13388,  # StaleConfig
-        13435,  # NotPrimaryNoSecondaryOk
-        13436,  # NotPrimaryOrSecondary
-    }
-)
-_UNAUTHORIZED = frozenset({13, 18, 8000})
-CAPPED_POSITION_LOST = 136
-_HISTORY_LOST = frozenset({286, CAPPED_POSITION_LOST})
-_TOO_LARGE = 10334
-_NO_REPLICA_SET = frozenset({40573, 20, 76, 123})
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether reading again is safe and may help."""
-    if isinstance(error, TransientError):
-        return True
-    if isinstance(error, pymongo.errors.OperationFailure):
-        return error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
-    return isinstance(error, pymongo.errors.ConnectionFailure)  # includes AutoReconnect, selection
-
-
-def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
-    """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
-    code = _code_of(error)
-    if code in _UNAUTHORIZED:
-        return NotPermitted(
-            f"{attempted}: the server refused the user (code {code}).",
-            "Check user, password and authSource, and grant the role listed under 'Privileges'.",
-        )
-    if code in _HISTORY_LOST:
-        return HistoryLost(
-            f"{attempted}: the oplog no longer reaches back to that time.",
-            "Start with a new checkpoint in mode initial; enlarge the oplog.",
-        )
-    if code in _NO_REPLICA_SET:
-        return UnsuitableSource(
-            f"{attempted}: the server is not a member of a replica set, so it has no oplog.",
-            "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
-        )
-    if code == _TOO_LARGE:
-        return UnsuitableSource(
-            f"{attempted}: a change exceeds the server's 16 MiB, whatever is left out of it.",
-            "Set on.oversize to lookup; if it is, begin anew behind that time, with mode initial.",
-        )
-    if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
-        return SourceUnreachable(
-            f"{attempted}: no suitable server answered in time.",
-            "Check host, port, TLS and replicaSet in 'uri', and that the server is up.",
-        )
-    if isinstance(error, pymongo.errors.ConfigurationError):
-        return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")
-    kind = TransientError if is_transient(error) else CdcError
-    how = "the connection failed" if code is None else f"the server answered with code {code}"
-    return kind(f"{attempted}: {how}.")
-
-
-def _code_of(error: pymongo.errors.PyMongoError) -> int | None:
-    """Also of a server that is no primary (any more), which to the driver is a lost connection."""
-    if isinstance(error, pymongo.errors.OperationFailure):
-        return error.code
-    details = getattr(error, "details", None)
-    return details.get("code") if isinstance(details, Mapping) else None

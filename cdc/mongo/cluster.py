@@ -24,7 +24,8 @@ from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange
 from cdc.mongo import settled
-from cdc.mongo.client import RAW, Client, Member, connect, translated
+from cdc.mongo.client import RAW, Client, Member, connect
+from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.metadata import Metadata, config
 from cdc.mongo.pipeline import CUTTING_EVENTS

@@ -16,7 +16,8 @@ from cdc.model import token
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import FIELD_UNKNOWN, RAW, STALL_SECONDS, Member
+from cdc.mongo.client import RAW, STALL_SECONDS, Member
+from cdc.mongo.codes import FIELD_UNKNOWN
 from cdc.mongo.images import Images
 from cdc.mongo.oversize import Raw
 from cdc.mongo.run import Located, Mask, stretches

@@ -24,7 +24,8 @@ from bson.raw_bson import RawBSONDocument
 
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, literal
-from cdc.mongo.client import RAW, Client, is_transient, translated
+from cdc.mongo.client import RAW, Client
+from cdc.mongo.codes import is_transient, translated
 
 _log = logging.getLogger(__name__)
 SPLIT_VECTOR, SAMPLING, SINGLE = "splitVector", "sampling", "single"

@@ -20,7 +20,8 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange
-from cdc.mongo.client import Client, term_of, translated
+from cdc.mongo.client import Client, term_of
+from cdc.mongo.codes import translated
 from cdc.mongo.cuts import cut_points
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ import pymongo.errors
 from cdc.errors import CdcError, NotPermitted, TransientError
 from cdc.model.selection import Namespace
 from cdc.mongo import privileges
-from cdc.mongo.client import translated
 from cdc.mongo.cluster import Source
+from cdc.mongo.codes import translated
 from cdc.mongo.cuts import SINGLE, Choice, Size, chosen, size_of
 from cdc.mongo.enumerator import Collection
 from cdc.mongo.oplog import Window, oplog_window

@@ -16,7 +16,8 @@ from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import key_of
 from cdc.mongo import excerpts, oversize
-from cdc.mongo.client import CONFIRM_MS, TIME_UNREADABLE, Member
+from cdc.mongo.client import CONFIRM_MS, Member
+from cdc.mongo.codes import TIME_UNREADABLE, TOO_LARGE
 from cdc.mongo.oversize import Raw
 
 # Refusals of the server.
@@ -68,7 +69,7 @@ def fewer(images: Images, error: pymongo.errors.OperationFailure) -> Images | No
     is_unknown = code in _NO_AFTER_IMAGES and "fullDocument" in str(error)
     if images.after == _WHEN_AVAILABLE and is_unknown:
         return replace(images, after="default")
-    if images.after == "updateLookup" and code == oversize.TOO_LARGE:
+    if images.after == "updateLookup" and code == TOO_LARGE:
         return replace(images, after="default", look_up=True)
     return None
 

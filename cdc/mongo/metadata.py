@@ -24,7 +24,8 @@ from cdc.errors import TransientError
 from cdc.model.offset import NEVER
 from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit
-from cdc.mongo.client import TIME_UNREADABLE, Client, connect, takes_sessions, translated
+from cdc.mongo.client import Client, connect, takes_sessions
+from cdc.mongo.codes import TIME_UNREADABLE, translated
 from cdc.mongo.scan import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 

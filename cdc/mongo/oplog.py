@@ -14,7 +14,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted, TransientError
 from cdc.model import timestamp
-from cdc.mongo.client import Client, translated
+from cdc.mongo.client import Client
+from cdc.mongo.codes import translated
 from cdc.mongo.privileges import OPLOG, on
 from cdc.mongo.retry import uncut
 

@@ -25,12 +25,12 @@ from cdc.errors import TransientError, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.split import StreamSplit
 from cdc.mongo.client import RAW
+from cdc.mongo.codes import TOO_LARGE
 
 Raw = Mapping[str, Any]
 # In an event that was cut down.
 MARK = "oversize"
 
-TOO_LARGE = 10334
 _NO_EXPRESSION = 168  # before 4.4: $bsonSize
 _CANNOT_SPLIT = frozenset({40324, 7182500})  # no such stage; a part that is no fragment
 _IMAGES = ("fullDocument", "fullDocumentBeforeChange")

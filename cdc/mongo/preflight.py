@@ -20,8 +20,9 @@ from cdc.model import timestamp, token
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import excerpts, privileges
-from cdc.mongo.client import Client, is_transient, translated
+from cdc.mongo.client import Client
 from cdc.mongo.cluster import Source
+from cdc.mongo.codes import is_transient, translated
 from cdc.mongo.enumerator import Collection, Listing
 from cdc.mongo.oplog import lost
 from cdc.mongo.privileges import Need, named, on

@@ -15,7 +15,8 @@ import pymongo.errors
 
 from cdc.errors import NotPermitted
 from cdc.model.selection import Namespace, Selection
-from cdc.mongo.client import Client, translated
+from cdc.mongo.client import Client
+from cdc.mongo.codes import translated
 
 _NEVER_MEANT_BY_ALL = frozenset({"local", "config"})
 OPLOG = Namespace("local", "oplog.rs")

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pymongo.errors
 import tenacity
 
-from cdc.mongo.client import CAPPED_POSITION_LOST, is_transient, translated
+from cdc.mongo.codes import CAPPED_POSITION_LOST, is_transient, translated
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import excerpts, pipeline, stream
-from cdc.mongo.client import TIME_UNREADABLE, Member
+from cdc.mongo.client import Member
+from cdc.mongo.codes import TIME_UNREADABLE
 from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, scan
 

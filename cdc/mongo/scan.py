@@ -20,14 +20,8 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
 from cdc.mongo import excerpts
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import (
-    CONFIRM_MS,
-    FIELD_UNKNOWN,
-    INCARNATION_GONE,
-    SNAPSHOT_REFUSED,
-    STALL_SECONDS,
-    Member,
-)
+from cdc.mongo.client import CONFIRM_MS, STALL_SECONDS, Member
+from cdc.mongo.codes import FIELD_UNKNOWN, INCARNATION_GONE, SNAPSHOT_REFUSED
 
 _BATCH = 10_000
 

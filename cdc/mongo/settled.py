@@ -21,7 +21,8 @@ from bson.timestamp import Timestamp
 from cdc.errors import TransientError
 from cdc.model import timestamp
 from cdc.model.offset import NEVER, Times
-from cdc.mongo.client import Member, translated
+from cdc.mongo.client import Member
+from cdc.mongo.codes import translated
 from cdc.mongo.retry import uncut
 from cdc.mongo.topology import ReplicaSet, majority
 

@@ -22,7 +22,8 @@ from cdc.model import timestamp
 from cdc.model.offset import Offset
 from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
-from cdc.mongo.client import Client, translated
+from cdc.mongo.client import Client
+from cdc.mongo.codes import translated
 from cdc.mongo.privileges import OPLOG
 
 _BUCKETS = 256

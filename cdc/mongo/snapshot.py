@@ -15,7 +15,8 @@ from cdc.errors import UnsuitableSource
 from cdc.model.excerpt import by
 from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
-from cdc.mongo.client import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member
+from cdc.mongo.client import Member
+from cdc.mongo.codes import SNAPSHOT_REFUSED, TIME_UNREADABLE
 from cdc.mongo.retry import Progress, retrying
 from cdc.mongo.scan import Documents, Rest, TimeUnreadable, Void, reads_at_a_time, scan
 

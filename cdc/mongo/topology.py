@@ -15,16 +15,8 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo.client import (
-    Client,
-    Member,
-    connect,
-    hello,
-    hello_of,
-    hello_of_preferred,
-    member,
-    translated,
-)
+from cdc.mongo.client import Client, Member, connect, hello, hello_of, hello_of_preferred, member
+from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import Listing, listing, ranges
 
 

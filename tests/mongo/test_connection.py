@@ -16,7 +16,7 @@ import pytest
 from pymongo.uri_parser import parse_uri
 
 from cdc import source
-from cdc.mongo import client
+from cdc.mongo import address, client
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import TIMEOUT_MS, Capture, contents, filled
@@ -66,13 +66,13 @@ def test_a_connection_to_a_member_or_a_shard_takes_over_all_but_the_way(
     direct = client._direct(given, 1000, "[::1]:7", os.getpid())
     direct.close()
     for uri, host in (
-        (client._leading_to("[::1]:7", given, "directConnection=true"), ("::1", 7)),
-        (client._of_shard(given, "s1/h7:7"), ("h7", 7)),
+        (address.leading_to("[::1]:7", given, "directConnection=true"), ("::1", 7)),
+        (address.of_shard(given, "s1/h7:7"), ("h7", 7)),
     ):
         assert parse_uri(uri)["nodelist"] == [host]
         assert said(uri) == wanted
-    assert way(client._of_shard(given, "s1/h7:7")) == ("s1", False)
-    assert client._of_shard(given, "") == given
+    assert way(address.of_shard(given, "s1/h7:7")) == ("s1", False)
+    assert address.of_shard(given, "") == given
 
 
 def said(uri: str) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def test_what_a_seed_list_implies_and_adds_is_said_without_it(seed_list: None, w
     given = f"mongodb+srv://{USER}@set.cdc.test{where}"
     assert set(parse_uri(given)["nodelist"]) == {("h1.cdc.test", 1), ("h2.cdc.test", 2)}
     assert ("mine" if "mine" in where else "users") == said(given)["options"]["authsource"]
-    assert said(client._leading_to("h7:7", given, "directConnection=true")) == said(given)
-    assert said(client._of_shard(given, "s1/h7:7")) == said(given)
-    assert way(client._of_shard(given, "s1/h7:7"))[0] == "s1"
+    assert said(address.leading_to("h7:7", given, "directConnection=true")) == said(given)
+    assert said(address.of_shard(given, "s1/h7:7")) == said(given)
+    assert way(address.of_shard(given, "s1/h7:7"))[0] == "s1"
 
 
 def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Guarded) -> None:
