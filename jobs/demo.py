@@ -18,7 +18,7 @@ from rich.table import Table
 from cdc.delta.sink import BatchReport
 from cdc.errors import CdcError
 from cdc.model.selection import Namespace
-from cdc.source import preflight
+from cdc.source.inquiry import preflight
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told

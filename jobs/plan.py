@@ -22,7 +22,7 @@ from cdc.errors import CdcError
 from cdc.model import timestamp
 from cdc.mongo.examination import Examination, Work
 from cdc.mongo.privileges import Need, on
-from cdc.source import plan
+from cdc.source.inquiry import plan
 from jobs import config as configuration
 from jobs.failure import told
 

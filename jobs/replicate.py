@@ -20,7 +20,8 @@ from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import TransientError
 from cdc.mongo.clock import ServerClock
 from cdc.options import MODES
-from cdc.source import NAME, Captured, preflight
+from cdc.source import NAME
+from cdc.source.inquiry import Captured, preflight
 from cdc.task import source_of
 from jobs import config as configuration
 from jobs.config import Config

@@ -18,7 +18,7 @@ from cdc.model import timestamp
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.copies import COPYING, Extent
 from cdc.mongo.standing import Passed, Standing
-from cdc.source import standing
+from cdc.source.inquiry import standing
 from jobs import checkpoint
 from jobs import config as configuration
 from jobs.checkpoint import Checkpoint

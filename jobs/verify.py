@@ -23,7 +23,8 @@ from cdc.delta.mirror import MirrorState
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
-from cdc.source import NAME, preflight
+from cdc.source import NAME
+from cdc.source.inquiry import preflight
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told

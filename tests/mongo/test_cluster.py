@@ -34,6 +34,7 @@ from cdc.mongo.cluster import discover
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.standing import Passed
 from cdc.mongo.start import Start
+from cdc.source import inquiry
 from tests.mongo.abilities import abilities_of_shards
 from tests.mongo.capture import (
     Batch,
@@ -924,7 +925,7 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     least = Offset.from_json(offset).time.time - max(firsts.values())
     assert abs(told[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
     reader.stop()
-    found = source.standing({**given, **options}, Offset.from_json(offset), None)
+    found = inquiry.standing({**given, **options}, Offset.from_json(offset), None)
     assert [(each.phase, each.copied) for each in found.collections] == [("streaming", 1.0)]
     assert found.metrics.oplog_left is not None
     assert found.metrics.oplog_left.shard in firsts
@@ -989,7 +990,7 @@ def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go
     given = {"uri": growing.config.uri, "collections": orders.full, "shards.direct": "true"}
     held = Copying(Namespace("joined", "orders"), b"", None, shard="s3")
     for at in (before, replace(before, copying=held)):
-        found = source.standing(given, at, Passed(before, before, 1.0))
+        found = inquiry.standing(given, at, Passed(before, before, 1.0))
         assert found.metrics.events_per_second == 0
     assert [each.copied for each in found.collections] == [None]
     monkeypatch.setattr(clock, "_PATIENCE_SECONDS", 5.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc import source
 from cdc.errors import UnsuitableSource
+from cdc.source import inquiry
 from tests.mongo.abilities import abilities
 from tests.mongo.cluster import Cluster
 
@@ -22,9 +22,9 @@ def test_a_cluster_is_taken_only_if_its_shards_can_be_read_at_a_time() -> None:
             "shards.direct": "true",
         }
         if abilities(cluster.clients["s1"]).reads_at_a_time:
-            assert [str(found.namespace) for found in source.preflight(given)] == ["shop.orders"]
-            assert not source.plan(given).problems
+            assert [str(found.namespace) for found in inquiry.preflight(given)] == ["shop.orders"]
+            assert not inquiry.plan(given).problems
             return
         with pytest.raises(UnsuitableSource, match="Shard s1 is of a version before"):
-            source.preflight(given)
-        assert "before 5.0" in str(source.plan(given).problems[0])
+            inquiry.preflight(given)
+        assert "before 5.0" in str(inquiry.plan(given).problems[0])

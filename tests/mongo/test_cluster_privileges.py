@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
-from cdc import source
 from cdc.errors import NotPermitted, SourceUnreachable
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import cluster
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.privileges import Need, missing, on, optional, required
 from cdc.mongo.topology import ReplicaSet
+from cdc.source import inquiry
 from tests.mongo.access import SECRET, GuardedCluster
 from tests.mongo.capture import Capture, Document, document, replayed, until
 
@@ -58,7 +58,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     allowed = [need for shard in SHARDS for need in optional([namespace], shard)]
     optionally = [need for need in allowed if need.action in extra]
     uri = guarded.user([*NEEDED, *optionally], guarded.by_uuid)
-    source.preflight(options(uri, str(namespace)))
+    inquiry.preflight(options(uri, str(namespace)))
     pipeline = captured(uri, str(namespace))
     pipeline.run()
     strategy = "splitVector" if extra else "sampling"
@@ -81,7 +81,7 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     """Guards: not in a task hours later, and not 'refused (code 13)'."""
     uri = guarded.user(each for each in NEEDED if each != need)
     with pytest.raises(NotPermitted) as raised:
-        source.preflight(options(uri))
+        inquiry.preflight(options(uri))
     assert f"who lacks {need}{on([need.shard])}." in str(raised.value)
     assert "Privileges" in str(raised.value)
     assert SECRET not in str(raised.value)
@@ -91,14 +91,14 @@ def test_what_several_shards_do_not_grant_is_told_once(guarded: GuardedCluster) 
     uri = guarded.user(need for need in NEEDED if need.db != "local")
     lacking = r'lacks find on \{db: "local", collection: "oplog.rs"\} on s1, s2\.'
     with pytest.raises(NotPermitted, match=lacking):
-        source.preflight(options(uri))
+        inquiry.preflight(options(uri))
 
 
 def test_a_shard_that_does_not_know_the_user_is_named(guarded: GuardedCluster) -> None:
     """Guards: users are made on each shard, and one is easily forgotten."""
     uri = guarded.user(need for need in NEEDED if need.shard != "s2")
     with pytest.raises(NotPermitted, match="Connecting to s2: the server refused the user"):
-        source.preflight(options(uri))
+        inquiry.preflight(options(uri))
 
 
 def test_a_shard_that_does_not_answer_is_named(guarded: GuardedCluster) -> None:
@@ -116,18 +116,18 @@ def test_the_builtin_role_read_is_enough(guarded: GuardedCluster) -> None:
     """Guards: what most users will grant, as the README has it."""
     read = [{"role": "read", "db": db} for db in ("shop", "config", "local")]
     uri = guarded.user(roles={"": [read[1]], **dict.fromkeys(SHARDS, read)})
-    source.preflight(options(uri))
+    inquiry.preflight(options(uri))
     assert missing(cluster.discover(uri, 5000).clients, NEEDED) == []
 
 
 def test_a_regular_expression_needs_every_database_of_each_shard(guarded: GuardedCluster) -> None:
     pattern = r"shop\.orders"
     needs = required(Selection.parse(pattern), SHARDS)
-    source.preflight(options(guarded.user(needs), pattern))
+    inquiry.preflight(options(guarded.user(needs), pattern))
     lacking = Need("listCollections", "", "", "s2")
     uri = guarded.user(need for need in needs if need != lacking)
     with pytest.raises(NotPermitted) as raised:
-        source.preflight(options(uri, pattern))
+        inquiry.preflight(options(uri, pattern))
     assert f"lacks {lacking} on s2." in str(raised.value)
 
 

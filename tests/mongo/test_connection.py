@@ -15,8 +15,8 @@ import dns.rrset
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from cdc import source
 from cdc.mongo import address, client
+from cdc.source import inquiry
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import TIMEOUT_MS, Capture, contents, filled
@@ -168,7 +168,7 @@ def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Gu
     options = "authSource=users&uuidRepresentation=standard&heartbeatFrequencyMS=5000&tz_aware=true"
     times = "socketTimeoutMS=9000&waitQueueTimeoutMS=9000&timeoutMS=9000"
     uri = f"mongodb://reader:{SECRET}@{address}&{options}&{times}&readConcernLevel=linearizable"
-    [captured] = source.preflight({"uri": uri, "collections": "elsewhere.a"})
+    [captured] = inquiry.preflight({"uri": uri, "collections": "elsewhere.a"})
     assert captured.documents == 20
     pipeline = Capture(uri, "elsewhere.a")
     pipeline.run()

@@ -16,6 +16,7 @@ from cdc import options as declared
 from cdc import source
 from cdc.errors import HistoryLost
 from cdc.model import timestamp, token
+from cdc.source import inquiry
 from jobs.mongod import ReplicaSet
 from tests.mongo.capture import Capture, Client, Contents, contents, filled
 from tests.mongo.forgetful import forgetful, oldest, push_out
@@ -74,9 +75,9 @@ def test_a_start_is_not_asked_for_again_on_a_checkpoint(
 ) -> None:
     """Guards: what the first run began with may have left the oplog long ago."""
     options = given(server, **starts(gone)[0])
-    assert source.preflight(options, is_new=False)
+    assert inquiry.preflight(options, is_new=False)
     with pytest.raises(HistoryLost):
-        source.preflight(options)
+        inquiry.preflight(options)
 
 
 def test_earliest_begins_where_the_oplog_begins_now(server: ReplicaSet, client: Client) -> None:

@@ -19,6 +19,7 @@ import cdc
 from cdc import options as declared
 from cdc import source, task
 from cdc.model import timestamp
+from cdc.source.translation import Partition
 from jobs.mongod import ReplicaSet
 
 
@@ -198,7 +199,7 @@ def test_large_documents_leave_a_task_a_few_at_a_time(
     arrow = to_arrow_schema(frame.schema, timezone="UTC")
     parsed = declared.parse(options)
     [partition] = source.SnapshotReader(parsed, frame.schema).partitions()
-    assert isinstance(partition, source.Partition)
+    assert isinstance(partition, Partition)
     batches = task.record_batches(partition.split, parsed, arrow, may_be_void=False)
     assert [batch.num_rows for batch in batches] == [2, 2, 2, 2, 1]
 

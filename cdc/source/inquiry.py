@@ -1,0 +1,60 @@
+"""What jobs ask of a source by its options, without Spark in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdc import options as declared
+from cdc.model.offset import Offset
+from cdc.model.selection import Namespace, Selection
+from cdc.mongo.enumerator import estimated_documents
+from cdc.mongo.examination import Examination, examine
+from cdc.mongo.preflight import check, shards_of
+from cdc.mongo.standing import Passed, Standing
+from cdc.mongo.standing import standing as stands
+from cdc.source.translation import excerpt_of, wanted_of
+from cdc.task import source_of
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A selected collection and about how many documents it holds."""
+
+    namespace: Namespace
+    documents: int
+
+
+def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
+    """The collections of a run with these options, for jobs: the same checks as the source's own,
+    without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
+    be there yet, for good reason. Raises CdcError."""
+    options = declared.parse(given)
+    source = source_of(options)
+    found = check(source, wanted_of(source, options, is_new))
+    return [
+        Captured(
+            c.namespace,
+            sum(
+                estimated_documents(source.clients[shard], c.namespace)
+                for shard in shards_of(source, c)
+            ),
+        )
+        for c in found.collections
+    ]
+
+
+def plan(given: Mapping[str, str]) -> Examination:
+    """What a new run with these options would meet, and whether it could succeed; nothing is read
+    for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
+    options = declared.parse(given)
+    source = source_of(options)
+    return examine(source, wanted_of(source, options), options["split.size.mb"] * 2**20)
+
+
+def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None) -> Standing:
+    """Where a run with these options stands whose tables are at an offset; `passed` are its last
+    batches. Raises CdcError."""
+    options = declared.parse(given)
+    selection, excerpt = Selection.parse(options["collections"]), excerpt_of(options).text
+    return stands(source_of(options), selection, excerpt, at, passed)

@@ -1,0 +1,161 @@
+"""The stream: what Spark asks of it at each trigger, answered by the planner and the watch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from cdc.errors import BadOption, TransientError
+from cdc.model.offset import NEVER, Offset, streaming
+from cdc.model.selection import Selection
+from cdc.model.timestamp import Timestamp
+from cdc.mongo.client import Member
+from cdc.mongo.metrics import Gauges
+from cdc.mongo.oplog import Lookout
+from cdc.mongo.planner import Planner
+from cdc.mongo.preflight import check
+from cdc.mongo.retry import Progress
+from cdc.mongo.standing import require_own
+from cdc.mongo.start import first_offset
+from cdc.mongo.sweep import Sweeper
+from cdc.mongo.watch import Watch
+from cdc.source.translation import Partition, excerpt_of, limited, limits_of, read, wanted_of
+from cdc.task import source_of
+
+_log = logging.getLogger(__name__)
+# latestOffset runs in the query's own thread: a longer wait would delay stop().
+_WAIT_SECONDS = 0.4
+_POLL_SECONDS = 0.02
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
+
+    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+        for name in ("snapshot.at", "snapshot.from", "snapshot.below", "from", "to"):
+            if options[name] is not None:
+                raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
+        self._options, self._schema = options, schema
+        self._selection = Selection.parse(options["collections"])
+        self._limits = limits_of(options)
+        self._known_planner: Planner | None = None
+        self._excerpt = excerpt_of(options).text
+        text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
+        lookout = Lookout(options["oplog.window.warn"])
+        self._gauges = Gauges(lookout, self._selection, self._excerpt)
+        self._watch = Watch(self._open, text, self._excerpt, heartbeat)
+        self._answered = Progress()
+        self._until: Timestamp | None = None  # set by Trigger.AvailableNow
+        self._planned: tuple[Offset, Offset] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        source = self._planner().source
+        wanted = wanted_of(source, self._options)
+        found = check(source, wanted)
+        first = first_offset(source, self._selection, wanted.start, found, self._excerpt)
+        return first.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        offset = self._own(start)
+        end = self._awaited(offset, limit)
+        self._planned = offset, end
+        return end.to_json()
+
+    def _awaited(self, offset: Offset, limit: ReadLimit) -> Offset:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            if self._is_done(offset):
+                return offset
+            end = self._next(offset, limit)
+            # With AvailableNow, an offset that stands still would end the query for good.
+            if end != offset or (self._until is None and time.monotonic() > deadline):
+                return end
+            time.sleep(_POLL_SECONDS)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._limits.events)
+
+    def _next(self, offset: Offset, limit: ReadLimit) -> Offset:
+        """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
+        shard without a primary, for instance) only means that there is nothing new yet."""
+        planner = self._planner()
+        planner.limits = limited(self._limits, limit)
+        try:
+            # A bounded query has to come to its end, be there changes or not.
+            is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
+            end = planner.next_offset(offset) if is_due else offset
+        except TransientError as error:
+            if self._answered.failed() >= self._options["retry.seconds"]:
+                raise
+            _log.warning("planning a batch: %s", error)
+            return offset
+        self._answered.made()
+        return end
+
+    def _is_done(self, offset: Offset) -> bool:
+        """Whether a bounded query has come to its end: the source is asked for no more, ever."""
+        is_same = offset.is_of(self._selection.text, self._excerpt)
+        if not offset.is_streaming or not is_same:
+            return False
+        if self._options["mode"] == "snapshot":
+            return True
+        return self._until is not None and bool(offset.time >= self._until)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._planner().source.live_edge(NEVER)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The live edge, and the metrics of the batch that was planned last; never an error of the
+        source, which is planning's to tell."""
+        if self._planned is None:
+            return None
+        planner, (start, end) = self._planner(), self._planned
+        events = 0 if end == start else planner.events
+        metrics = self._gauges.read(planner.source, start, end, events)
+        edge = metrics.live_edge or end.time
+        offset = streaming(edge, planner.source.name, self._selection.text, self._excerpt)
+        return {**offset.to_json(), "metrics": metrics.to_json()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        control = self._options["emit.watermark"]
+        splits = self._planner().splits(self._own(start), self._own(end), control)
+        return [Partition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(partition, self._options, self._schema, may_be_void=True)
+
+    def stop(self) -> None:
+        self._watch.close()
+
+    def _own(self, data: dict[str, Any]) -> Offset:
+        """An offset of the checkpoint, if it belongs to this source."""
+        offset = Offset.from_json(data)
+        require_own(offset, self._planner().source)
+        return offset
+
+    def _open(self, shard: str) -> Member:
+        return self._planner().source.open(shard)
+
+    def _planner(self) -> Planner:
+        if self._known_planner is None:
+            options, source = self._options, source_of(self._options)
+            self._known_planner = Planner(
+                source,
+                self._open,
+                self._selection,
+                self._excerpt,
+                Sweeper(options["split.size.mb"] * 2**20, options["snapshot.splits.per.batch"]),
+                self._limits,
+                options["retry.seconds"],
+                copies=options["mode"] in ("initial", "snapshot"),
+                on_history_lost=options["on.history.lost"],
+                on_replaced=options["on.replaced"],
+            )
+        return self._known_planner

@@ -1,0 +1,78 @@
+"""What the readers share: options, limits and splits, from Spark's side to that of the layers below
+and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from cdc.model.excerpt import Excerpt
+from cdc.model.selection import Selection
+from cdc.model.split import Split
+from cdc.mongo.cluster import Source
+from cdc.mongo.preflight import Wanted
+from cdc.mongo.slices import Limits
+from cdc.mongo.start import Start, start_of
+from cdc.task import record_batches
+
+
+class Partition(InputPartition):
+    """One split on its way to a task."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(None)
+        self.split = split
+
+
+def read(
+    partition: InputPartition, options: Mapping[str, Any], schema: StructType, may_be_void: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, in a task; see `cdc.task.record_batches`."""
+    assert isinstance(partition, Partition)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    return record_batches(partition.split, options, arrow, may_be_void)
+
+
+def wanted_of(
+    source: Source, options: Mapping[str, Any], is_new: bool = True, follows: bool = True
+) -> Wanted:
+    """What a run with these options asks for, see `Wanted`."""
+    mode, start = options["mode"], options["start"]
+    return Wanted(
+        Selection.parse(options["collections"]),
+        options["images"] == "required",
+        is_new,
+        follows,
+        start_of(source, mode, start) if is_new and follows else Start(),
+        excerpt_of(options),
+    )
+
+
+def excerpt_of(options: Mapping[str, Any]) -> Excerpt:
+    """Which documents and fields are captured."""
+    return Excerpt.of(options["filter"], options["fields"])
+
+
+def limits_of(options: Mapping[str, Any]) -> Limits:
+    """What a micro-batch may hold by our own options."""
+    return Limits(
+        options["max.events.per.batch"],
+        options["max.mb.per.batch"] * 2**20,
+        options["stream.parallelism"],
+    )
+
+
+def limited(own: Limits, limit: ReadLimit) -> Limits:
+    """What Spark allows a batch, in rows or in bytes, and of the other our own; everything where it
+    asks for no less, as Trigger.Once does."""
+    if isinstance(limit, ReadMaxRows):
+        return own._replace(events=limit.max_rows)
+    if isinstance(limit, ReadMaxBytes):
+        return own._replace(bytes=limit.max_bytes)
+    return own.lifted
