@@ -11,10 +11,10 @@ import rich.table
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cdc.delta.identity import existing
 from cdc.delta.layout import KINDS
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
 from cdc.delta.maintenance import maintain as maintain_table
-from cdc.delta.tables import existing
 from cdc.errors import BadOption
 from jobs import config as configuration
 from jobs.config import Config

@@ -7,11 +7,12 @@ rows and that statement become visible in the same instant, so they cannot contr
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -118,32 +119,45 @@ class Commit:
 def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
     """The table's newest version and, from it or before it, the newest commit of ours, or what
     `keep` has kept of it; None if there is none. The table exists."""
-    limit = 4
-    while True:
-        history = target.delta(spark).history(limit)
-        rows = history.select("version", "userMetadata").collect()
-        rows.sort(key=lambda row: -int(row.version))
-        for row in rows:
-            if commit := Commit.parse(row.userMetadata):
-                return rows[0].version, commit
-        if len(rows) < limit:
-            kept = Commit.parse(target.properties(spark).get(_KEPT))
-            return (rows[0].version, kept) if kept else None
-        limit *= 8
+    newest = _newest(spark, target)
+    return (newest.version, newest.commit) if newest else None
 
 
 def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
     """Keep what our newest commit says, if it is older than `age`, beyond the log's retention: the
     commits of others, which say nothing, are what makes Delta delete it."""
-    newest = newest_commit(spark, target)
-    if newest is None:
+    newest = _newest(spark, target)
+    if newest is None or newest.made is None or newest.made > time.time() - age.total_seconds():
         return
-    text = newest[1].text()
-    told = target.delta(spark).history().where(F.col("userMetadata") == F.lit(text))
-    is_old = F.max("timestamp") < F.current_timestamp() - F.lit(age)
-    row = told.select(is_old.alias("is_old")).head()
-    if row and row.is_old and target.properties(spark).get(_KEPT) != text:
+    text = newest.commit.text()
+    if target.properties(spark).get(_KEPT) != text:
         target.set_property(spark, _KEPT, text)
+
+
+class _Newest(NamedTuple):
+    """The table's newest version, the newest commit of ours up to it, and when that was made, in
+    seconds since 1970; None where nothing but the table's property tells of it any more."""
+
+    version: int
+    commit: Commit
+    made: float | None
+
+
+def _newest(spark: SparkSession, target: Target) -> _Newest | None:
+    # As a number: a timestamp would be collected in the time zone of this process.
+    made = F.unix_micros("timestamp").alias("made")
+    limit = 4
+    while True:
+        history = target.delta(spark).history(limit)
+        rows = history.select("version", "userMetadata", made).collect()
+        rows.sort(key=lambda row: -int(row.version))
+        for row in rows:
+            if commit := Commit.parse(row.userMetadata):
+                return _Newest(rows[0].version, commit, row.made / 1e6)
+        if len(rows) < limit:
+            kept = Commit.parse(target.properties(spark).get(_KEPT))
+            return _Newest(rows[0].version, kept, None) if kept else None
+        limit *= 8
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -22,8 +22,9 @@ from cdc.delta import changes
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.commit import merging
 from cdc.delta.evolution import grow
-from cdc.delta.facts import Facts, emptied
+from cdc.delta.facts import Facts
 from cdc.delta.forms import with_after
+from cdc.delta.groups import emptied
 from cdc.delta.layout import Table
 from cdc.delta.tables import Tables
 from cdc.delta.versioned import (

@@ -14,7 +14,8 @@ from cdc.delta import changelog, conflict, dead_letters, history, mirror
 from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit
 from cdc.delta.concurrency import at_once
-from cdc.delta.facts import Facts, Happened, read_facts
+from cdc.delta.facts import Facts, Happened
+from cdc.delta.groups import read_facts
 from cdc.delta.layout import Layout, Table
 from cdc.delta.tables import Tables
 from cdc.errors import TooManyDeadLetters

@@ -1,13 +1,12 @@
 """The Delta tables of one pipeline: which exist, whose they are, and what their last commit said.
 
-A table names its pipeline, its namespace and its kind in its properties. They and the last commit
-are read once per table and run: after that this process is the only writer, and remembers.
+The properties of a table and its last commit are read once per table and run: after that this
+process is the only writer, and remembers.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,21 +14,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta import target as targets
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.commit import Commit, newest_commit
 from cdc.delta.forms import EVENT
+from cdc.delta.identity import PIPELINE, existing, identity, require_ours
 from cdc.delta.layout import TRACK, TYPED, Layout, Table
-from cdc.delta.routing import Route
 from cdc.delta.target import Target
 from cdc.delta.typed_column import TypedColumn
-from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
+from cdc.errors import BadOption, ForeignOffset
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 
-_PIPELINE = "mongodb-cdc.pipeline"
-_NAMESPACE = "mongodb-cdc.namespace"
-_KIND = "mongodb-cdc.table"
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
 # The log of a table that gets a commit each second would else have 2.6 million files. Files of data
@@ -100,7 +95,7 @@ class Tables:
         Must be called before the first batch. Costs about 0.3 s per table, once.
         """
         for table, properties in existing(spark, self.layout, self.kind):
-            if properties[_PIPELINE] == self.pipeline:
+            if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
@@ -110,13 +105,14 @@ class Tables:
         holds images of another type, in other columns, or in another form;
         ForeignOffset if it is ahead of the checkpoint.
         """
+        ours = self._identity(table)
         other = self._claimed.setdefault(table.target, table)
-        self._require_ours(table, self._identity(other))
+        require_ours(table, ours, self._identity(other))
         if table.target not in self._known:
             if not table.target.exists(spark):
                 return
             properties = table.target.properties(spark)
-            self._require_ours(table, properties)
+            require_ours(table, ours, properties)
             self._remember(spark, table, properties)
         known = self._known[table.target]
         if known.document != document:
@@ -148,13 +144,14 @@ class Tables:
         if table.target in self._known:
             return
         form = self._form(table)
-        ours = self._identity(table) | {_DOCUMENT: document, _FORM: form}
-        properties = {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **ours}
+        ours = self._identity(table)
+        told = {**ours, _DOCUMENT: document, _FORM: form}
+        properties = {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **told}
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         try:
             table.target.create(spark, schema, properties, cluster)
         except AnalysisException:
-            self._require_ours(table, table.target.properties(spark))
+            require_ours(table, ours, table.target.properties(spark))
             raise
         self._known[table.target] = _Known(table, document, form, None, self._configured(table))
 
@@ -181,11 +178,7 @@ class Tables:
         return table.options.changelog_form if self.kind == "changelog" else EVENT
 
     def _identity(self, table: Table) -> dict[str, str]:
-        return {
-            _PIPELINE: self.pipeline,
-            _KIND: self.kind,
-            _NAMESPACE: json.dumps(table.namespace),
-        }
+        return identity(self.pipeline, self.kind, table)
 
     def _configured(self, table: Table) -> Columns | None:
         return table.options.columns if self.kind in TYPED else None
@@ -215,50 +208,6 @@ class Tables:
                 " another path and checkpoint.",
             )
 
-    def _require_ours(self, table: Table, properties: Mapping[str, str]) -> None:
-        if self._identity(table).items() <= properties.items():
-            return
-        if _PIPELINE in properties:
-            found = (
-                f"is the {properties.get(_KIND)} of {_name(properties.get(_NAMESPACE))} "
-                f"of pipeline '{properties[_PIPELINE]}'"
-            )
-        else:
-            found = "was not made by mongodb-cdc"
-        raise TableOwnedElsewhere(
-            f"The table at '{table.target}' {found}; the {self.kind} of"
-            f" {table.namespace or 'several collections'} for this checkpoint (pipeline"
-            f" '{self.pipeline}') cannot go there.",
-            "Choose another path, or remove the table and the checkpoint it was written by.",
-        )
-
-
-def existing(
-    spark: SparkSession, layout: Layout, kind: str
-) -> Iterator[tuple[Table, Mapping[str, str]]]:
-    """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
-    properties. Costs about 0.3 s per table."""
-    for options in layout.all():
-        if (route := options.routes.get(kind)) is None:
-            continue
-        for found in _matching(spark, route):
-            properties = found.properties(spark)
-            if properties.get(_KIND) != kind:
-                continue
-            name, own = json.loads(properties[_NAMESPACE]), route.own(found)
-            if name is None:
-                table: Table | None = Table(own, None, options)
-            else:
-                table = layout.table(kind, Namespace(*name))
-            # One that the layout puts elsewhere now stays behind.
-            if table is not None and table.target == own:
-                yield table, properties
-
-
-def _name(text: str | None) -> str:
-    name = json.loads(text or "null")
-    return str(Namespace(*name)) if name else "several collections"
-
 
 def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None:
     """Delta would skip the batch as done, in silence, though this checkpoint means other rows."""
@@ -274,9 +223,3 @@ def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None
         "Restore the checkpoint that belongs to the tables, or start anew: a new checkpoint and "
         "other paths.",
     )
-
-
-def _matching(spark: SparkSession, route: Route) -> list[Target]:
-    if route.is_name:
-        return targets.like(spark, *route.patterns())
-    return targets.under(spark, route.glob())

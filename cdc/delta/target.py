@@ -64,12 +64,9 @@ class Target:
         if self.is_name:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
             # Delta's builder takes no name with a catalog.
-            told = ", ".join(
-                f"{literal(name)} = {literal(properties[name])}" for name in properties
-            )
             spark.sql(
                 f"CREATE TABLE {self.address} ({columns.toDDL()}) USING delta"
-                f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES ({told})"
+                f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES {_told(properties)}"
             )
             return
         builder = DeltaTable.create(spark).location(self.address)
@@ -83,8 +80,7 @@ class Target:
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
         """In one commit, which conflicts with all others."""
-        pair = f"{literal(name)} = {literal(value)}"
-        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({pair})")
+        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES {_told({name: value})}")
 
     def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
         """Add rows to the table, which is there, in one commit."""
@@ -122,6 +118,11 @@ def like(
 
 def _within(parts: Sequence[str]) -> str:
     return f" IN {'.'.join(map(quoted, parts))}" if parts else ""
+
+
+def _told(properties: Mapping[str, str]) -> str:
+    pairs = (f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    return f"({', '.join(pairs)})"
 
 
 def literal(text: str) -> str:

@@ -12,7 +12,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.facts import Happened, read_facts
+from cdc.delta.facts import Happened
+from cdc.delta.groups import read_facts
 from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model.selection import Namespace

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.delta import maintenance
-from cdc.delta.commit import newest_commit
+from cdc.delta.commit import keep, newest_commit
 from cdc.delta.layout import Layout
 from cdc.delta.target import Target
 from cdc.model.selection import Namespace
@@ -67,6 +67,8 @@ def test_what_a_quiet_table_says_outlasts_its_log(
     begun = batch(spark, rows, until=5, copying={".".join(ns): "x"})
     sink(tmp_path, **keys).write_batch(begun, 0)
     said = newest_commit(spark, target)
+    keep(spark, target, maintenance.KEEP_AFTER)
+    assert newest_commit(spark, target) == said, "what is young is not kept yet"
     monkeypatch.setattr(maintenance, "KEEP_AFTER", timedelta(0))
     maintain(spark, Config({}, "", "", Layout.parse(str(tmp_path), keys)))
     for n in range(10):  # until Delta has made a checkpoint

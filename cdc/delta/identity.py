@@ -1,0 +1,75 @@
+"""Whose a table is: it names its pipeline, its namespace and its kind in its properties."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import SparkSession
+
+from cdc.delta import target as targets
+from cdc.delta.layout import Layout, Table
+from cdc.delta.routing import Route
+from cdc.delta.target import Target
+from cdc.errors import TableOwnedElsewhere
+from cdc.model.selection import Namespace
+
+PIPELINE = "mongodb-cdc.pipeline"
+_NAMESPACE = "mongodb-cdc.namespace"
+_KIND = "mongodb-cdc.table"
+
+
+def identity(pipeline: str, kind: str, table: Table) -> dict[str, str]:
+    """The properties by which a table of that pipeline and kind is known."""
+    return {PIPELINE: pipeline, _KIND: kind, _NAMESPACE: json.dumps(table.namespace)}
+
+
+def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]) -> None:
+    """Raises TableOwnedElsewhere unless the properties that are there hold our identity."""
+    if ours.items() <= there.items():
+        return
+    if PIPELINE in there:
+        found = (
+            f"is the {there.get(_KIND)} of {_name(there.get(_NAMESPACE))} "
+            f"of pipeline '{there[PIPELINE]}'"
+        )
+    else:
+        found = "was not made by mongodb-cdc"
+    raise TableOwnedElsewhere(
+        f"The table at '{table.target}' {found}; the {ours[_KIND]} of {_name(ours[_NAMESPACE])}"
+        f" for this checkpoint (pipeline '{ours[PIPELINE]}') cannot go there.",
+        "Choose another path, or remove the table and the checkpoint it was written by.",
+    )
+
+
+def existing(
+    spark: SparkSession, layout: Layout, kind: str
+) -> Iterator[tuple[Table, Mapping[str, str]]]:
+    """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
+    properties. Costs about 0.3 s per table."""
+    for options in layout.all():
+        if (route := options.routes.get(kind)) is None:
+            continue
+        for found in _matching(spark, route):
+            properties = found.properties(spark)
+            if properties.get(_KIND) != kind:
+                continue
+            name, own = json.loads(properties[_NAMESPACE]), route.own(found)
+            if name is None:
+                table: Table | None = Table(own, None, options)
+            else:
+                table = layout.table(kind, Namespace(*name))
+            # One that the layout puts elsewhere now stays behind.
+            if table is not None and table.target == own:
+                yield table, properties
+
+
+def _name(text: str | None) -> str:
+    name = json.loads(text or "null")
+    return str(Namespace(*name)) if name else "several collections"
+
+
+def _matching(spark: SparkSession, route: Route) -> list[Target]:
+    if route.is_name:
+        return targets.like(spark, *route.patterns())
+    return targets.under(spark, route.glob())
