@@ -20,6 +20,7 @@ import cdc
 from cdc.delta import mirror
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.mirror import MirrorState
+from cdc.delta.target import Target
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
@@ -61,12 +62,7 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     if mirrored is None:
         raise BadOption("There is no mirror in [table] to verify.", "Set its template.")
     cdc.register(spark)
-    state = mirror.state(spark, mirrored.target, namespace)
-    if state is None:
-        raise NotComparable(
-            f"{namespace} has no mirror at {mirrored.target} yet.", "Run replicate first."
-        )
-    require_exact(namespace, state)
+    state = exact_state(spark, mirrored.target, namespace)
     rows = mirrored.target.read(spark, state.version)
     table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
@@ -79,7 +75,12 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     return verdict
 
 
-def require_exact(namespace: Namespace, state: MirrorState) -> None:
+def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState:
+    """What a mirror's newest commit says of a collection. Raises NotComparable if there is none, or
+    if the mirror is at no time what the collection was."""
+    state = mirror.state(spark, target, namespace)
+    if state is None:
+        raise NotComparable(f"{namespace} has no mirror at {target} yet.", "Run replicate first.")
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it holds"
@@ -94,6 +95,7 @@ def require_exact(namespace: Namespace, state: MirrorState) -> None:
         )
     if state.copying is not None and state.copying.get("below") is None:
         raise NotComparable(f"{namespace} waits to be copied again.", "Verify again later.")
+    return state
 
 
 def _source(
