@@ -2,7 +2,7 @@
 
 1. `mongo.planner` asks for the live edge T1 and ends the batch there, or at a DDL event before it;
 2. `mongo.enumerator` cuts the next key ranges of the collection being copied;
-3. `model.offset.advance` is the rule that joins the two into one checkpointed offset;
+3. `model.hand_over.advance` is the rule that joins the two into one checkpointed offset;
 4. `mongo.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
 5. `mongo.stream` reads the changes of what was already done, (T0, T1], whole and once;
 6. `model.change` makes both into rows, `model.variant` makes documents into VARIANT; of large

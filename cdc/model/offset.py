@@ -1,4 +1,4 @@
-"""The offset, and `advance`: the hand-over rule, in one place.
+"""The offset: all progress there is, as it is kept in the checkpoint. How it moves: `hand_over`.
 
 An offset is a cluster time T and a frontier. After the batch that ends there, every document below
 the frontier has been emitted exactly as of T, with every change up to T; nothing else has been.
@@ -23,23 +23,20 @@ told. With `gap`, the batch that ended here has read nothing: what happened sinc
 `silent` lists the shards that do not tell of the DDL in the batch, because another does.
 `scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
 reads the same incarnations, whatever stands under their names by then.
-
-A collection that appears behind the sweep's back, at a name already passed, is complete from birth.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError, ForeignOffset
 from cdc.model import timestamp
-from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MAX_KEY, MIN_KEY
+from cdc.model.selection import Namespace
+from cdc.model.split import MIN_KEY
 
 VERSION = 1
 NEVER = Timestamp(0, 0)
@@ -107,7 +104,11 @@ class Offset:
         """Whether all of a namespace's events are emitted after this offset."""
         if namespace in self.again or (self.copying and self.copying.namespace == namespace):
             return False
-        return _reached(self, namespace)
+        return self.has_reached(namespace)
+
+    def has_reached(self, namespace: Namespace) -> bool:
+        """Whether the sweep is at the name, or has passed it."""
+        return self.swept is None or str(namespace) <= self.swept
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -180,120 +181,6 @@ def streaming(
 ) -> Offset:
     """Where a run without a snapshot starts: every change after `time`, behind `position`."""
     return Offset(time, source, selection, excerpt, position=position)
-
-
-# --- advancing -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """What the DDL events at one cluster time did to selected collections.
-
-    `emptied`: dropped or renamed away. `refilled`: another collection was renamed onto it.
-    """
-
-    emptied: frozenset[Namespace] = frozenset()
-    refilled: frozenset[Namespace] = frozenset()
-
-
-def advance(
-    start: Offset,
-    time: Timestamp,
-    scans: tuple[Scan, ...] = (),
-    swept_all: bool = False,
-    replaced: Replaced | None = None,
-    absent: frozenset[Namespace] = frozenset(),
-) -> Offset:
-    """The offset after a batch from `start` to `time`.
-
-    `absent`: collections that were to be copied again and do not exist: complete, being empty.
-
-    A batch either scans (`scans` in frontier order, all but the last of them to their end;
-    `swept_all`: no collection is left behind them) or ends at the time of a DDL event (`replaced`),
-    never both: the events of a replaced collection belong before the cut, its new content after it.
-    """
-    if replaced is not None:
-        if scans or swept_all:
-            raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(_at(start, time), replaced)
-    again = tuple(name for name in start.again if name not in absent)
-    offset = replace(_at(start, time), again=again, scans=scans)
-    for scan in scans:
-        offset = _scanned(offset, scan)
-    if swept_all:
-        offset = replace(offset, swept=None)
-    return start if offset == _at(start, start.time) else offset
-
-
-def reselect(
-    start: Offset,
-    time: Timestamp,
-    selection: Selection,
-    excerpt: str,
-    added: Iterable[Namespace],
-) -> Offset:
-    """The offset after a batch from `start` to `time` that is the last of its selection and of its
-    excerpt.
-
-    `added`: the collections at `time` that only the new selection names, or all of them if the
-    excerpt is another one. They are copied while the others go on; one that is no longer selected
-    stops here, copied or not.
-    """
-    again = tuple(name for name in start.again if selection.matches(name))
-    copying = start.copying
-    if copying and not selection.matches(copying.namespace):
-        copying = None
-    captured = replace(_at(start, time), selection=selection.text, excerpt=excerpt)
-    return begin_again(replace(captured, copying=copying, again=again), added)
-
-
-def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
-    """The offset with these collections to be copied; the sweep finds those behind it by itself."""
-    names = frozenset(names)
-    again = {*offset.again, *(name for name in names if _reached(offset, name))}
-    is_begun = offset.copying is not None and offset.copying.namespace in names
-    copying = None if is_begun else offset.copying
-    return replace(offset, again=tuple(sorted(again, key=str)), copying=copying)
-
-
-def begun_again(start: Offset, end: Offset) -> list[Namespace]:
-    """The collections whose content is told anew after the batch between two offsets."""
-    return [name for name in end.again if name not in start.again]
-
-
-def _at(start: Offset, time: Timestamp) -> Offset:
-    """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
-    if time == start.time:
-        return replace(start, scans=(), silent=(), gap=None)
-    return replace(start, time=time, scans=(), silent=(), late=(), position="", gap=None)
-
-
-def _scanned(offset: Offset, scan: Scan) -> Offset:
-    namespace = scan.copying.namespace
-    again = tuple(name for name in offset.again if name != namespace)
-    swept = offset.swept
-    if swept is not None and str(namespace) > swept:
-        swept = str(namespace)
-    copying = None if scan.upper == MAX_KEY else replace(scan.copying, below=scan.upper)
-    return replace(offset, copying=copying, again=again, swept=swept)
-
-
-def _replace(offset: Offset, replaced: Replaced) -> Offset:
-    """A collection that was emptied is complete: it holds nothing. One refilled is copied again.
-
-    Those behind the sweep need no entry: the sweep finds what is there when it comes by.
-    """
-    touched = replaced.emptied | replaced.refilled
-    reached = {name for name in replaced.refilled if _reached(offset, name)}
-    again = [name for name in offset.again if name not in touched] + sorted(reached)
-    copying = offset.copying
-    if copying and copying.namespace in touched:
-        copying = None
-    return replace(offset, copying=copying, again=tuple(again))
-
-
-def _reached(offset: Offset, namespace: Namespace) -> bool:
-    return offset.swept is None or str(namespace) <= offset.swept
 
 
 def _text(value: Any) -> str:

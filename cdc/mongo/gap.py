@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from cdc.errors import HistoryLost, NotPermitted
 from cdc.model import timestamp
-from cdc.model.offset import Offset, begin_again
+from cdc.model.hand_over import begin_again
+from cdc.model.offset import Offset
 from cdc.model.selection import Selection
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.cluster import Source

@@ -23,15 +23,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption, ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
-from cdc.model.offset import (
-    Offset,
-    Replaced,
-    Times,
-    advance,
-    begin_again,
-    begun_again,
-    reselect,
-)
+from cdc.model.hand_over import Replaced, advance, begin_again, begun_again, reselect
+from cdc.model.offset import Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, Split
 from cdc.mongo import gap, pipeline

@@ -11,7 +11,8 @@ from dataclasses import replace
 from bson.timestamp import Timestamp
 
 from cdc.model.excerpt import Excerpt
-from cdc.model.offset import Offset, Scan, begun_again
+from cdc.model.hand_over import begun_again
+from cdc.model.offset import Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
 from cdc.model.watermark import Watermark

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
 
-from cdc.model.offset import Offset, Replaced
+from cdc.model.hand_over import Replaced
+from cdc.model.offset import Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import StreamSplit
 from cdc.mongo import pipeline, stream

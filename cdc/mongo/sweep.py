@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cdc.model.excerpt import Excerpt
-from cdc.model.offset import Copying, Offset, Scan, advance
+from cdc.model.hand_over import advance
+from cdc.model.offset import Copying, Offset, Scan
 from cdc.model.selection import Namespace
 from cdc.model.split import KeyRange
 from cdc.mongo import excerpts

@@ -15,7 +15,8 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from cdc.model import timestamp
-from cdc.model.offset import Offset, advance
+from cdc.model.hand_over import advance
+from cdc.model.offset import Offset
 from cdc.mongo.cluster import Source
 
 Told = tuple[str, Mapping[str, Any]]  # an event of DDL, and the shard that reports it

@@ -14,15 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.errors import ForeignOffset
-from cdc.model.offset import (
-    Copying,
-    Offset,
-    Replaced,
-    Scan,
-    advance,
-    beginning,
-    streaming,
-)
+from cdc.model.hand_over import Replaced, advance
+from cdc.model.offset import Copying, Offset, Scan, beginning, streaming
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 

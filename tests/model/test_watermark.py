@@ -7,16 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 from bson.timestamp import Timestamp
 
-from cdc.model.offset import (
-    Offset,
-    Replaced,
-    Scan,
-    advance,
-    begin_again,
-    beginning,
-    encode_key,
-    reselect,
-)
+from cdc.model.hand_over import Replaced, advance, begin_again, reselect
+from cdc.model.offset import Offset, Scan, beginning, encode_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
 from cdc.model.watermark import Watermark

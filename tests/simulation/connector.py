@@ -1,4 +1,4 @@
-"""The connector, simulated around the real rule of `cdc.model.offset`.
+"""The connector, simulated around the real rule of `cdc.model.hand_over`.
 
 Planner and reader ask the simulated deployment what `cdc.mongo` asks a real one, in the same order,
 and decide by the real functions. What a mutant may get wrong is a method of its own.
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cdc.model import token
-from cdc.model.offset import Copying, Offset, Replaced, Scan, advance, beginning
+from cdc.model.hand_over import Replaced, advance
+from cdc.model.offset import Copying, Offset, Scan, beginning
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 from tests.simulation.deployment import (
