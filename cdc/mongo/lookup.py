@@ -15,9 +15,9 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.images import Event, looked_up
+from cdc.mongo.incarnation import Rest, Void, opened
 from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import newest
-from cdc.mongo.scan import Rest, Void, opened
 
 Find = Callable[[dict[str, Any]], RawBSONDocument]
 

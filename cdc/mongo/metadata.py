@@ -26,7 +26,8 @@ from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit
 from cdc.mongo.client import Client, connect, takes_sessions
 from cdc.mongo.codes import TIME_UNREADABLE, translated
-from cdc.mongo.scan import TimeUnreadable, Version, Void
+from cdc.mongo.incarnation import Version, Void
+from cdc.mongo.scan import TimeUnreadable
 from cdc.mongo.topology import ReplicaSet
 
 
