@@ -8,23 +8,20 @@ on the move are seen, whatever the shard key is.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pymongo.errors
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, UnsuitableSource
-from cdc.model.key import merge_key
 from cdc.model.offset import NEVER, Copying, Offset, Times
-from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MAX_KEY, KeyRange
-from cdc.mongo import settled
-from cdc.mongo.client import RAW, Client, Member, connect
+from cdc.model.selection import Selection
+from cdc.model.split import KeyRange
+from cdc.mongo import settled, spread
+from cdc.mongo.client import Client, Member, connect
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.metadata import Metadata, config
@@ -32,7 +29,6 @@ from cdc.mongo.pipeline import CUTTING_EVENTS
 from cdc.mongo.privileges import named, of_metadata
 from cdc.mongo.topology import ReplicaSet
 
-_ALL = 2**31 - 1
 # DDL that each shard does that has the collection, and that each does that owns some of it.
 _BY_ALL = ("create", "shardCollection", *CUTTING_EVENTS)
 _BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
@@ -199,46 +195,7 @@ class Cluster:
         """At most `most` adjacent ranges, none of them larger than `split_bytes` on any shard."""
         if copying.shard:
             return self._part(copying.shard).ranges(copying, most, split_bytes)
-        found = [part.ranges(copying, most, split_bytes) for part in self.parts.values()]
-        uppers = (key_range.upper for ranges in found for key_range in ranges)
-        cuts = {merge_key(cut): cut for cut in uppers if cut != MAX_KEY}
-        # A shard that was not cut to its end says nothing of what lies behind its last cut.
-        ends = {merge_key(ranges[-1].upper) for ranges in found} & set(cuts)
-        keys = self._in_order(copying.namespace, list(cuts.values()))
-        stop = next((i for i, key in enumerate(keys, 1) if merge_key(key) in ends), None)
-        keys = keys[: min(most, stop or most)]
-        if stop is None and len(keys) < most:
-            keys.append(MAX_KEY)
-        return [KeyRange(low, high) for low, high in itertools.pairwise([copying.below, *keys])]
-
-    def lesser(self, namespace: Namespace, one: bytes, other: bytes) -> bytes:
-        """The lesser of two keys, or any of them if the collection is empty."""
-        if MAX_KEY in (one, other) or one == other:
-            return one if other == MAX_KEY else other
-        return next(iter(self._in_order(namespace, [one, other])), other)
-
-    def _in_order(self, namespace: Namespace, keys: list[bytes]) -> list[bytes]:
-        """Keys in the order of an index: a server's, so that there is no second opinion on it."""
-        if len(keys) < 2:
-            return keys
-        stages: list[dict[str, Any]] = [
-            {"$limit": 1},
-            {"$project": {"key": {"$literal": [RawBSONDocument(key) for key in keys]}}},
-            {"$unwind": "$key"},
-            {"$sort": {"key._id": 1}},
-            {"$replaceRoot": {"newRoot": "$key"}},
-        ]
-        for part in self.parts.values():
-            database = part.client.get_database(namespace.db, codec_options=RAW)
-            command = {
-                "aggregate": namespace.coll,
-                "pipeline": stages,
-                "cursor": {"batchSize": _ALL},
-            }
-            reply = database.command(command, codec_options=RAW)
-            if found := reply["cursor"]["firstBatch"]:
-                return [bytes(document.raw) for document in found]
-        return []  # emptied meanwhile: any cut is as good
+        return spread.ranges(self.parts, copying, most, split_bytes)
 
 
 Source = ReplicaSet | Cluster

@@ -26,6 +26,7 @@ from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refill
 from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents, TimeUnreadable, scan
 from cdc.mongo.snapshot import read_at_time, retried, void_documents
+from cdc.mongo.spread import lesser
 
 
 def changes(
@@ -95,7 +96,7 @@ def _next_part(cluster: Cluster, split: SnapshotSplit) -> SnapshotSplit:
     c, left = split, split.range
     begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
     cut = cluster.ranges(begun, 1, BYTES)[0].upper
-    upper = cluster.lesser(split.namespace, cut, left.upper)
+    upper = lesser(cluster.parts, split.namespace, cut, left.upper)
     return replace(split, range=KeyRange(left.lower, upper))
 
 
