@@ -124,7 +124,8 @@ def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocum
 # The server takes no `collectionUUID`: it does not know it, or it does not take the version of a
 # shard as a document (TypeMismatch), which is as old.
 _UNNAMED = FIELD_UNKNOWN | {14}
-_NOT_ENABLED = 72  # nor does 6.0 with a feature compatibility version of 5.0; see SNAPSHOT_REFUSED
+# Nor does 6.0 with a feature compatibility version of 5.0; elsewhere it is SNAPSHOT_REFUSED.
+_NOT_ENABLED = 72
 
 
 def _is_of_the_name(code: int | None, member: Member, namespace: Namespace) -> bool:

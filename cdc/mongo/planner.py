@@ -17,13 +17,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from bson.timestamp import Timestamp
 
-from cdc.errors import BadOption, ContentReplaced, HistoryLost, TransientError
+from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
-from cdc.model.hand_over import Replaced, advance, begin_again, begun_again, reselect
+from cdc.model.hand_over import Replaced, advance, begin_again, begun_again
 from cdc.model.offset import Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, Split
@@ -31,21 +30,15 @@ from cdc.mongo import gap, pipeline
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
+from cdc.mongo.intent import Intent, reselecting, sweeping
 from cdc.mongo.slices import Limits, Slicer
 from cdc.mongo.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.survey import Found, survey
-from cdc.mongo.sweep import Sweep, Sweeper
+from cdc.mongo.sweep import Sweeper
 from cdc.mongo.tellers import told_once
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
-
-
-class _Intent(NamedTuple):
-    """Where a batch up to the live edge would end, unless an event meets one of the conditions."""
-
-    end: Offset
-    unless: tuple[pipeline.Condition, ...] = ()
 
 
 @dataclass(slots=True)
@@ -137,7 +130,7 @@ class Planner:
 
     def _possible_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.excerpt)
-        intents, edge, void = list[_Intent](), None, frozenset[Namespace]()
+        intents, edge, void = list[Intent](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
@@ -151,44 +144,19 @@ class Planner:
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
-                intents.append(self._reselecting(start, edge, listed))
+                captured = self.selection, self.excerpt
+                intents.append(reselecting(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
-                intents.append(self._sweeping(start, edge, sweep))
+                intents.append(sweeping(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
         reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
         if reach < edge:  # what was listed, and what is to be copied, is behind the backlog
             intents.clear()
-        intents.append(_Intent(advance(start, reach)))
+        intents.append(Intent(advance(start, reach)))
         return begin_again(self._first_possible(start, reach, intents), void)
 
-    def _sweeping(self, start: Offset, edge: Timestamp, sweep: Sweep) -> _Intent:
-        """An event of a collection that nobody scans forbids to declare its name done."""
-        end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
-        if sweep == Sweep():
-            return _Intent(end)
-        scanned = [scan.copying.namespace for scan in sweep.scans]
-        return _Intent(end, (pipeline.strangers(self.selection, start, end, scanned),))
-
-    def _reselecting(self, start: Offset, edge: Timestamp, listed: Listing) -> _Intent:
-        """The last batch of what `start` captures, unless a collection was born behind the listing
-        of which only the new selection or excerpt tells."""
-        if start.excerpt != self.excerpt and not self.copies:
-            raise BadOption(
-                "Option 'filter' or 'fields' is not that of the checkpoint, and the mode copies"
-                " nothing by it.",
-                "Set mode to initial to copy all again, or set the option back.",
-            )
-        names = added = [collection.namespace for collection in listed.collections]
-        before = None
-        if start.excerpt == self.excerpt:
-            before = Selection.parse(start.selection)
-            added = [name for name in names if not before.matches(name)]
-        newcomers = pipeline.newcomers(before, self.selection, names)
-        end = reselect(start, edge, self.selection, self.excerpt, added if self.copies else [])
-        return _Intent(end, (newcomers,))
-
-    def _first_possible(self, start: Offset, edge: Timestamp, intents: list[_Intent]) -> Offset:
+    def _first_possible(self, start: Offset, edge: Timestamp, intents: list[Intent]) -> Offset:
         """The end of the first intent that no event forbids; or the time of the first DDL event."""
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
