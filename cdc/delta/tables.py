@@ -28,8 +28,12 @@ from cdc.model.selection import Namespace
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
 # The log of a table that gets a commit each second would else have 2.6 million files. Files of data
-# that a version needs are kept as long, by default.
-_PROPERTIES = {"delta.logRetentionDuration": "interval 7 days"}
+# that a version needs are kept as long, by default. A checkpoint costs more than a small commit:
+# with one behind each tenth (the default) an append took up to twice as long.
+_PROPERTIES = {
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.checkpointInterval": "100",
+}
 # What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
 _MERGED = {"delta.enableDeletionVectors": "true"}
 _OF_KIND = {"mirror": _MERGED, "history": _MERGED}
