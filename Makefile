@@ -63,5 +63,5 @@ $(INSTALLED): pyproject.toml requirements.lock | java
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@echo "compiling what encodes documents, once on this machine" >&2
-	@$(BIN)/python -c 'from cdc.kernel import loading; loading.columns()'
+	@$(BIN)/python -c 'from cdc.kernel import loading; loading.columns(), loading.typed()'
 	@touch $@

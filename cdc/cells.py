@@ -48,7 +48,7 @@ class Cells:
 def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
     """The column `before` or `after`; where there is no document, null."""
     encode = encoder(format, json_mode)
-    valid = _validity(places.starts >= 0)
+    valid = validity(places.starts >= 0)
     room = 2 * places.size + 64
     if format == "variant":
         values, metadata = Cells(len(places), room), Cells(len(places), room)
@@ -88,14 +88,14 @@ def jsons(places: Places, one: Callable[[bytes], str]) -> pa.Array:
     """Relaxed Extended JSON, that of `one` where compiled functions do not write it."""
     cells = Cells(len(places), 2 * places.size + 64)
     _fill_json(places, cells, one)
-    return cells.array(pa.string(), _validity(places.starts >= 0))
+    return cells.array(pa.string(), validity(places.starts >= 0))
 
 
 def texts(places: Places) -> pa.Array:
     """What lies in those places, as strings."""
     cells = Cells(len(places), places.size + 64)
     _fill_bson(places, cells)
-    return cells.array(pa.string(), _validity(places.starts >= 0))
+    return cells.array(pa.string(), validity(places.starts >= 0))
 
 
 def _fill_variants(
@@ -152,7 +152,8 @@ def _fill(places: Places, step: Step, filled: Sequence[Cells], one: Callable[[by
             at += 1
 
 
-def _validity(is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer | None:
+def validity(is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer | None:
+    """The bits that tell which cells are not null."""
     if is_there.all():
         return None
     return pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -18,6 +18,11 @@ LAYERS = {
     "cdc.kernel": {"numba", "numpy", "cdc.model", "cdc.errors"},
     "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
     "cdc.cells": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
+    "cdc.fitted_cells": {"numpy", "pyarrow", "cdc.cells", "cdc.kernel", "cdc.model"},
+    "cdc.typed_cells": {
+        *("numpy", "pyarrow"),
+        *("cdc.cells", "cdc.fitted_cells", "cdc.kernel", "cdc.model"),
+    },
     "cdc.batches": {
         *("bson", "numpy", "pyarrow"),
         *("cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"),
@@ -31,7 +36,10 @@ LAYERS = {
         *("bson", "pyarrow", "pyspark"),
         *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
     },
-    "cdc.delta": {"pyspark", "delta", "tenacity", "cdc.model", "cdc.errors"},
+    "cdc.delta": {
+        *("pyspark", "delta", "tenacity"),
+        *("cdc.typed_cells", "cdc.model", "cdc.errors"),
+    },
 }
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import importlib
 import os
 import stat
 import tempfile
@@ -25,13 +26,22 @@ from typing import Any
 @functools.cache
 def columns() -> ModuleType:
     """`cdc.kernel.columns`, compiled. Raises OSError if no folder can be written."""
+    return _compiled("columns")
+
+
+@functools.cache
+def typed() -> ModuleType:
+    """`cdc.kernel.typed`, in the same way."""
+    return _compiled("typed")
+
+
+def _compiled(name: str) -> ModuleType:
     import numba
 
     with _locked(_folder(numba.__version__)) as folder, _cached_in(numba.config, folder):
-        from cdc.kernel import columns
-
-        columns.compiled()
-    return columns
+        module = importlib.import_module(f"cdc.kernel.{name}")
+        module.compiled()
+    return module
 
 
 def _folder(version: str) -> Path:

@@ -58,7 +58,7 @@ def transcode(document: bytes) -> tuple[bytes, bytes]:
     """
     dictionary: _Dictionary = {}
     value = _document(document, 0, len(document), dictionary, 0)
-    metadata = _metadata(dictionary)
+    metadata = metadata_of(list(dictionary))
     if max(len(value), len(metadata)) > SIZE_LIMIT:
         raise UnmappableValue(f"larger than the {SIZE_LIMIT} bytes of a VARIANT")
     return value, metadata
@@ -70,7 +70,7 @@ def from_tree(tree: dict[str, Json], payload: dict[str, bytes]) -> tuple[bytes, 
     fields = {name.encode(): _tree(item, dictionary) for name, item in tree.items()}
     fields.update({name.encode(): _binary(raw) for name, raw in payload.items()})
     value = _object(tuple(fields), list(fields.values()), dictionary)
-    return value, _metadata(dictionary)
+    return value, metadata_of(list(dictionary))
 
 
 def _document(data: bytes, start: int, stop: int, dictionary: _Dictionary, depth: int) -> bytes:
@@ -99,7 +99,11 @@ def _object(names: tuple[bytes, ...], values: list[bytes], dictionary: _Dictiona
     cached = len(names) < 64 and max(map(len, names), default=0) < 256
     order = _cached_order(names) if cached else _order(names)
     ids = [dictionary.setdefault(names[index], len(dictionary)) for index in order]
-    content = [values[index] for index in order]
+    return object_of(ids, [values[index] for index in order])
+
+
+def object_of(ids: list[int], content: list[bytes]) -> bytes:
+    """An object of values, and of the numbers of their names, in the order of the names."""
     offsets, size = _offsets(content)
     wide = _width(max(ids, default=0))
     large = len(ids) > 255
@@ -131,9 +135,8 @@ def _order(names: tuple[bytes, ...]) -> tuple[int, ...]:
 _cached_order = functools.lru_cache(maxsize=1024)(_order)
 
 
-def _metadata(dictionary: _Dictionary) -> bytes:
-    """Names in order of appearance, "sorted" flag unset, as Spark itself writes it."""
-    names = list(dictionary)
+def metadata_of(names: list[bytes]) -> bytes:
+    """The dictionary of names by number, "sorted" flag unset, as Spark itself writes it."""
     content = b"".join(names)
     size = _width(max(len(content), len(names)))
     ends = itertools.accumulate(map(len, names), initial=0)

@@ -1,0 +1,197 @@
+"""Where the values of typed columns lie in VARIANTs, as `cdc.model.typed` finds them.
+
+Places of a value, or of a field in each of many objects, are columns of numbers: where it begins,
+less than 0 if there is none, and the one behind it. `rows` tells whose row's dictionary it has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from cdc.kernel import fit, rest
+from cdc.kernel.columns import DONE, FULL, Ends, gathered
+from cdc.kernel.compiled import entry, part
+from cdc.kernel.elements import REFUSED
+from cdc.kernel.numbers import Bytes, is_text
+from cdc.kernel.outcomes import MISFIT, MISSING, TAKEN
+from cdc.kernel.variant_bytes import (
+    DICTIONARY,
+    Numbers,
+    Table,
+    array_size,
+    compared,
+    dictionary,
+    layout,
+    name_of,
+    number,
+    object_size,
+    stop_of,
+)
+from cdc.model import variant_bytes as v
+
+# Of a field that was looked for: where it is, and as which one of its object.
+START: Final = 0
+STOP: Final = 1
+INDEX: Final = 2
+# Of a value in an array or map: where it is, of which row, and where its name is.
+ROW: Final = 2
+NAME: Final = 3
+NAME_STOP: Final = 4
+ELEMENT: Final = 5
+
+Found = np.ndarray[tuple[int, int, int], np.dtype[np.int64]]
+
+
+@entry
+def sound(data: Bytes, starts: Numbers, stops: Numbers, out: Numbers) -> None:
+    """Where the values begin that fill their bytes; -1 for others."""
+    for row in range(len(starts)):
+        is_sound = starts[row] >= 0 and stop_of(data, starts[row], stops[row]) == stops[row]
+        out[row] = starts[row] if is_sound else -1
+
+
+@entry
+def dictionaries(metadata: Bytes, starts: Numbers, stops: Numbers, names: Table) -> None:
+    for row in range(len(starts)):
+        dictionary(metadata, starts[row], stops[row], names, row)
+
+
+@entry
+def fields(
+    data: Bytes,
+    starts: Numbers,
+    stops: Numbers,
+    rows: Numbers,
+    metadata: Bytes,
+    names: Table,
+    wanted: Bytes,
+    ends: Numbers,
+    first: int,
+    found: Found,
+    sizes: Numbers,
+) -> None:
+    """The fields whose names are `wanted`, in the order of names, into `found` from `first` on; and
+    how many fields each object has, less than 0 for what is none."""
+    for place in range(len(starts)):
+        for index in range(len(ends) - 1):
+            found[START, first + index, place] = -1
+        sizes[place] = REFUSED
+        if starts[place] >= 0:
+            start, stop, row = starts[place], stops[place], rows[place]
+            sizes[place] = object_size(data, start, stop, metadata, names, row)
+            if sizes[place] > 0:
+                _find(data, start, stop, row, metadata, names, wanted, ends, first, found, place)
+
+
+@part
+def _find(
+    data: Bytes,
+    start: int,
+    stop: int,
+    row: int,
+    metadata: Bytes,
+    names: Table,
+    wanted: Bytes,
+    ends: Numbers,
+    first: int,
+    found: Found,
+    place: int,
+) -> None:
+    count, ids, id_width, offsets, width, begin = layout(data, start, stop)
+    next_one, last = 0, len(ends) - 1
+    for index in range(count):
+        id = number(data, ids + index * id_width, id_width)
+        name, name_stop = name_of(metadata, names, row, id)
+        relation = -1
+        while next_one < last:
+            a, b = ends[next_one], ends[next_one + 1]
+            relation = compared(wanted, a, b, metadata, name, name_stop)
+            if relation >= 0:
+                break
+            next_one += 1
+        if relation == 0:
+            at = begin + number(data, offsets + index * width, width)
+            found[START, first + next_one, place] = at
+            found[STOP, first + next_one, place] = stop_of(data, at, stop)
+            found[INDEX, first + next_one, place] = index
+            next_one += 1
+
+
+@entry
+def elements(
+    data: Bytes,
+    starts: Numbers,
+    stops: Numbers,
+    rows: Numbers,
+    metadata: Bytes,
+    names: Table,
+    is_map: bool,
+    at: int,
+    out: Table,
+    ends: Ends,
+    status: Bytes,
+) -> tuple[int, int]:
+    """The values in arrays, or in objects with their names."""
+    while at < len(starts):
+        start, stop, row, place = starts[at], stops[at], rows[at], np.int64(ends[at])
+        status[at] = MISSING if start < 0 or data[start] == v.NULL else MISFIT
+        if status[at] == MISFIT:
+            if is_map:
+                count = object_size(data, start, stop, metadata, names, row)
+            else:
+                count = array_size(data, start, stop)
+            if place + count > out.shape[1]:
+                return at, FULL
+            if count >= 0 and _list(data, start, stop, row, metadata, names, out, place):
+                status[at] = TAKEN
+                place += count
+        at += 1
+        ends[at] = place
+    return at, DONE
+
+
+@part
+def _list(
+    data: Bytes,
+    start: int,
+    stop: int,
+    row: int,
+    metadata: Bytes,
+    names: Table,
+    out: Table,
+    place: int,
+) -> bool:
+    """Whether all names, if there are any, are text."""
+    count, ids, id_width, offsets, width, begin = layout(data, start, stop)
+    for index in range(count):
+        at = begin + number(data, offsets + index * width, width)
+        out[START, place + index], out[STOP, place + index] = at, stop_of(data, at, stop)
+        out[ROW, place + index] = row
+        if id_width:
+            id = number(data, ids + index * id_width, id_width)
+            name, name_stop = name_of(metadata, names, row, id)
+            if not is_text(metadata, name, name_stop):
+                return False
+            out[NAME, place + index], out[NAME_STOP, place + index] = name, name_stop
+    return True
+
+
+def compiled() -> None:
+    """Compiles, or loads, all of this package that typed columns need, by using it."""
+    data, one, ends = np.zeros(1, np.uint8), np.array([0]), np.zeros(2, np.int32)
+    names, found = np.zeros((1, DICTIONARY), np.int64), np.zeros((3, 1, 1), np.int64)
+    status, out = data.copy(), one.copy()
+    sound(data, one, one + 1, out)
+    dictionaries(data, one, one + 1, names)
+    fields(data, one, one + 1, one, data, names, data, np.zeros(2, np.int64), 0, found, out)
+    lists = np.zeros((ELEMENT, 1), np.int64)
+    elements(data, one, one + 1, one, data, names, False, 0, lists, ends, status)
+    fit.integers(data, one, one + 1, 8, out, status)
+    fit.doubles(data, one, one + 1, False, np.zeros(1), status)
+    fit.decimals(data, one, one + 1, 1, 0, 0, np.zeros((1, 2), np.uint64), status)
+    fit.fixed(data, one, one + 1, False, False, out, status)
+    fit.contents(data, one, one + 1, False, 0, data.copy(), ends, status)
+    gathered(data, one, one + 1, 0, data.copy(), ends)
+    rest.compiled()

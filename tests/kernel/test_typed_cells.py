@@ -1,0 +1,247 @@
+"""Typed columns that compiled functions fill are those that plain Python makes of each document."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import eq
+from typing import Any
+
+import bson
+import pyarrow as pa
+import pytest
+from bson import Decimal128, Int64
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from cdc import typed_cells
+from cdc.delta.arrow_columns import plan_of
+from cdc.delta.columns import Columns
+from cdc.delta.typed_column import path_text
+from cdc.model.document import encoder
+from cdc.model.variant_bytes import dictionary
+from tests.kernel.arrow import VARIANT
+from tests.model.mixed import edges, values
+from tests.model.test_key import Element, array, of, raw
+from tests.model.test_key import document as of_fields
+
+SCALARS = [
+    *("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
+    *("timestamp", "binary", "decimal(38,0)", "decimal(18,2)", "decimal(38,20)", "decimal(38,38)"),
+    *("decimal(5,5)", "decimal(1,0)"),
+]
+NESTED = [
+    *("variant", "array<variant>", "array<double>", "array<array<bigint>>", "map<string,string>"),
+    *("map<string,variant>", "struct<a: int, b: string>", "struct<ab: struct<a: double>, é: date>"),
+    *("array<struct<b: string, a: bigint>>", "map<string,array<int>>", "struct<b: variant>"),
+]
+NOW = datetime.datetime(2026, 11, 22, 1, 2, 3)
+NAMES = ["a", "b", "ab", "", "é", "\U0001f600", "\uff5e"]
+LIKELY = [
+    of(each)
+    for each in (
+        *(
+            NOW,
+            datetime.datetime(1969, 12, 31),
+            1,
+            300,
+            Int64(2**40),
+            2.5,
+            3.0,
+            -0.0,
+            0.1,
+            "text",
+            True,
+            None,
+            b"x",
+            "x" * 70,
+            [],
+            {},
+        ),
+        *(Decimal128("1.5"), Decimal128("2.00"), Decimal128("-7E+3"), [1, 2.5, None], ["a", "b"]),
+        *({"a": 1, "b": "x"}, {"a": "y"}, {"ab": {"a": 1.5}}, [{"a": 1, "b": "x"}, {}, None]),
+        *([{"a": 1, "c": 2}], [[1], [], [2.0]], {"b": {"é": {"a": [1]}}}),
+    )
+]
+
+
+def variants(documents: Iterable[bytes]) -> pa.Array:
+    return structs(map(encoder("variant"), documents))
+
+
+def structs(found: Iterable[tuple[bytes, ...]]) -> pa.Array:
+    return pa.array(
+        [dict(zip(("value", "metadata"), each, strict=True)) for each in found], VARIANT
+    )
+
+
+def both(documents: pa.Array, texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What becomes of the documents, after it was seen to be the same in either way."""
+    columns = Columns.parse(texts)
+    kind = numbered(to_arrow_type(StructType(columns.fields()), timezone="UTC"))
+    plan = plan_of(columns.columns)
+    expected = typed_cells.one_by_one(documents, plan, kind)
+    found = typed_cells.at_once(documents, plan, kind)
+    found.validate(full=True)
+    rows: list[dict[str, Any]] = found.to_pylist()
+    for one, other in zip(expected.to_pylist(), rows, strict=True):
+        assert repr(one) == repr(other)  # in which a NaN is one
+    return rows
+
+
+def numbered(kind: pa.DataType) -> pa.DataType:
+    """With the numbers of times and dates: a VARIANT holds some that Python does not."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(numbered(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(numbered(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, numbered(kind.item_type))
+    return {pa.timestamp("us", "UTC"): pa.int64(), pa.date32(): pa.int32()}.get(kind, kind)
+
+
+def drawn(draw: random.Random, pool: Sequence[Element], depth: int = 3) -> Element:
+    fields = []
+    for name in draw.sample(NAMES, draw.randrange(len(NAMES) + 1)):
+        value = draw.choice(LIKELY if draw.random() < 0.7 else pool)
+        nested = depth and draw.random() < 0.4
+        fields.append((name.encode(), drawn(draw, pool, depth - 1) if nested else value))
+    return of_fields(*fields)
+
+
+def columns(draw: random.Random) -> dict[str, str]:
+    """Of any types in any places, and now and then a variant of what leads there."""
+    found, taken = dict[str, str](), list[tuple[str, ...]]()
+    for number in range(draw.randrange(1, 9)):
+        path = tuple(draw.choice(NAMES) for _ in range(draw.randrange(1, 4)))
+        if all(path[: len(one)] != one and one[: len(path)] != path for one in taken):
+            taken.append(path)
+            found[f"c{number}"] = f"{draw.choice(SCALARS + NESTED)} from {path_text(path)}"
+            if draw.random() < 0.3:
+                outer = path_text(path[: draw.randrange(len(path))])
+                found.setdefault("outer", f"variant from {outer}")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_columns_of_any_documents_are_those_of_each(seed: int) -> None:
+    draw = random.Random(seed)
+    pool = values(seed, 500)
+    documents = variants(drawn(draw, pool)[1] for _ in range(200))
+    for _ in range(5):
+        both(documents, columns(draw))
+
+
+@pytest.mark.parametrize("kind", SCALARS + NESTED)
+def test_what_fits_a_type_is_the_same_for_values_of_all_types_and_ranges(kind: str) -> None:
+    items = (
+        values(3, 700)
+        + edges()
+        + LIKELY
+        + [of(n / 64 * 10**e) for n in range(9) for e in range(18)]
+    )
+    documents = variants(raw((b"v", item), (b"w", array(item, item))) for item in items)
+    found = both(documents, {"v": kind, "w": f"array<{kind}>"})
+    assert {row["v"] is None for row in found} == {True, False}
+    assert [row["v"] is None for row in found] == [row["w"] in (None, [None] * 2) for row in found]
+
+
+PLACES = {
+    "s": "string from a.s",
+    "n": "decimal(18,2) from a.n",
+    "l": "array<struct<x: int, y: string>>",
+    "m": "map<string,double>",
+    "t": "timestamp from a.b.t",
+    "v": "variant from a.b",
+}
+DOCUMENT = bson.encode(
+    {
+        "a": {"s": "text", "n": Decimal128("1.20"), "b": {"t": NOW, "q": [1, {"r": 2}]}, "z": 1},
+        "l": [{"x": 1, "y": "y"}, {"y": None}],
+        "m": {"k": 1.5, "long name of a key": 2},
+        "other": {"é": [1], "s": "again"},
+    }
+)
+
+
+def test_every_single_byte_of_a_variant_may_be_wrong() -> None:
+    value, metadata = encoder("variant")(DOCUMENT)
+    wrong = [(each, metadata) for each in spoiled(value)]
+    wrong += [(value, each) for each in spoiled(metadata)]
+    found = both(structs(wrong), PLACES)
+    whole = [tuple((row["_rescued"] or {}).values()) for row in found]
+    assert 0 < sum(map(eq, whole, wrong)) < len(wrong)
+
+
+def spoiled(whole: bytes) -> Iterator[bytes]:
+    for at, byte in enumerate(whole):
+        yield whole[:at]
+        for other in (0, 1, 3, 0x7F, 0xFF, byte + 1 & 0xFF, byte ^ 0x40):
+            yield whole[:at] + bytes([other]) + whole[at + 1 :]
+
+
+def test_damaged_variants_of_any_documents_are_the_same() -> None:
+    draw, pool = random.Random(5), values(5, 500)
+    rows = variants(drawn(draw, pool)[1] for _ in range(700)).to_pylist()
+    for row in rows:
+        name = draw.choice(("value", "value", "metadata"))
+        changed = bytearray(row[name])
+        for _ in range(draw.randrange(1, 4)):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        row[name] = bytes(changed)
+    for _ in range(5):
+        both(pa.array(rows, VARIANT), columns(draw))
+
+
+def test_what_is_large_is_the_same() -> None:
+    many = {f"field {n}": n for n in range(400)}
+    documents = [
+        {"l": list(range(5000)), "o": many, "s": "x" * 70_000, "m": {"k" * 300: "v" * 300}},
+        {"l": [[n] for n in range(300)], "o": {"x": many, "y": ["z" * 70_000] * 300}},
+    ]
+    texts = {
+        "l": "array<bigint>",
+        "s": "string",
+        "m": "map<string,string>",
+        "x": "int from o.x.`field 7`",
+    }
+    both(variants(bson.encode(each) for each in documents), texts)
+    both(
+        variants(bson.encode(each) for each in documents),
+        texts | {"l": "array<array<int>>", "o": "variant"},
+    )
+
+
+def test_a_part_of_a_column_with_nulls_is_the_same_whatever_its_binaries_are() -> None:
+    documents = variants([DOCUMENT] * 3)
+    nulls = pa.array([None, *documents.to_pylist(), None], VARIANT)
+    assert [row and row["s"] for row in both(nulls, PLACES)] == [None, "text", "text", "text", None]
+    assert both(nulls.slice(1, 2), PLACES) == both(documents.slice(1), PLACES)
+    large = pa.struct([(name, pa.large_binary()) for name in ("value", "metadata")])
+    assert both(nulls.cast(large), PLACES) == both(nulls, PLACES)
+
+
+def test_variants_have_no_names_but_their_own() -> None:
+    (row,) = both(variants([DOCUMENT]), PLACES)
+    found = {name: dictionary(row[name]["metadata"]) for name in ("v", "_rescued")}
+    assert {name: set(found[name] or ()) for name in found} == {
+        "v": {b"t", b"q", b"r"},
+        "_rescued": {b"a", b"z", b"other", "é".encode(), b"s"},
+    }
+
+
+def test_few_documents_are_told_apart_from_many_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = Columns.parse(PLACES)
+    kind = to_arrow_type(StructType(parsed.fields()), timezone="UTC")
+    seen = list[str]()
+    for name in ("one_by_one", "at_once"):
+        monkeypatch.setattr(typed_cells, name, lambda *_, name=name: seen.append(name))
+    documents = variants([DOCUMENT])
+    for count in (0, 10, 10_000):
+        typed_cells.taken(
+            pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
+        )
+    assert seen == ["one_by_one", "one_by_one", "at_once"]
