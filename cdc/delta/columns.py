@@ -3,7 +3,7 @@
     columns = { total = "decimal(18,2)", city = "string from address.city" }
 
 Each value of a document is in exactly one place: in its column if it fits there (see
-`cdc.delta.fit`), else in `_rescued`, a VARIANT object that holds it where the document does. So
+`cdc.model.fit`), else in `_rescued`, a VARIANT object that holds it where the document does. So
 columns and `_rescued` together are the document, but for two things: a null and a missing field are
 one in a typed column, and a number keeps its value there, not its own type. A column of type
 variant takes whatever there is, its null too.
@@ -18,14 +18,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, VariantType
 
-from cdc.delta import typed_column
-from cdc.delta.rescue import RESCUED, document_text, taken
+from cdc.delta import arrow_columns, typed_column
+from cdc.delta.rescue import RESCUED, document_text
+from cdc.delta.target import quoted
 from cdc.delta.typed_column import TypedColumn, folded, is_storable, path_text
 from cdc.errors import BadOption
 
 # The only name of its kind that every document has; all others are kept for the tables' own.
 _ID = "_id"
 _KEY, _DOCUMENT = "key", "document"
+# No typed column has a name that begins like this.
+_TAKEN = "_taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,11 @@ class Columns:
         all are null. `_rescued` is null if nothing is left over. Nothing that a document may hold
         can raise.
         """
-        return taken(rows, document, self.columns)
+        others = [F.col(quoted(name)) for name in rows.columns if name != document]
+        taken = arrow_columns.taken(F.col(quoted(document)), self.columns, RESCUED)
+        rows = rows.select(*others, taken.alias(_TAKEN))
+        found = [F.col(_TAKEN)[field.name].alias(field.name) for field in self.fields()]
+        return rows.select(*others, *found)
 
     def document(self) -> Column:
         """The VARIANT that a row's columns and `_rescued` are made of; an empty object where all

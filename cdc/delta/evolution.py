@@ -17,8 +17,8 @@ from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from cdc.delta.columns import Columns, has_room
-from cdc.delta.fit import family_of, fields
 from cdc.delta.layout import Table
+from cdc.delta.rescue import family_of, fields
 from cdc.delta.tables import Tables
 from cdc.delta.target import quoted
 from cdc.delta.typed_column import REFUSED, TypedColumn
