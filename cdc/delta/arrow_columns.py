@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
@@ -35,8 +35,9 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
     """A struct of the columns and of `rest`, what is left; for a null all of them are null."""
     result = StructType([column.field() for column in columns]).add(rest, T.VariantType())
     plan, kind = plan_of(columns), to_arrow_type(result, timezone="UTC")
-    function = arrow_udf(
-        lambda documents: typed_cells.taken(documents, plan, kind), result, ArrowUDFType.SCALAR
+    # Without type hints: Spark would work out what kind of function they tell of.
+    function = arrow_udf(  # type: ignore[call-overload]
+        lambda documents: typed_cells.taken(documents, plan, kind), result
     )
     found: Column = function(document)
     return found
