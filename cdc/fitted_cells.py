@@ -93,7 +93,7 @@ class Documents:
 
         def step(at: int) -> Any:
             cells = values.out, values.ends, metadata.out, metadata.ends
-            return self.kernel.rest.own(data, *places.located, *named, *work, at, *cells)
+            return self.kernel.own_names.own(data, *places.located, *named, *work, at, *cells)
 
         self._filled(len(places), step, values, metadata)
         children = [values.array(arrow.field(0).type), metadata.array(arrow.field(1).type)]

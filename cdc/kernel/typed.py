@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from cdc.kernel import fit, rest
+from cdc.kernel import fit, own_names, rest
 from cdc.kernel.columns import DONE, FULL, Ends, gathered
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.elements import REFUSED
@@ -180,7 +180,8 @@ def _list(
 
 def compiled() -> None:
     """Compiles, or loads, all of this package that typed columns need, by using it."""
-    data, one, ends = np.zeros(1, np.uint8), np.array([0]), np.zeros(2, np.int32)
+    # Arrow's bytes cannot be written to, which makes them another type.
+    data, one, ends = np.frombuffer(b"\0", np.uint8), np.array([0]), np.zeros(2, np.int32)
     names, found = np.zeros((1, DICTIONARY), np.int64), np.zeros((3, 1, 1), np.int64)
     status, out = data.copy(), one.copy()
     sound(data, one, one + 1, out)
@@ -195,3 +196,7 @@ def compiled() -> None:
     fit.contents(data, one, one + 1, False, 0, data.copy(), ends, status)
     gathered(data, one, one + 1, 0, data.copy(), ends)
     rest.compiled()
+    named = data, one, one + 1, np.full((1, DICTIONARY), -1), np.zeros((1, 2), np.int64), one
+    cells = np.zeros(8, np.uint8), ends.copy(), np.zeros(8, np.uint8), ends.copy()
+    for values in (data, data.copy()):
+        own_names.own(values, one, one + 1, np.array([0]), *named, 0, *cells)
