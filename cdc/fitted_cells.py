@@ -213,7 +213,10 @@ def _located(column: pa.Array) -> tuple[Any, Numbers, Numbers]:
     column = column.cast(pa.binary())
     _, ends, data = column.buffers()
     places = np.frombuffer(ends, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
-    return np.frombuffer(data or b"", np.uint8), places[:-1].copy(), places[1:].copy()
+    found = np.frombuffer(data or b"", np.uint8)
+    # Functions are compiled for such, whether Arrow gives them or not.
+    found.flags.writeable = False
+    return found, places[:-1].copy(), places[1:].copy()
 
 
 def _array(
