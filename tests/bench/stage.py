@@ -92,8 +92,13 @@ class Stage:
 
 @contextmanager
 def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
-    # The oplog holds all that is loaded and changed; the cache holds the orders.
-    with ReplicaSet(oplog_megabytes=8192, cache_gigabytes=2.0) as server:
+    # The oplog holds all that is loaded and changed; the cache holds the orders; and the splits that
+    # are planned once are read for longer than the five minutes that a server is asked for.
+    with ReplicaSet(
+        oplog_megabytes=8192,
+        cache_gigabytes=2.0,
+        set_parameters={"minSnapshotHistoryWindowInSeconds": 3600},
+    ) as server:
         load_orders(server.uri, ORDERS, documents, must_be_new=True)
         window = _change(server, changes)
         spark = session(
