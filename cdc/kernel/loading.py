@@ -45,8 +45,10 @@ def _compiled(name: str) -> ModuleType:
 
 
 def _folder(version: str) -> Path:
-    """numba notices changes of one file, but not of those whose functions are compiled into it."""
-    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    """numba notices changes of one file, but not of those whose functions and constants it
+    compiles into it."""
+    packages = [Path(__file__).parent, Path(__file__).parents[1] / "model"]
+    sources = [path.read_bytes() for each in packages for path in sorted(each.glob("*.py"))]
     digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
     failed: list[OSError] = []
     for base in _bases():

@@ -92,8 +92,8 @@ class Stage:
 
 @contextmanager
 def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
-    # The oplog holds all that is loaded and changed; the cache holds the orders; and the splits that
-    # are planned once are read for longer than the five minutes that a server is asked for.
+    # The oplog holds all that is loaded and changed; the cache holds the orders; splits that are
+    # planned once are read for longer than the five minutes for which a server keeps their time.
     with ReplicaSet(
         oplog_megabytes=8192,
         cache_gigabytes=2.0,
