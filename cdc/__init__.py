@@ -6,7 +6,7 @@
 4. `mongo.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
 5. `mongo.stream` reads the changes of what was already done, (T0, T1], whole and once;
 6. `model.change` makes both into rows, `model.variant` makes documents into VARIANT; of large
-   replies `kernel` makes whole columns at once, the same ones;
+   replies `arrow`, by `kernel`, makes whole columns at once, the same ones;
 7. `source` hands the rows to Spark as Arrow batches;
 8. `delta.changelog` appends all of them, `delta.mirror` merges the last change of each key, and
    `delta.history` keeps all of them as versions, each with the interval in which it held.

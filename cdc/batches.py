@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
 
-from cdc import cells
+from cdc.arrow import cells
 from cdc.kernel import event_columns as at
 from cdc.kernel.reply import WORTH
 from cdc.model import element

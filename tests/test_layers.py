@@ -17,15 +17,10 @@ LAYERS = {
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.kernel": {"numba", "numpy", "cdc.model", "cdc.errors"},
     "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
-    "cdc.cells": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
-    "cdc.fitted_cells": {"numpy", "pyarrow", "cdc.cells", "cdc.kernel", "cdc.model"},
-    "cdc.typed_cells": {
-        *("numpy", "pyarrow"),
-        *("cdc.cells", "cdc.fitted_cells", "cdc.kernel", "cdc.model"),
-    },
+    "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
     "cdc.batches": {
         *("bson", "numpy", "pyarrow"),
-        *("cdc.cells", "cdc.mongo", "cdc.kernel", "cdc.model"),
+        *("cdc.arrow", "cdc.mongo", "cdc.kernel", "cdc.model"),
     },
     "cdc.ahead": set[str](),
     "cdc.task": {
@@ -38,7 +33,7 @@ LAYERS = {
     },
     "cdc.delta": {
         *("pyspark", "delta", "tenacity"),
-        *("cdc.typed_cells", "cdc.model", "cdc.errors"),
+        *("cdc.arrow", "cdc.model", "cdc.errors"),
     },
 }
 MODULES = {

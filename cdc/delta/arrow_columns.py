@@ -10,7 +10,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from cdc import typed_cells
+from cdc.arrow import typed
 from cdc.delta.typed_column import TypedColumn
 from cdc.model.fit import Array, Decimals, Integer, Kind, Map, Scalar, Struct
 from cdc.model.typed import Plan
@@ -37,7 +37,7 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
     plan, kind = plan_of(columns), to_arrow_type(result, timezone="UTC")
     # Without type hints: Spark would work out what kind of function they tell of.
     function = arrow_udf(  # type: ignore[call-overload]
-        lambda documents: typed_cells.taken(documents, plan, kind), result
+        lambda documents: typed.taken(documents, plan, kind), result
     )
     found: Column = function(document)
     return found

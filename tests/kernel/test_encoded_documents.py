@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 
-from cdc import batches, cells
+from cdc import batches
+from cdc.arrow import cells
 from cdc.errors import UnmappableValue
 from cdc.model.change import read_row
 from cdc.model.document import FORMATS, encoder

@@ -12,7 +12,7 @@ from bson import Binary, Decimal128, Int64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc import cells
+from cdc.arrow import cells
 from cdc.kernel import loading
 from cdc.model.document import FORMATS, encoder
 from cdc.model.element import MAX_DEPTH

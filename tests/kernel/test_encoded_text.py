@@ -13,7 +13,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc import cells
+from cdc.arrow import cells
 from cdc.kernel import loading
 from cdc.model.reply import Places
 from tests.kernel.test_encoded_images import FILLS, PROPERTY, assert_same, damaged_everywhere

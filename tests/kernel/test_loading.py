@@ -61,7 +61,7 @@ def test_a_folder_that_others_can_write_to_is_not_read(
 
 
 @pytest.mark.parametrize(
-    "module", ["cdc.source", "jobs.cli", "tests.mongo.capture", "cdc.typed_cells"]
+    "module", ["cdc.source", "jobs.cli", "tests.mongo.capture", "cdc.arrow.typed"]
 )
 def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
     program = f"import sys, {module}; assert 'numba' not in sys.modules"
@@ -73,13 +73,13 @@ def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None
     program = (
         "import numba, numpy, pytest;"
         "from tests.kernel import test_encoded_events, test_encoded_images as t;"
-        "from tests.kernel import test_encoded_text, test_typed_cells;"
+        "from tests.kernel import test_encoded_text, test_typed_columns;"
         "check = numba.njit(lambda a, i: a[i]);"
         "pytest.raises(IndexError, check, numpy.zeros(1), 1);"
         "t.test_every_single_byte_may_be_wrong();"
-        "test_typed_cells.test_every_single_byte_of_a_variant_may_be_wrong();"
-        "test_typed_cells.test_damaged_variants_of_any_documents_are_the_same();"
-        "test_typed_cells.test_what_is_large_is_the_same();"
+        "test_typed_columns.test_every_single_byte_of_a_variant_may_be_wrong();"
+        "test_typed_columns.test_damaged_variants_of_any_documents_are_the_same();"
+        "test_typed_columns.test_what_is_large_is_the_same();"
         "t.test_damaged_bytes_are_encoded_as_before();"
         "t.test_values_of_all_types_and_ranges_are_encoded_as_before();"
         "t.test_decimals_of_any_digits_and_scale_are_the_same();"

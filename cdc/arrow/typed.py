@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc.cells import Cells, validity
-from cdc.fitted_cells import Documents, Places
+from cdc.arrow.cells import Cells, validity
+from cdc.arrow.fitted import Documents, Places
 from cdc.kernel.reply import WORTH
 from cdc.model import typed
 from cdc.model.typed import Plan

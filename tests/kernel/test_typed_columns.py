@@ -15,7 +15,7 @@ from bson import Decimal128, Int64
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from cdc import typed_cells
+from cdc.arrow import typed
 from cdc.delta.arrow_columns import plan_of
 from cdc.delta.columns import Columns
 from cdc.delta.typed_column import path_text
@@ -81,8 +81,8 @@ def both(documents: pa.Array, texts: Mapping[str, str]) -> list[dict[str, Any]]:
     columns = Columns.parse(texts)
     kind = numbered(to_arrow_type(StructType(columns.fields()), timezone="UTC"))
     plan = plan_of(columns.columns)
-    expected = typed_cells.one_by_one(documents, plan, kind)
-    found = typed_cells.at_once(documents, plan, kind)
+    expected = typed.one_by_one(documents, plan, kind)
+    found = typed.at_once(documents, plan, kind)
     found.validate(full=True)
     rows: list[dict[str, Any]] = found.to_pylist()
     for one, other in zip(expected.to_pylist(), rows, strict=True):
@@ -238,10 +238,10 @@ def test_few_documents_are_told_apart_from_many_by_their_bytes(
     kind = to_arrow_type(StructType(parsed.fields()), timezone="UTC")
     seen = list[str]()
     for name in ("one_by_one", "at_once"):
-        monkeypatch.setattr(typed_cells, name, lambda *_, name=name: seen.append(name))
+        monkeypatch.setattr(typed, name, lambda *_, name=name: seen.append(name))
     documents = variants([DOCUMENT])
     for count in (0, 10, 10_000):
-        typed_cells.taken(
+        typed.taken(
             pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
         )
     assert seen == ["one_by_one", "one_by_one", "at_once"]

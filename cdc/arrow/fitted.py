@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc.cells import Cells, validity
+from cdc.arrow.cells import Cells, validity
 from cdc.kernel import loading
 from cdc.kernel.outcomes import MISFIT, MISSING, TAKEN
 from cdc.model import fit
