@@ -121,7 +121,10 @@ def compared(source: DataFrame, table: DataFrame) -> DataFrame:
     null where both agree."""
     if columns := of_table(table.schema):
         source = _as_taken(source, "after", columns)
-        table = _as_taken(table.withColumn("document", columns.document()), "document", columns)
+        documents = table.withColumn("document", columns.document())
+        # Spark does not find a Python function whose argument it has put an expression with a
+        # lambda into; it puts none through a shuffle, and the join needs this one anyway.
+        table = _as_taken(documents.repartition("key"), "document", columns)
     return _joined(source, table)
 
 
