@@ -48,8 +48,8 @@ SETTINGS = {
     ),
     # A micro-batch is small: with Spark's 200 each MERGE would be mostly the start of empty tasks.
     "spark.sql.shuffle.partitions": "8",
-    # The driver keeps what it would show of past queries. The plan of a MERGE into typed columns is
-    # a long text, and by default a thousand of them are kept, of any length.
+    # The driver keeps what it would show of past queries: by default a thousand plans of any
+    # length, and that of a MERGE is a long text.
     "spark.sql.ui.retainedExecutions": "50",
     "spark.sql.maxPlanStringLength": "100000",
     # cluster_time is a moment, and shows the same on every machine.
