@@ -298,7 +298,7 @@ class Lagging:
         self._late = next(m for m in replica_set.members if m is not primary)
         self._pipeline = Capture(replica_set.uri, "test.a", mode="latest")
         database = self.client.get_database("test", write_concern=WriteConcern("majority"))
-        self.coll = database["a"]
+        self.coll = database.create_collection("a")
 
     def set_edge(self) -> Timestamp:
         return self._pipeline.now()
