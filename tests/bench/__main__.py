@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.bench import changes, growth, live, memory, snapshots
 from tests.bench.plot import plot
-from tests.bench.result import Result, show, written
+from tests.bench.result import Result, markdown, show, written
 from tests.bench.stage import Stage, stage
 
 OUT = Path("build")
@@ -35,6 +35,7 @@ def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ..
                 written(OUT / "bench.json", results)
                 console.print(f"{result.work}: {result.ours:,.4g} {result.unit}", highlight=False)
     show(console, results)
+    (OUT / "bench.md").write_text(markdown(results))
     plot(OUT / "bench.svg", results)
 
 

@@ -15,6 +15,8 @@ import psutil
 import rich.table
 from rich.console import Console
 
+_HEADER = ["work", "ours", "peer", "ratio", "of the limit", "goal", "met"]
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -57,10 +59,25 @@ def written(path: Path, results: Sequence[Result]) -> None:
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
-    table = rich.table.Table("work", "ours", "peer", "ratio", "of the limit", "goal", "met")
+    table = rich.table.Table(*_HEADER)
     for each in results:
-        share = "" if each.limit_ratio is None else f"{each.limit_ratio:.0%}"
-        peer, ratio = ("", "") if each.ratio is None else (f"{each.peer:,.3g}", f"{each.ratio:.2f}")
-        ours = f"{each.ours:,.4g} {each.unit}"
-        table.add_row(each.work, ours, peer, ratio, share, each.goal, "yes" if each.met else "NO")
+        table.add_row(*_cells(each))
     console.print(table)
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The table of the README."""
+    rows = [_HEADER, ["---"] * len(_HEADER), *map(_cells, results)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cells(each: Result) -> list[str]:
+    share = "" if each.limit_ratio is None else f"{each.limit_ratio:.0%}"
+    peer = "" if each.peer is None else _number(each.peer)
+    ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+    met = "yes" if each.met else "NO"
+    return [each.work, f"{_number(each.ours)} {each.unit}", peer, ratio, share, each.goal, met]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
