@@ -88,7 +88,8 @@ def _ages(log: Path, seen: dict[int, float], began: float) -> Iterator[float]:
         visible = seen[json.loads(told["userMetadata"])["batch"]]
         for action in actions:
             if "add" in action:
-                rows = pyarrow.parquet.read_table(log / action["add"]["path"], ["wall_time"])
+                path = log / action["add"]["path"]
+                rows = pyarrow.parquet.read_table(path, columns=["wall_time"])
                 for wall in rows["wall_time"].to_pylist():
                     if wall is not None and wall.timestamp() >= began:
                         yield visible - wall.timestamp()
