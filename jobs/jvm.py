@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -36,7 +39,8 @@ def start_jvm(conf: SparkConf) -> None:
     reading, writing = os.pipe()
     relay = _Relay(reading)
     try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
+        with _alone(conf):
+            gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)
         relay.join(timeout=5)
@@ -47,6 +51,20 @@ def start_jvm(conf: SparkConf) -> None:
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
     relay.forward()
+
+
+@contextmanager
+def _alone(conf: SparkConf) -> Iterator[None]:
+    """One after the other, of all processes of a user: where jars are still to be downloaded, those
+    that start at once find each other's half-written files in Ivy's folder, and end."""
+    shared = Path(conf.get("spark.jars.ivy") or Path.home())
+    shared.mkdir(parents=True, exist_ok=True)
+    folder = os.open(shared, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 class _Relay(threading.Thread):

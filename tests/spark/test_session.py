@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_els
 ) -> None:
     run = program(tmp_path, sys.executable)
     assert (run.stdout, run.stderr) == (f"9 {sys.executable} UTC\n", "")
+
+
+@pytest.mark.slow
+def test_programs_that_start_at_once_where_jars_are_not_downloaded_yet_all_start(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys; from jobs.session import session\n"
+        "session('p', 'local[1]', {'spark.jars.ivy': sys.argv[1]}).stop()"
+    )
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "ivy")]
+    with ThreadPoolExecutor() as threads:
+        runs = list(threads.map(in_environment, [command] * 3))
+    assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * 3
 
 
 @pytest.mark.slow
