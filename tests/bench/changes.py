@@ -9,6 +9,7 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from cdc.delta.sink import Sink
 from cdc.model.split import StreamSplit
 from cdc.source import WindowReader
 from jobs import config as configuration
@@ -17,6 +18,7 @@ from tests.bench import drains
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, TASKS, Stage
 from tests.bench.timing import Figure, side_by_side
+from tests.spark import batches
 
 # In as many merges as ours are batches, of 100,000 changes each.
 _PER_BATCH = 100_000
@@ -44,6 +46,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
                 "mongo-spark": lambda: _theirs(stage, stage.fresh("theirs")),
                 "drain": lambda: _drained(stage, slices, workers),
                 "mirror": lambda: _stream(stage, "mirrored", TASKS, "table.changelog="),
+                "sink": lambda: _our_merge(stage, parquet, stage.fresh("sunk")),
                 "merge": lambda: _plain_merge(stage, parquet, stage.fresh("merged")),
             },
         )
@@ -57,6 +60,15 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         goal="at least 0.8 x plain Spark that merges the same rows from Parquet",
         met=rate["mirror"] >= 0.8 * rate["merge"],
         cpu={name: taken[name].cpu for name in ("mirror", "merge")},
+    )
+    yield Result(
+        "rows from Parquet to mirror, MERGE",
+        "events/s",
+        ours=rate["sink"],
+        peer=rate["merge"],
+        goal="at least 0.8 x plain Spark that merges the same rows",
+        met=rate["sink"] >= 0.8 * rate["merge"],
+        cpu={"sink": taken["sink"].cpu},
     )
     yield from _catch_up(rate, taken)
 
@@ -153,6 +165,18 @@ def _ours_by_batch(stage: Stage, path: Path) -> None:
     spread = rows.repartitionByRange(batches, "position")
     spread = spread.withColumn("batch", F.spark_partition_id())
     spread.write.partitionBy("batch").parquet(str(path))
+
+
+def _our_merge(stage: Stage, parquet: Path, path: Path) -> None:
+    """What a pipeline does with its batches, without having to read them from MongoDB."""
+    given = [f"uri={stage.server.uri}", f"collections={CHANGED}", f"sink.path={path}"]
+    config = configuration.load(None, [*given, "table.changelog="])
+    sink = Sink("bench", config.layout, clock=lambda: None)
+    rows = stage.spark.read.parquet(str(parquet))
+    for batch in range(max(1, stage.window.count // _PER_BATCH)):
+        own = rows.where(F.col("batch") == batch).drop("batch")
+        watermark = batches.watermark(stage.spark, until=stage.window.upto.time + 1 + batch)
+        sink.write_batch(own.unionByName(watermark), batch)
 
 
 def _plain_merge(stage: Stage, parquet: Path, path: Path) -> None:
