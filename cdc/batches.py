@@ -23,7 +23,8 @@ from cdc.mongo.run import Located, Run
 from cdc.mongo.scan import Documents
 
 _ROWS_PER_BATCH = 2000
-_BYTES_PER_BATCH = 32 * 2**20
+# Of which a task holds a few at once.
+_BYTES_PER_BATCH = 8 * 2**20
 
 
 def of_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -219,7 +219,7 @@ OPTIONS = (
     Option(
         "heartbeat.interval",
         int,
-        10,
+        60,
         "Seconds after which a micro-batch is made though nothing has changed, so that the offset"
         " stays within the oplog.",
         least=0,

@@ -90,6 +90,11 @@ class Facts:
     def copying(self) -> Mapping[Namespace, Any]:
         return self.said.copying
 
+    @property
+    def count(self) -> int:
+        """How many rows the changelogs get."""
+        return sum(sum(ops.values()) for ops in self.counts.values())
+
     def rows(self, namespace: Namespace) -> int:
         """How many of the namespace's rows are about a document."""
         counts = self.counts.get(namespace, {})

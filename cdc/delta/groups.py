@@ -31,13 +31,14 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from cdc.model.watermark import Watermark
 
+_ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 _REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
 
 
 def read_facts(batch: DataFrame) -> Facts | None:
     """None for a batch without any row. Raises BadOption if the watermark row is missing."""
     # Few groups whatever the batch holds: more than one reducer would be empty tasks only.
-    with settings(batch.sparkSession, {"spark.sql.shuffle.partitions": "1"}):
+    with settings(batch.sparkSession, _ONE_REDUCER):
         groups = _groups(batch).collect()
     if not groups:
         return None

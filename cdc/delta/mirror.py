@@ -221,10 +221,11 @@ def _last_changes(rows: DataFrame, key: list[str], tasks: int) -> DataFrame:
         F.col("cluster_time").alias("_cluster_time"),
         F.col("cluster_inc").alias("_cluster_inc"),
     )
-    # As many partitions as the rows need, not as the session has: a batch of one row is the rule.
+    # As many partitions as the rows need, not as the session has: a batch of one row is the rule,
+    # and what is in one partition need not be shuffled.
+    placed = rows.coalesce(1) if tasks == 1 else rows.repartition(tasks, *key)
     return (
-        rows.repartition(tasks, *key)
-        .groupBy(*key)
+        placed.groupBy(*key)
         .agg(F.max_by(change, "position").alias("change"))
         .select(*key, "change.*")
     )

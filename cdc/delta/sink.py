@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, conflict, dead_letters, history, mirror
+from cdc.delta import changelog, conflict, dead_letters, history, mirror, small
 from cdc.delta.changes import require_allowed
-from cdc.delta.commit import Commit
+from cdc.delta.commit import Commit, settings
 from cdc.delta.concurrency import at_once
 from cdc.delta.facts import Facts, Happened
 from cdc.delta.groups import read_facts
@@ -100,6 +100,7 @@ class Sink:
         self._dead_letters = 0
         self._is_first = True
         self._warned: set[Namespace] = set()
+        self._sizes = small.Sizes()
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Write one batch, one kind of table after the other. May be repeated after any failure.
@@ -138,7 +139,10 @@ class Sink:
         for writer, tables, found in work:
             if writer is mirror:
                 self._require_allowed(facts)
-            at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
+            targets = [table.target for table in found]
+            is_small = self._sizes.are_small(spark, targets, facts.count)
+            with settings(spark, small.SETTINGS if is_small else {}):
+                at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
             if writer is dead_letters:
                 self._count_dead_letters(facts)
         return sum(len(found) for _, _, found in work)

@@ -30,8 +30,9 @@ from cdc.source.translation import Partition, excerpt_of, limited, limits_of, re
 from cdc.task import source_of
 
 _log = logging.getLogger(__name__)
-# latestOffset runs in the query's own thread: a longer wait would delay stop().
-_WAIT_SECONDS = 0.4
+# Each answer costs Spark a round. But latestOffset runs in the query's own thread: a longer wait
+# would delay stop().
+_WAIT_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
 
