@@ -51,6 +51,8 @@ SETTINGS = {
     # A batch into a changelog and a mirror takes more pieces of generated code than the hundred
     # that Spark keeps by default: each would be compiled anew in each batch.
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # A batch is kept for as long as it is written: to compress it takes longer than that saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Large buffers go back to the system as soon as they are free: a task takes a third less memory
     # with events of many megabytes.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "2097152",
