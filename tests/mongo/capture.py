@@ -19,12 +19,14 @@ from unittest.mock import patch
 
 import bson
 import bson.json_util
+import tenacity
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import AutoReconnect
 
 from cdc import options as declared
 from cdc import task
@@ -292,6 +294,14 @@ def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
     return [*emptied, (to["db"], to["coll"])] if to else emptied
 
 
+# Where members fail, or the machine is slow, the primary may be another one just now: pymongo does
+# not try a bare command again.
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(AutoReconnect),
+    wait=tenacity.wait_fixed(0.2),
+    stop=tenacity.stop_after_delay(20),
+    reraise=True,
+)
 def contents(coll: Collection[Any], at: Timestamp | None = None, **find: Any) -> Contents:
     """What the server holds, now or at a time: `filter` and `projection` as of a find."""
     raw = coll.database.with_options(codec_options=RAW)
