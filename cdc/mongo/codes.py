@@ -39,6 +39,7 @@ _TRANSIENT = frozenset(
         133,  # FailedToSatisfyReadPreference
         134,  # ReadConcernMajorityNotAvailableYet
         150,  # StaleEpoch
+        175,  # QueryPlanKilled: where no scan minds it, by a rollback of the member
         189,  # PrimarySteppedDown
         202,  # NetworkInterfaceExceededTimeLimit
         234,  # RetryChangeStream
