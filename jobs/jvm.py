@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -16,6 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
+from cdc.locked import locked
 
 OLDEST = 17
 STDERR = 2
@@ -39,7 +37,7 @@ def start_jvm(conf: SparkConf) -> None:
     reading, writing = os.pipe()
     relay = _Relay(reading)
     try:
-        with _alone(conf):
+        with locked(_shared(conf)):
             gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)
@@ -53,18 +51,12 @@ def start_jvm(conf: SparkConf) -> None:
     relay.forward()
 
 
-@contextmanager
-def _alone(conf: SparkConf) -> Iterator[None]:
-    """One after the other, of all processes of a user: where jars are still to be downloaded, those
-    that start at once find each other's half-written files in Ivy's folder, and end."""
+def _shared(conf: SparkConf) -> Path:
+    """A folder to lock for a start: where jars are still to be downloaded, JVMs of a user that
+    start at once find each other's half-written files in Ivy's folder, and end."""
     shared = Path(conf.get("spark.jars.ivy") or Path.home())
     shared.mkdir(parents=True, exist_ok=True)
-    folder = os.open(shared, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+    return shared
 
 
 class _Relay(threading.Thread):

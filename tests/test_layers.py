@@ -15,7 +15,8 @@ LAYERS = {
     "cdc.errors": set[str](),
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
-    "cdc.kernel": {"numba", "numpy", "cdc.model", "cdc.errors"},
+    "cdc.locked": set[str](),
+    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.model", "cdc.errors"},
     "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
     "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
     "cdc.batches": {

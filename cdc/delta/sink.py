@@ -139,10 +139,11 @@ class Sink:
         for writer, tables, found in work:
             if writer is mirror:
                 self._require_allowed(facts)
-            targets = [table.target for table in found]
-            is_small = self._sizes.are_small(spark, targets, facts.count)
-            with settings(spark, small.SETTINGS if is_small else {}):
-                at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
+            if found:  # most batches have no dead letters, and most pipelines no history
+                targets = [table.target for table in found]
+                is_small = self._sizes.are_small(spark, targets, facts.count)
+                with settings(spark, small.SETTINGS if is_small else {}):
+                    at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
             if writer is dead_letters:
                 self._count_dead_letters(facts)
         return sum(len(found) for _, _, found in work)

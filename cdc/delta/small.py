@@ -36,20 +36,17 @@ class Sizes:
     def are_small(self, spark: SparkSession, targets: Sequence[Target], rows: int) -> bool:
         """Whether `rows`, which are about to be written into tables, there or not, are few, and so
         are those of each table."""
-        known = [self._is_small(spark, each, rows) for each in targets]
-        return rows <= _ROWS and all(known)
+        for each in targets:
+            self._left[each] = self._left.get(each, 0) - rows
+        return rows <= _ROWS and all(self._is_small(spark, each) for each in targets)
 
-    def _is_small(self, spark: SparkSession, target: Target, rows: int) -> bool:
-        if target in self._large:
-            return False
-        left = self._left.get(target, 0) - rows
-        if left < 0:
+    def _is_small(self, spark: SparkSession, target: Target) -> bool:
+        """Measures the table only where that decides."""
+        if target not in self._large and self._left[target] < 0:
             if target.exists(spark) and not _is_within(target, spark):
                 self._large.add(target)
-                return False
-            left = _UNMEASURED_ROWS
-        self._left[target] = left
-        return True
+            self._left[target] = _UNMEASURED_ROWS
+        return target not in self._large
 
 
 def _is_within(target: Target, spark: SparkSession) -> bool:

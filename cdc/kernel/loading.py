@@ -9,7 +9,6 @@ files. None of it is shared with other users: what is loaded from it is run.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import importlib
@@ -21,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from cdc.locked import locked
 
 
 @functools.cache
@@ -38,7 +39,8 @@ def typed() -> ModuleType:
 def _compiled(name: str) -> ModuleType:
     import numba
 
-    with _locked(_folder(numba.__version__)) as folder, _cached_in(numba.config, folder):
+    folder = _folder(numba.__version__)
+    with locked(folder), _cached_in(numba.config, folder):
         module = importlib.import_module(f"cdc.kernel.{name}")
         module.compiled()
     return module
@@ -77,13 +79,6 @@ def _private(base: Path, name: str) -> Path:
             raise PermissionError(f"{each} belongs to others, or they can write to it")
     with tempfile.TemporaryFile(dir=folder):
         return folder
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[Path]:
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
 
 
 @contextmanager

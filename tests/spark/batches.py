@@ -76,18 +76,13 @@ def batch(
         "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
         "collections": following,
     }
-    last = change("watermark", None, time=until, ns=(None, None), description=said)
-    frame = spark.createDataFrame([last, *reversed(rows)], SCHEMA).repartition(2)
+    watermark = change("watermark", None, time=until, ns=(None, None), description=said)
+    frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
     images = {"variant": F.try_parse_json, "binary": F.encode, "string": F.col}[document]
     for image in ("before", "after"):
         arguments = (image, "UTF-8") if document == "binary" else (image,)
         frame = frame.withColumn(image, images(*arguments))
     return frame
-
-
-def watermark(spark: SparkSession, *, until: int) -> DataFrame:
-    """That of a batch whose rows come from elsewhere."""
-    return batch(spark, [], until=until)
 
 
 def sink(
