@@ -15,7 +15,7 @@ a batch replayed days later reads the same rows. The order of the questions matt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bson.timestamp import Timestamp
@@ -161,8 +161,7 @@ class Planner:
         before = Selection.parse(start.selection)
         both = before.union(self.selection)
         for intent in intents:
-            conditions = [pipeline.not_rows(before), *intent.unless]
-            found = self._survey(both, start, edge, conditions)
+            found = self._survey(both, start, edge, pipeline.not_rows(before), intent.unless)
             if found.time is not None and not found.ddl:
                 continue
             end = intent.end if found.time is None else advance(start, found.time)
@@ -186,7 +185,7 @@ class Planner:
             found, only = listed.find(copying.namespace), Selection.of([copying.namespace])
             if found is None or (found.uuid, found.shard) == (copying.uuid, copying.shard):
                 continue
-            if self._survey(only, start, edge, [pipeline.cutting(only)]).time is None:
+            if self._survey(only, start, edge, pipeline.cutting(only)).time is None:
                 void.add(copying.namespace)
         for namespace in void:
             self._require_resyncs(namespace, "resharded, or moved to another shard")
@@ -198,13 +197,14 @@ class Planner:
         selection: Selection,
         start: Offset,
         edge: Timestamp,
-        conditions: list[pipeline.Condition],
+        ddl: pipeline.Condition,
+        rows: Sequence[pipeline.Condition] = (),
     ) -> Found:
         reach = start
         if edge > start.time:
             late, shards = self._late_at(edge), self.source.shards
             reach = replace(start, time=edge, late=late, shards=shards)
-        return survey(self.open_member, start, reach, selection, conditions, self.retry_seconds)
+        return survey(self.open_member, start, reach, selection, ddl, rows, self.retry_seconds)
 
     def _late_at(self, time: Timestamp) -> Times:
         if time not in self._late:

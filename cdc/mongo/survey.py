@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from cdc.model.split import StreamSplit
 from cdc.mongo import pipeline, stream
 from cdc.mongo.client import Member
 from cdc.mongo.images import IMAGES
+from cdc.mongo.quiet import is_quiet
 from cdc.mongo.splits import span
 from cdc.mongo.tellers import SLIM, Told
 
@@ -45,25 +46,29 @@ def survey(
     start: Offset,
     end: Offset,
     selection: Selection,
-    conditions: list[pipeline.Condition],
+    ddl: pipeline.Condition,
+    rows: Sequence[pipeline.Condition],
     retry_seconds: float,
 ) -> Found:
-    """The events between two offsets that meet one of the conditions, of each shard of `end` up to
-    the first that a batch cannot hold."""
+    """The events between two offsets, DDL and rows, that meet one of the conditions, of each shard
+    of `end` up to the first that a batch cannot hold."""
     if end.time <= start.time:
         return Found()
-    stages = pipeline.pipeline(conditions, SLIM)
-    told = [
-        (shard, event)
-        for shard in end.shards
-        for event in _up_to_the_first(
-            partial(open_member, shard), span(start, end, shard, selection, stages), retry_seconds
-        )
+    stages = pipeline.pipeline([ddl, *rows], SLIM)
+    told: list[Told] = [
+        (split.shard, event)
+        for split in (span(start, end, shard, selection, stages) for shard in end.shards)
+        if rows or not _is_quiet(partial(open_member, split.shard), split)
+        for event in _up_to_the_first(partial(open_member, split.shard), split, retry_seconds)
     ]
     time = min((e["clusterTime"] for _, e in told if pipeline.ends_batch(e)), default=None)
-    ddl = [(s, e) for s, e in told if e["clusterTime"] == time and pipeline.cuts(e)]
+    cutting = [(s, e) for s, e in told if e["clusterTime"] == time and pipeline.cuts(e)]
     others = [(s, e) for s, e in told if not pipeline.ends_batch(e)]
-    return Found(time, tuple(ddl), tuple(others))
+    return Found(time, tuple(cutting), tuple(others))
+
+
+def _is_quiet(open_member: Callable[[], Member], split: StreamSplit) -> bool:
+    return not split.late and is_quiet(open_member, split.after, split.upto)
 
 
 def _up_to_the_first(
