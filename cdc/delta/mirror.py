@@ -6,7 +6,6 @@ each changed key together. So there is no state between them that a crash could 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -158,9 +157,11 @@ def _merge(
     emptied: list[Emptied],
     facts: Facts,
 ) -> DeltaMergeBuilder:
-    tasks = math.ceil(sum(facts.rows(name) for name in names) / _ROWS_PER_TASK)
     rows = changes.rows(batch, names, emptied, facts)
-    last = with_image(_last_changes(rows, key_of(table), max(1, tasks)), typed)
+    # A batch of one row is the rule, and what is in one partition need not be shuffled.
+    if sum(facts.rows(name) for name in names) <= _ROWS_PER_TASK:
+        rows = rows.coalesce(1)
+    last = with_image(_last_changes(rows, key_of(table)), typed)
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
@@ -212,7 +213,7 @@ def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMe
     return merge.whenNotMatchedBySourceDelete(void)
 
 
-def _last_changes(rows: DataFrame, key: list[str], tasks: int) -> DataFrame:
+def _last_changes(rows: DataFrame, key: list[str]) -> DataFrame:
     """One row per key, the last."""
     change = F.struct(
         F.col("op").alias("_op"),
@@ -221,11 +222,5 @@ def _last_changes(rows: DataFrame, key: list[str], tasks: int) -> DataFrame:
         F.col("cluster_time").alias("_cluster_time"),
         F.col("cluster_inc").alias("_cluster_inc"),
     )
-    # As many partitions as the rows need, not as the session has: a batch of one row is the rule,
-    # and what is in one partition need not be shuffled.
-    placed = rows.coalesce(1) if tasks == 1 else rows.repartition(tasks, *key)
-    return (
-        placed.groupBy(*key)
-        .agg(F.max_by(change, "position").alias("change"))
-        .select(*key, "change.*")
-    )
+    last = rows.groupBy(*key).agg(F.max_by(change, "position").alias("change"))
+    return last.select(*key, "change.*")

@@ -24,9 +24,11 @@ class Batch:
 
     @classmethod
     def of(cls, told: RawBSONDocument) -> Self:
-        """Of a find, an aggregate or a getMore."""
-        data = bytes(told["cursor"].raw)
-        fields = {each.name: each for each in elements(data, 0, len(data))}
+        """Of a find, an aggregate or a getMore; its bytes, which may be many, are not copied."""
+        data = bytes(told.raw)
+        whole = {each.name: each for each in elements(data, 0, len(data))}
+        cursor = whole[b"cursor"]
+        fields = {each.name: each for each in elements(data, cursor.start, cursor.stop)}
         number: int = element.int64(data, fields[b"id"].start)[0]
         return cls(number, data, fields)
 

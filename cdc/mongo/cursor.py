@@ -12,6 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
+from cdc.kernel.event_columns import NONE
 from cdc.model import token
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
@@ -105,7 +106,7 @@ class Cursor:
         batch = self._next_reply()
         events = [RawBSONDocument(each) for each in batch.documents]
         inside = self._inside(events)
-        self._judge(batch, events[-1] if events else None)
+        self._judge(batch, len(events), _invalidate_of(events))
         return inside
 
     def next_parts(self, plain: Callable[[Located], Mask]) -> list[list[Raw] | Located]:
@@ -115,13 +116,14 @@ class Cursor:
         if located is None:
             events = [RawBSONDocument(each) for each in batch.documents]
             parts: list[list[Raw] | Located] = [self._inside(events)]
-            self._judge(batch, events[-1] if events else None)
+            self._judge(batch, len(events), _invalidate_of(events))
             return parts
         parts = [
             self._part(located.only(rows), is_plain)
             for rows, is_plain in stretches(plain(located), _AT_ONCE)
         ]
-        self._judge(batch, located.raw(len(located) - 1))
+        others = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
+        self._judge(batch, len(located), _invalidate_of(others))
         return parts
 
     def _part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
@@ -159,17 +161,17 @@ class Cursor:
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
-    def _judge(self, batch: Batch, newest: Raw | None) -> None:
-        """By the reply's last event and its token."""
+    def _judge(self, batch: Batch, delivered: int, invalidate: Raw | None) -> None:
+        """By how many events the reply has, whether the last one ends the cursor, and its token."""
         if self.complete:
             return
-        if newest is not None and newest.get("operationType") == "invalidate":
-            self._invalidated(newest)
+        if invalidate is not None:
+            self._invalidated(invalidate)
             return
         reached = token.time_of(batch.document(b"postBatchResumeToken")["_data"])
         last = self._split.last
-        self.complete = reached > last or (newest is None and reached >= last)
-        self._pace(newest is not None, reached)
+        self.complete = reached > last or (not delivered and reached >= last)
+        self._pace(bool(delivered), reached)
 
     def _invalidated(self, event: Raw) -> None:
         """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
@@ -202,3 +204,9 @@ class Cursor:
         if self._id:
             self._member.kill_cursor(self._namespace, self._id)
             self._id = 0
+
+
+def _invalidate_of(events: list[RawBSONDocument]) -> Raw | None:
+    """The last event, if it is what a cursor ends with."""
+    is_end = bool(events) and events[-1].get("operationType") == "invalidate"
+    return events[-1] if is_end else None
