@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from tests.bench import changes, growth, live, memory, snapshots
 from tests.bench.plot import plot
-from tests.bench.result import Result, markdown, show, written
+from tests.bench.result import Result, machine, markdown, show, written
 from tests.bench.stage import Stage, stage
 
 OUT = Path("build")
@@ -25,7 +26,7 @@ OUT = Path("build")
 @click.option("--large", default=10_000_000, show_default=True, help="Documents that it grows to.")
 @click.option("--only", multiple=True, help="Of snapshots, changes, live, memory, growth.")
 def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ...]) -> None:
-    console, results = Console(), list[Result]()
+    console, results, began = Console(), list[Result](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, stage(Path(folder), documents, events) as scene:
         for name, work in _works(runs, large).items():
             if only and name not in only:
@@ -33,9 +34,15 @@ def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ..
             for result in work(scene):
                 results.append(result)
                 written(OUT / "bench.json", results)
-                console.print(f"{result.work}: {result.ours:,.4g} {result.unit}", highlight=False)
+                took = f"after {time.monotonic() - began:.0f} s"
+                figure = f"{result.ours:,.4g} {result.unit}"
+                console.print(f"{took}: {result.work}: {figure}", highlight=False)
+        with scene.server.client() as client:
+            caption = machine(client.server_info()["version"])
+    caption = f"{caption}: {documents:,} documents, {events:,} changes, medians of {runs} runs"
+    console.print(caption, highlight=False)
     show(console, results)
-    (OUT / "bench.md").write_text(markdown(results))
+    (OUT / "bench.md").write_text(markdown(caption, results))
     plot(OUT / "bench.svg", results)
 
 

@@ -14,7 +14,7 @@ from cdc import options as declared
 from cdc.model.offset import Offset
 from cdc.source import ChangeReader
 from tests.bench.result import Result
-from tests.bench.stage import ORDERS, Namespace, Stage
+from tests.bench.stage import ORDERS, TENTH, Namespace, Stage, copied
 
 _FLAT = 0.15
 _SPLIT_MB = (100_000, 8, 1)
@@ -29,10 +29,9 @@ def run(stage: Stage, large: int) -> Iterator[Result]:
 
 def _documents(stage: Stage, large: int) -> Iterator[Result]:
     """A tenth of the orders, the orders, and `large` documents made of them by the server."""
-    tenth, many = Namespace("bench", "tenth"), Namespace("bench", "many")
-    _copied(stage, tenth, stage.documents // 10, 1)
-    _copied(stage, many, stage.documents, large // stage.documents)
-    sizes = {tenth: stage.documents // 10, ORDERS: stage.documents, many: large}
+    many = Namespace("bench", "many")
+    copied(stage.server, many, stage.documents, large // stage.documents)
+    sizes = {TENTH: stage.documents // 10, ORDERS: stage.documents, many: large}
     rates = {
         name: size / _seconds(lambda name=name: _read(stage, name)) for name, size in sizes.items()
     }
@@ -102,19 +101,6 @@ def _planned(stage: Stage) -> tuple[float, int]:
     reader.stop()
     assert Offset.from_json(end).is_streaming
     return seconds, len(json.dumps(end))
-
-
-def _copied(stage: Stage, to: Namespace, first: int, times: int) -> None:
-    with stage.server.client() as client:
-        numbers: list[dict[str, Any]] = [
-            {"$match": {"_id": {"$lt": first}}},
-            {"$set": {"time": {"$range": [0, times]}}},
-            {"$unwind": "$time"},
-            {"$set": {"_id": {"$add": ["$_id", {"$multiply": ["$time", first]}]}}},
-            {"$unset": "time"},
-            {"$out": to.coll},
-        ]
-        client[ORDERS.db][ORDERS.coll].aggregate(numbers, allowDiskUse=True)
 
 
 def _read(stage: Stage, namespace: Namespace, **options: str) -> None:

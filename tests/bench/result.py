@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import psutil
 import rich.table
@@ -38,24 +37,29 @@ class Result:
         return self.ours / self.peer if self.peer else None
 
 
-def machine() -> dict[str, Any]:
+def machine(server: str) -> str:
+    """What it was measured on, in one line; with the server's version."""
     names = ("pyspark", "delta-spark", "pymongo", "numba")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    return {
-        "cores": psutil.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
-        **{name: version(name) for name in names},
-    }
+    memory = round(psutil.virtual_memory().total / 2**30)
+    versions = [f"{name} {version(name)}" for name in names]
+    return ", ".join(
+        [
+            f"commit {commit.stdout.strip() or 'unknown'}",
+            f"{psutil.cpu_count()} cores with {memory} GiB",
+            f"MongoDB {server}",
+            f"Python {platform.python_version()}",
+            *versions,
+        ]
+    )
 
 
 def written(path: Path, results: Sequence[Result]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [{**asdict(each), "ratio": each.ratio} for each in results]
-    path.write_text(json.dumps({"machine": machine(), "results": lines}, indent=2) + "\n")
+    path.write_text(json.dumps(lines, indent=2) + "\n")
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
@@ -65,10 +69,10 @@ def show(console: Console, results: Sequence[Result]) -> None:
     console.print(table)
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(caption: str, results: Sequence[Result]) -> str:
     """The table of the README."""
     rows = [_HEADER, ["---"] * len(_HEADER), *map(_cells, results)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"{caption}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _cells(each: Result) -> list[str]:

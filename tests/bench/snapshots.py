@@ -12,7 +12,7 @@ from cdc.delta.columns import Columns
 from cdc.source import SnapshotReader
 from tests.bench import drains
 from tests.bench.result import Result
-from tests.bench.stage import ORDERS, TASKS, Stage
+from tests.bench.stage import TASKS, Stage
 from tests.bench.timing import side_by_side
 
 _COLUMNS = {
@@ -29,19 +29,19 @@ _COLUMNS = {
 
 
 def run(stage: Stage, runs: int) -> Iterator[Result]:
-    parquet = stage.fresh("rows.parquet")
-    stage.ours(ORDERS).write.parquet(str(parquet))
-    splits = stage.splits(SnapshotReader, ORDERS)
+    parquet = {each.orders: _parquet(each) for each in (stage, stage.part)}
+    splits = {each.orders: each.splits(SnapshotReader, each.orders) for each in (stage, stage.part)}
     with drains.pool(TASKS) as workers:
         taken = side_by_side(
             runs,
+            stage,
             {
-                "variant": lambda: _land(stage.ours(ORDERS), stage.fresh("variant")),
-                "typed": lambda: _land(_typed(stage.ours(ORDERS)), stage.fresh("typed")),
-                "mongo-spark": lambda: _land(_theirs(stage), stage.fresh("theirs")),
-                "drain": lambda: drains.documents(stage.server.uri, splits, workers),
-                "parquet": lambda: _land(
-                    stage.spark.read.parquet(str(parquet)), stage.fresh("local")
+                "variant": lambda s: _land(s.ours(s.orders), s.fresh("variant")),
+                "typed": lambda s: _land(_typed(s.ours(s.orders)), s.fresh("typed")),
+                "mongo-spark": lambda s: _land(_theirs(s), s.fresh("theirs")),
+                "drain": lambda s: drains.documents(s.server.uri, splits[s.orders], workers),
+                "parquet": lambda s: _land(
+                    s.spark.read.parquet(str(parquet[s.orders])), s.fresh("local")
                 ),
             },
         )
@@ -69,14 +69,21 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
     )
 
 
+def _parquet(stage: Stage) -> Path:
+    """Our rows as they are."""
+    path = stage.fresh(f"{stage.orders.coll}.parquet")
+    stage.ours(stage.orders).write.parquet(str(path))
+    return path
+
+
 def _typed(rows: DataFrame) -> DataFrame:
     image = rows.select("key", F.col("after").alias("document"))
     return Columns.parse(_COLUMNS).select(image, "document")
 
 
 def _theirs(stage: Stage) -> DataFrame:
-    options = {"connection.uri": stage.server.uri, "database": ORDERS.db}
-    options |= {"collection": ORDERS.coll, "sampleSize": "1000"}
+    options = {"connection.uri": stage.server.uri, "database": stage.orders.db}
+    options |= {"collection": stage.orders.coll, "sampleSize": "1000"}
     # Of its partitioners the one that was fastest here: ranges of equal size by a sample.
     options["partitioner.options.partition.size"] = "64"
     return stage.spark.read.format("mongodb").options(**options).load()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +31,8 @@ TASKS = 2
 # The newest in Maven Central.
 MONGO_SPARK = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
 ORDERS, CHANGED = Namespace("bench", "orders"), Namespace("bench", "changed")
+# What is warmed up with.
+TENTH = Namespace("bench", "tenth")
 # Of the keys, the hot hundredth gets half of the changes.
 _HOT = 100
 _BULK = 2_000
@@ -60,13 +64,22 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`documents` lie in `ORDERS`, and `changes` were made in `CHANGED`."""
+    """`documents` lie in `orders`, and `window` are the changes that were made in `CHANGED`, of
+    which `backlog` is the last third."""
 
     server: ReplicaSet
     spark: SparkSession
     folder: Path
+    orders: Namespace
     documents: int
     window: Window
+    backlog: Window
+
+    @property
+    def part(self) -> Stage:
+        """A tenth of the documents, and the backlog."""
+        documents = self.documents // 10
+        return replace(self, orders=TENTH, documents=documents, window=self.backlog)
 
     def options(self, namespace: Namespace, **more: str) -> dict[str, str]:
         named = {"uri": self.server.uri, "collections": str(namespace)}
@@ -100,7 +113,8 @@ def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
         set_parameters={"minSnapshotHistoryWindowInSeconds": 3600},
     ) as server:
         load_orders(server.uri, ORDERS, documents, must_be_new=True)
-        window = _change(server, changes)
+        copied(server, TENTH, documents // 10)
+        window, backlog = _change(server, changes)
         spark = session(
             "bench",
             f"local[{TASKS}]",
@@ -108,7 +122,7 @@ def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
         )
         cdc.register(spark)
         try:
-            yield Stage(server, spark, folder, documents, window)
+            yield Stage(server, spark, folder, ORDERS, documents, window, backlog)
         finally:
             spark.stop()
 
@@ -119,17 +133,36 @@ def now(client: pymongo.MongoClient[dict[str, Any]]) -> Timestamp:
     return found
 
 
-def _change(server: ReplicaSet, changes: int) -> Window:
-    """Updates and replaces of a tenth as many documents, each with both images."""
+def copied(server: ReplicaSet, to: Namespace, first: int, times: int = 1) -> None:
+    """That many of the orders, and so many copies of each, made by the server."""
+    with server.client() as client:
+        stages: list[dict[str, Any]] = [
+            {"$match": {"_id": {"$lt": first}}},
+            {"$set": {"time": {"$range": [0, times]}}},
+            {"$unwind": "$time"},
+            {"$set": {"_id": {"$add": ["$_id", {"$multiply": ["$time", first]}]}}},
+            {"$unset": "time"},
+            {"$out": to.coll},
+        ]
+        client[ORDERS.db][ORDERS.coll].aggregate(stages, allowDiskUse=True)
+
+
+def _change(server: ReplicaSet, changes: int) -> tuple[Window, Window]:
+    """Updates and replaces of a tenth as many documents, each with both images: all of them, and
+    the last third."""
     keys, chance = max(changes // 10, 100), random.Random(2)
     load_orders(server.uri, CHANGED, keys, must_be_new=True)
     with server.client(w="majority") as client:
         collection = client[CHANGED.db][CHANGED.coll]
-        after = now(client)
-        for begin in range(0, changes, _BULK):
-            numbers = range(begin, min(begin + _BULK, changes))
-            collection.bulk_write([_changed(n, keys, chance) for n in numbers])
-        return Window(changes, after, now(client))
+        edges, begun = (0, changes * 2 // 3, changes), list[Timestamp]()
+        for begin, end in itertools.pairwise(edges):
+            begun.append(now(client))
+            time.sleep(1.1)  # mongo-spark starts at the beginning of a second
+            for first in range(begin, end, _BULK):
+                numbers = range(first, min(first + _BULK, end))
+                collection.bulk_write([_changed(n, keys, chance) for n in numbers])
+        last = now(client)
+    return Window(changes, begun[0], last), Window(changes - edges[1], begun[1], last)
 
 
 def _changed(number: int, keys: int, chance: random.Random) -> Any:

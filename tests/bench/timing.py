@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tests.bench.processes import KINDS, cpu_seconds
+from tests.bench.stage import Stage
 
 
 class Figure(NamedTuple):
@@ -21,16 +22,18 @@ class Figure(NamedTuple):
     cpu: dict[str, float]
 
 
-def side_by_side(runs: int, works: Mapping[str, Callable[[], object]]) -> dict[str, Figure]:
-    """Each of the works once to warm up, then all of them in turns."""
+def side_by_side(
+    runs: int, stage: Stage, works: Mapping[str, Callable[[Stage], object]]
+) -> dict[str, Figure]:
+    """Each of the works once with a part of the stage to warm up, then all of them in turns."""
     for work in works.values():
-        work()
+        work(stage.part)
     taken: dict[str, list[float]] = {name: [] for name in works}
     used = {name: Counter[str]() for name in works}
     for _ in range(runs):
         for name, work in works.items():
             before, began = cpu_seconds(), time.perf_counter()
-            work()
+            work(stage)
             taken[name].append(time.perf_counter() - began)
             used[name].update(cpu_seconds() - before)
     return {
