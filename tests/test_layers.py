@@ -16,7 +16,8 @@ LAYERS = {
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.locked": set[str](),
-    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.model", "cdc.errors"},
+    "cdc.worker": set[str](),
+    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.worker", "cdc.model", "cdc.errors"},
     "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
     "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
     "cdc.batches": {
@@ -30,7 +31,7 @@ LAYERS = {
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
-        *("cdc.task", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
+        *("cdc.task", "cdc.worker", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
     },
     "cdc.delta": {
         *("pyspark", "delta", "tenacity"),

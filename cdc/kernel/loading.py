@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from cdc.locked import locked
+from cdc.worker import settled
 
 
 @functools.cache
@@ -43,6 +44,7 @@ def _compiled(name: str) -> ModuleType:
     with locked(folder), _cached_in(numba.config, folder):
         module = importlib.import_module(f"cdc.kernel.{name}")
         module.compiled()
+    settled(name)
     return module
 
 

@@ -32,7 +32,7 @@ from cdc.task import source_of
 _log = logging.getLogger(__name__)
 # Each answer costs Spark a round. But latestOffset runs in the query's own thread: a longer wait
 # would delay stop().
-_WAIT_SECONDS = 1.0
+_WAIT_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 

@@ -20,6 +20,7 @@ from cdc.mongo.preflight import Wanted
 from cdc.mongo.slices import Limits
 from cdc.mongo.start import Start, start_of
 from cdc.task import record_batches
+from cdc.worker import settled
 
 
 class Partition(InputPartition):
@@ -36,7 +37,8 @@ def read(
     """The rows of a partition, in a task; see `cdc.task.record_batches`."""
     assert isinstance(partition, Partition)
     arrow = to_arrow_schema(schema, timezone="UTC")
-    return record_batches(partition.split, options, arrow, may_be_void)
+    yield from record_batches(partition.split, options, arrow, may_be_void)
+    settled("all that a task needs")
 
 
 def wanted_of(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from jobs.config import Config
@@ -42,15 +43,17 @@ class Job:
         )
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """And what is left of its processes, if it has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._log.close()
 
-    def ended(self) -> tuple[int, str]:
-        """How it ended by itself, and what it said last."""
-        code = self.process.wait(_START_SECONDS)
+    def ended(self, seconds: float | None = _START_SECONDS) -> tuple[int, str]:
+        """How it ended by itself, and what it said last; waited for that long, or for ever."""
+        code = self.process.wait(seconds)
         self._log.close()
-        return code, self._tail()
+        return code, self.said()
 
     def wait_for(self, checkpoint: Checkpoint, reached: Callable[[list[Frontier]], bool]) -> None:
         """Waits as long as the job plans one batch after the other, but not for ever."""
@@ -59,11 +62,12 @@ class Job:
             if len(seen) > batches:
                 batches, deadline = len(seen), time.monotonic() + _STALL_SECONDS
             assert batches < first + _MOST_BATCHES, "the job went past what was waited for"
-            assert self.process.poll() is None, f"the job ended by itself:\n{self._tail()}"
-            assert time.monotonic() < deadline, f"no batch after {batches}:\n{self._tail()}"
+            assert self.process.poll() is None, f"the job ended by itself:\n{self.said()}"
+            assert time.monotonic() < deadline, f"no batch after {batches}:\n{self.said()}"
             time.sleep(0.02)
 
-    def _tail(self) -> str:
+    def said(self) -> str:
+        """The end of its output."""
         return self._path.read_text(errors="replace")[-3000:]
 
 

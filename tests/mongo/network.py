@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 APP_NAME = b"mongodb-cdc"
@@ -23,6 +24,8 @@ class Network:
         self._passable, self._closing = threading.Event(), threading.Event()
         self._passable.set()
         self._is_cut = False
+        # Of whatever passes, in seconds.
+        self.delay = 0.0
         self._of_connector: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
@@ -43,7 +46,7 @@ class Network:
 
     def restore(self) -> None:
         """What was held back arrives, if somebody still waits for it."""
-        self._is_cut = False
+        self._is_cut, self.delay = False, 0.0
         self._passable.set()
 
     def close(self) -> None:
@@ -87,6 +90,7 @@ class Network:
             while data or (data := source.recv(_CHUNK)):
                 if is_connector:
                     self._passable.wait()
+                    time.sleep(self.delay)
                 target.sendall(data)
                 data = b""
         _end(source)

@@ -7,7 +7,6 @@ what they told is compared with the oplog and the documents of the members that 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections import Counter
@@ -20,10 +19,9 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, NotPrimaryError
 from pymongo.write_concern import WriteConcern
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
@@ -37,13 +35,10 @@ from cdc.model.split import Split
 from cdc.mongo import rewind, scan, stream, topology
 from cdc.mongo.client import Member, member
 from cdc.mongo.topology import ReplicaSet as ReplicaSetSource
-from jobs.mongod import Member as Server
-from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
     Batch,
     Capture,
-    Client,
     Document,
     contents,
     cut_every,
@@ -53,95 +48,19 @@ from tests.mongo.capture import (
     replayed,
     until,
 )
-from tests.mongo.network import Network
+from tests.mongo.trio import MAJORITY, Trio, three_members
 
 # In every write that is to be rolled back.
 DOOMED = -666
 CHANGES = "$cmd.aggregate"
 # Failovers take two seconds. Whoever waits for one that is gone waits for 30.
 SOON_SECONDS = 20
-MAJORITY = WriteConcern("majority", wtimeout=30_000)
-# A member that does not answer is noticed within a second or two.
-QUICK = "heartbeatFrequencyMS=500&serverMonitoringMode=poll"
-
-
-# --- three members -------------------------------------------------------------------------------
-
-
-class Trio:
-    """Three members that know each other, and that the connector knows, by a network of the test's;
-    the test itself goes around it."""
-
-    def __init__(self, replica_set: ReplicaSet, network: Network, client: Client) -> None:
-        self.replica_set, self.network, self.client = replica_set, network, client
-        self.uri = f"mongodb://{','.join(network.hosts)}/?replicaSet={replica_set.name}&{QUICK}"
-        self._numbers = itertools.count(1)
-
-    def fresh(self) -> Database[Document]:
-        return self.client.get_database(f"test{next(self._numbers)}", write_concern=MAJORITY)
-
-    @property
-    def members(self) -> list[Server]:
-        return self.replica_set.members
-
-    def others(self, primary: Server) -> list[Server]:
-        return [each for each in self.members if each is not primary]
-
-    def replicates(self, follower: Server, stops: str = "off") -> None:
-        with follower.client() as client:
-            client.admin.command({"configureFailPoint": "stopReplProducer", "mode": stops})
-
-    def lead(self, chosen: Server) -> None:
-        """Has that member elected, and waits until it takes writes."""
-
-        def elected() -> bool:
-            with chosen.client() as client:
-                try:
-                    client.admin.command("replSetStepUp")
-                except OperationFailure:
-                    return False
-                return True
-
-        until(elected)
-        until(lambda: chosen.hello().get("isWritablePrimary"))
-
-    def heal(self) -> None:
-        """Everybody is there again, and has what a majority has."""
-        self.network.restore()
-        for each in self.members:
-            each.thaw()
-            if each.process.poll() is not None:
-                each.start()
-        for each in self.members:
-            until(each.is_data_bearing)
-            self.replicates(each)
-        everywhere = WriteConcern(len(self.members), wtimeout=30_000)
-        until(partial(self._is_written, everywhere))
-
-    def _is_written(self, concern: WriteConcern) -> bool:
-        try:
-            self.client["healed"]["a"].with_options(write_concern=concern).insert_one({})
-        except PyMongoError:
-            return False
-        return True
 
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[Trio]:
-    parameters = {"enableTestCommands": True}
-    with ReplicaSet(members=3, set_parameters=parameters, election_timeout_ms=1000) as replica_set:
-        network = Network([each.port for each in replica_set.members])
-        with replica_set.client() as client:
-            config = client.admin.command("replSetGetConfig")["config"]
-            config["version"] += 1
-            config["settings"] |= {"heartbeatIntervalMillis": 250, "chainingAllowed": False}
-            for entry, host in zip(config["members"], network.hosts, strict=True):
-                entry["host"] = host
-            client.admin.command("replSetReconfig", config)
-        uri = f"mongodb://{','.join(network.hosts)}/?replicaSet={replica_set.name}"
-        with MongoClient[Document](uri) as client:
-            yield Trio(replica_set, network, client)
-        network.close()
+    with three_members() as running:
+        yield running
 
 
 # --- faults --------------------------------------------------------------------------------------

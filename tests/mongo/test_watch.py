@@ -158,12 +158,12 @@ def test_a_planner_that_cannot_ask_only_means_that_there_is_nothing_new_yet(
 ) -> None:
     """Guards: patience begins with the failure: the batch before may have taken longer; how far the
     oplog reaches is a matter of a warning."""
-    changes = reader(heartbeat_interval="1000", retry_seconds="2")
+    changes = reader(heartbeat_interval="1000", retry_seconds="4")
     refused = ["find", "serverStatus", "aggregate"]
     with failing(mongo, "alwaysOn", failCommands=refused, errorCode=262):
         assert not changes.asks()
     assert not changes.asks()
-    time.sleep(2.2)
+    time.sleep(4.2)
     database.a.delete_one({"_id": 1})
     with failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=262):
         assert not changes.asks()
