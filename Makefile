@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint soak bench lock clean java
+.PHONY: help demo test test-slow test-matrix lint soak bench bench-growth lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -31,8 +31,11 @@ lint: $(INSTALLED) ## ruff and mypy
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s
 
-bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json
+bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 20 minutes
 	@$(BIN)/python -m tests.bench $(BENCH)
+
+bench-growth: $(INSTALLED) ## the same with up to ten million documents, 432 splits, 1,000 collections
+	@$(BIN)/python -m tests.bench --only growth
 
 lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/pip install --quiet uv

@@ -57,9 +57,6 @@ SETTINGS = {
     # with events of many megabytes.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "2097152",
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-    # By TCP, Spark and its Python workers wait for each other's acknowledgements: 80 ms of each
-    # task.
-    "spark.python.unix.domain.socket.enabled": "true",
     # The driver keeps what it would show of past queries: by default a thousand plans of any
     # length, and that of a MERGE is a long text.
     "spark.sql.ui.retainedExecutions": "50",

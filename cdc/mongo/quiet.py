@@ -1,7 +1,7 @@
 """Whether a stretch of the oplog can tell of anything but changes of documents.
 
 A change stream finds that out too, but it makes an event of each entry first: of 100,000 changes
-that takes five times as long as to look at the entries themselves.
+that takes ten times as long as to look at the entries themselves.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ def _documents(stage: Stage, large: int) -> Iterator[Result]:
     """A tenth of the orders, the orders, and `large` documents made of them by the server."""
     many = Namespace("bench", "many")
     copied(stage.server, many, stage.documents, large // stage.documents)
+    _read(stage, TENTH)  # to warm up
     sizes = {TENTH: stage.documents // 10, ORDERS: stage.documents, many: large}
     rates = {
         name: size / _seconds(lambda name=name: _read(stage, name)) for name, size in sizes.items()

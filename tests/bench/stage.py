@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdc
 from cdc import options as declared
+from cdc.kernel import loading
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from cdc.source import SnapshotReader, WindowReader
@@ -118,9 +119,17 @@ def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
         spark = session(
             "bench",
             f"local[{TASKS}]",
-            {"spark.jars.packages": MONGO_SPARK, "spark.driver.memory": "4g"},
+            {
+                "spark.jars.packages": MONGO_SPARK,
+                "spark.driver.memory": "4g",
+                # See the README, on performance.
+                "spark.python.unix.domain.socket.enabled": "true",
+            },
         )
         cdc.register(spark)
+        # Compiled and kept here, once: a task that had to do it would take time and memory for it.
+        loading.columns()
+        loading.typed()
         try:
             yield Stage(server, spark, folder, ORDERS, documents, window, backlog)
         finally:
