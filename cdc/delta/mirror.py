@@ -6,6 +6,7 @@ each changed key together. So there is no state between them that a crash could 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -157,10 +158,8 @@ def _merge(
     emptied: list[Emptied],
     facts: Facts,
 ) -> DeltaMergeBuilder:
-    rows = changes.rows(batch, names, emptied, facts)
-    # A batch of one row is the rule, and what is in one partition need not be shuffled.
-    if sum(facts.rows(name) for name in names) <= _ROWS_PER_TASK:
-        rows = rows.coalesce(1)
+    count = sum(facts.rows(name) for name in names)
+    rows = placed(changes.rows(batch, names, emptied, facts), key_of(table), count)
     last = with_image(_last_changes(rows, key_of(table)), typed)
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
@@ -211,6 +210,17 @@ def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMe
         gone: _Values = {"_deleted": F.lit(True), "_position": F.lit(each.position)}
         return merge.whenNotMatchedBySourceUpdate(void, gone)
     return merge.whenNotMatchedBySourceDelete(void)
+
+
+def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
+    """So many rows, in as many tasks as they need to be grouped by key."""
+    tasks = math.ceil(count / _ROWS_PER_TASK)
+    if tasks <= 1:  # a batch of one row is the rule, and one partition need not be shuffled
+        return rows.coalesce(1)
+    # What is grouped by the session's own shuffle is folded before it; but to copy a large
+    # collection takes more tasks than that has.
+    shuffled = rows.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    return rows.repartition(tasks, *key) if tasks > int(shuffled or 1) else rows
 
 
 def _last_changes(rows: DataFrame, key: list[str]) -> DataFrame:

@@ -12,8 +12,9 @@ import pytest
 from bson.timestamp import Timestamp
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from cdc.delta.mirror import MirrorState, state
+from cdc.delta.mirror import MirrorState, placed, state
 from cdc.delta.target import Target
 from cdc.model.selection import Namespace
 from tests.spark import delta_rs
@@ -392,3 +393,21 @@ def test_nothing_of_a_transaction_is_left_in_the_session(pipeline: Pipeline) -> 
         assert conf.get("spark.databricks.delta.write.txnVersion", None) is None
     finally:
         conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+
+
+@pytest.mark.parametrize(
+    ("count", "tasks"),
+    [
+        pytest.param(1, 1, id="few"),
+        pytest.param(50_000, 1, id="as many as one task takes"),
+        pytest.param(100_000, 3, id="as many as the session's shuffle takes"),
+        pytest.param(1_000_000, 20, id="more than that"),
+    ],
+)
+def test_rows_are_merged_in_as_many_tasks_as_they_need(
+    spark: SparkSession, count: int, tasks: int
+) -> None:
+    """Guards: a copy of a large collection is not shuffled into a handful of tasks. What lies in
+    three partitions here is folded where it is."""
+    rows = spark.range(0, 30, 1, 3).withColumn("key", F.col("id").cast("string"))
+    assert placed(rows, ["key"], count).rdd.getNumPartitions() == tasks
