@@ -80,7 +80,9 @@ def test_a_start_is_not_asked_for_again_on_a_checkpoint(
         inquiry.preflight(options)
 
 
-def test_earliest_begins_where_the_oplog_begins_now(server: ReplicaSet, client: Client) -> None:
+def test_earliest_begins_where_the_oplog_begins_now(
+    server: ReplicaSet, client: Client, gone: Timestamp
+) -> None:
     client.shop.orders.insert_one({"_id": 1})
     pipeline = Capture(server.uri, "shop.orders", mode="earliest")
     assert pipeline.offset.time == oldest(client)
