@@ -1,0 +1,49 @@
+"""What a campaign has done, in build/soak.json and as a table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import rich.table
+from rich.console import Console
+
+OUT = Path("build/soak.json")
+
+
+@dataclass
+class Report:
+    """`endings` are exit codes of the job, by how often; `writes_refused` those that the writers
+    were not told the outcome of."""
+
+    seed: int
+    seconds: float = 0.0
+    rounds: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    events_checked: int = 0
+    violations: list[str] = field(default_factory=list)
+    endings: Counter[int] = field(default_factory=Counter)
+    writes_refused: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+
+    def written(self) -> None:
+        self.seconds = round(time.monotonic() - self._began)
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        OUT.write_text(json.dumps(told, indent=2) + "\n")
+
+    def show(self, console: Console) -> None:
+        table = rich.table.Table("fault", "times", title=f"seed {self.seed}")
+        for kind, times in sorted(self.faults.items()):
+            table.add_row(kind, str(times))
+        console.print(table)
+        console.print(
+            f"{self.seconds:,.0f} s, {self.rounds} rounds, {self.faults.total():,} faults,"
+            f" {self.events_checked:,} events checked, {len(self.violations)} violations",
+            highlight=False,
+        )
