@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self
@@ -65,25 +66,17 @@ def drop_orders(uri: str, namespace: Namespace) -> None:
         client[namespace.db].drop_collection(namespace.coll)
 
 
-class Writers:
-    """Threads that insert, update, replace, delete and commit transactions until the block ends,
-    each with a pause of so many seconds behind every write."""
+class Threads:
+    """Threads with one client that do their work, each by its number, until the block ends: `_stop`
+    tells them."""
 
     def __init__(
-        self, uri: str, namespace: Namespace, threads: int = 2, pause: float = 0.004
+        self, client: pymongo.MongoClient[dict[str, Any]], work: Callable[[int], None], count: int
     ) -> None:
-        self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri)
-        self._orders = self._client[namespace.db][namespace.coll]
-        self._pause, self._stop = pause, threading.Event()
-        self._written = [0] * threads
+        self._client, self._stop = client, threading.Event()
         self._threads = [
-            threading.Thread(target=self._write, args=(number,), daemon=True)
-            for number in range(threads)
+            threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)
         ]
-
-    @property
-    def written(self) -> int:
-        return sum(self._written)
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -95,6 +88,23 @@ class Writers:
         for thread in self._threads:
             thread.join()
         self._client.close()
+
+
+class Writers(Threads):
+    """Threads that insert, update, replace, delete and commit transactions until the block ends,
+    each with a pause of so many seconds behind every write."""
+
+    def __init__(
+        self, uri: str, namespace: Namespace, threads: int = 2, pause: float = 0.004
+    ) -> None:
+        super().__init__(pymongo.MongoClient(uri), self._write, threads)
+        self._orders = self._client[namespace.db][namespace.coll]
+        self._pause = pause
+        self._written = [0] * threads
+
+    @property
+    def written(self) -> int:
+        return sum(self._written)
 
     def _write(self, number: int) -> None:
         chance = random.Random(number)

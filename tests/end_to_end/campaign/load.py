@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from pymongo import DeleteOne, InsertOne, MongoClient, ReplaceOne, UpdateOne
 from pymongo.collection import Collection
@@ -15,7 +14,7 @@ from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
 from cdc.model.selection import Namespace
-from jobs.load import order
+from jobs.load import Threads, order
 
 _MAJORITY = WriteConcern("majority", wtimeout=5_000)
 _HOT = 1
@@ -26,37 +25,22 @@ _LARGE_BYTES = 2 * 2**20
 _PAUSE_SECONDS, _REST_SECONDS = 0.004, 0.2
 
 
-class Load:
+class Load(Threads):
     """Threads that write to a collection until the block ends. What a server refuses or does not
     answer may or may not have happened: the oplog knows. `broken`: what else has ended a thread."""
 
     def __init__(self, uri: str, namespace: Namespace, seed: int, threads: int = 3) -> None:
-        self._client: MongoClient[dict[str, Any]] = MongoClient(uri, timeoutMS=10_000)
+        super().__init__(MongoClient(uri, timeoutMS=10_000), self._run, threads)
+        self._seed = seed
         database = self._client.get_database(namespace.db, write_concern=_MAJORITY)
         self._coll = database[namespace.coll]
         self._documents = self._coll.estimated_document_count()
-        self._stop = threading.Event()
         self.refused = Counter[str]()
         self.broken = list[str]()
-        self._threads = [
-            threading.Thread(target=self._run, args=(random.Random(f"{seed} {n}"),), daemon=True)
-            for n in range(threads)
-        ]
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        self._client.close()
-
-    def _run(self, chance: random.Random) -> None:
+    def _run(self, number: int) -> None:
         try:
-            self._write(chance)
+            self._write(random.Random(f"{self._seed} {number}"))
         except Exception as error:
             self.broken.append(f"a writer ended: {error!r}")
 
