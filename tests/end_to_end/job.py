@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from jobs.config import Config
 from tests.end_to_end.oracle import Checkpoint, Frontier
@@ -19,6 +20,17 @@ _STALL_SECONDS = 120
 _START_SECONDS = 300  # beside other jobs that start
 _MOST_BATCHES = 60
 
+_ROOT = Path(__file__).parents[2]
+# How the job is started: by itself, or with its executor in a JVM of its own.
+IN_PYTHON = (sys.executable, "-m", "jobs.replicate")
+WITH_AN_EXECUTOR = (
+    str(Path(sys.executable).with_name("spark-submit")),
+    *("--master", "local-cluster[1,2,1024]"),
+    *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"),
+    *("--conf", "spark.log.level=ERROR"),
+    *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py"),
+)
+
 # A state of the checkpoint: what has been planned, not yet what has been written.
 Phase = Callable[[list[Frontier]], bool]
 
@@ -26,7 +38,13 @@ Phase = Callable[[list[Frontier]], bool]
 class Job:
     """`mongodb-cdc replicate` as a user starts it, in a process group of its own."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        command: Sequence[str] = IN_PYTHON,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         options = [f"{name}={value}" for name, value in config.source.items()]
         base = config.layout.default.routes["mirror"].base
         options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}"]
@@ -34,12 +52,19 @@ class Job:
         self._path = folder / "job.log"
         self._log = self._path.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.replicate", *arguments],
+            [*command, *arguments],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **SHORT_LIVED},
-            cwd=Path(__file__).parents[2],
+            env={
+                **os.environ,
+                **SHORT_LIVED,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": str(_ROOT),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                **environment,
+            },
+            cwd=_ROOT,
         )
 
     def kill(self) -> None:

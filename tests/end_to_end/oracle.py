@@ -28,6 +28,7 @@ from jobs.config import Config
 from tests.mongo.cluster import Cluster
 
 RAW = CodecOptions(document_class=RawBSONDocument)
+_EVER = Timestamp(0, 0)
 # From a key's state (present or not) to the state after each op; what is missing is forbidden.
 TRANSITIONS = {
     (False, "read"): True,
@@ -116,11 +117,13 @@ class Truth(Protocol):
 
 
 class OfReplicaSet:
-    def __init__(self, client: MongoClient[Any]) -> None:
-        self._client = client
+    """`since`: a time before all that is asked for."""
+
+    def __init__(self, client: MongoClient[Any], since: Timestamp = _EVER) -> None:
+        self._client, self._since = client, since
 
     def story(self, namespace: Namespace) -> list[Story]:
-        return _story(self._client, namespace)
+        return _story(self._client, namespace, self._since)
 
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
         find = {"find": namespace.coll, "readConcern": {"level": "snapshot", "atClusterTime": at}}
@@ -140,12 +143,16 @@ class OfCluster:
         return self._cluster.contents(namespace.db, namespace.coll, at)
 
 
-def _story(client: MongoClient[Any], namespace: Namespace) -> list[Story]:
+def _story(client: MongoClient[Any], namespace: Namespace, since: Timestamp = _EVER) -> list[Story]:
     """What one server has written for its clients; a chunk on the move is written for nobody."""
     told: list[Story] = []
     open_transactions: dict[Any, list[Any]] = defaultdict(list)
     commands = [{f"o.{name}": {"$exists": True}} for name in ("applyOps", "commitTransaction")]
-    concerned = {"$or": [{"ns": str(namespace)}, *commands], "fromMigrate": {"$ne": True}}
+    concerned = {
+        "ts": {"$gte": since},
+        "$or": [{"ns": str(namespace)}, *commands],
+        "fromMigrate": {"$ne": True},
+    }
     for entry in client.local["oplog.rs"].find(concerned).sort("$natural", 1):
         time, written = entry["ts"], entry["o"]
         if entry["op"] in "iud":

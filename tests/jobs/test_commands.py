@@ -70,6 +70,22 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     }
 
 
+def test_verify_finds_what_no_change_stream_shows(
+    spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
+) -> None:
+    """An administrator's atomic `applyOps`."""
+    database.orders.insert_one({"_id": 1})
+    assert run(replicate, "--mode", "initial", "--available-now").exit_code == 0
+    unseen = {"op": "i", "ns": f"{database.name}.orders", "o": {"_id": 7}}
+    database.client.admin.command({"applyOps": [unseen]})
+    database.orders.insert_one({"_id": 2})
+    assert run(replicate, "--available-now").exit_code == 0
+    report = tmp_path / "verdict.json"
+    assert run(verify, "--json", str(report)).exit_code == 6
+    [found] = json.loads(report.read_text())
+    assert found["keys"] == {"missing": ["7"]}
+
+
 @pytest.mark.slow
 def test_a_mirror_of_a_part_of_the_documents_follows_what_leads_into_it_and_out_of_it(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path

@@ -21,6 +21,8 @@ from tests.mongo.network import Network
 MAJORITY = WriteConcern("majority", wtimeout=30_000)
 # A member that does not answer is noticed within a second or two.
 QUICK = "heartbeatFrequencyMS=500&serverMonitoringMode=poll"
+# A member may have to catch up with what was written without it.
+_HEAL_SECONDS = 180.0
 
 
 class Trio:
@@ -71,7 +73,7 @@ class Trio:
             until(each.is_data_bearing)
             self.replicates(each)
         everywhere = WriteConcern(len(self.members), wtimeout=30_000)
-        until(partial(self._is_written, everywhere))
+        until(partial(self._is_written, everywhere), _HEAL_SECONDS)
 
     def _is_written(self, concern: WriteConcern) -> bool:
         try:

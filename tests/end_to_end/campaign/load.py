@@ -20,18 +20,22 @@ _MAJORITY = WriteConcern("majority", wtimeout=5_000)
 _HOT = 1
 # Of the documents that were not there at first; an order's number is also a time.
 _LEAST_NEW, _MOST_NEW = 10**6, 10**9
-_BULK, _RANGE = 200, 400
+_BULK, _RANGE = 300, 600
 _LARGE_BYTES = 2 * 2**20
-_PAUSE_SECONDS, _REST_SECONDS = 0.004, 0.2
+_THREADS = 4
+_REST_SECONDS = 0.2
 
 
-class Load(Threads):
+class Writers(Threads):
     """Threads that write to a collection until the block ends. What a server refuses or does not
-    answer may or may not have happened: the oplog knows. `broken`: what else has ended a thread."""
+    answer may or may not have happened: the oplog knows. `broken`: what else has ended a thread.
+    `pause`: seconds behind each write, which may be of hundreds of documents."""
 
-    def __init__(self, uri: str, namespace: Namespace, seed: int, threads: int = 3) -> None:
-        super().__init__(MongoClient(uri, timeoutMS=10_000), self._run, threads)
-        self._seed = seed
+    pause = 0.5
+
+    def __init__(self, uri: str, namespace: Namespace, chance: random.Random) -> None:
+        super().__init__(MongoClient(uri, timeoutMS=10_000), self._run, _THREADS)
+        self._seed = chance.randrange(10**9)
         database = self._client.get_database(namespace.db, write_concern=_MAJORITY)
         self._coll = database[namespace.coll]
         self._documents = self._coll.estimated_document_count()
@@ -53,7 +57,7 @@ class Load(Threads):
             except PyMongoError as error:
                 self.refused[type(error).__name__] += 1
                 time.sleep(_REST_SECONDS)
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(self.pause)
 
 
 Orders = Collection[dict[str, Any]]
@@ -152,8 +156,8 @@ _KINDS: dict[Kind, float] = {
     _delete: 8,
     _find_and_delete: 2,
     _hot: 4,
-    _many: 6,
-    _bulk: 4,
+    _many: 8,
+    _bulk: 8,
     _large: 0.5,
     _transaction: 4,
 }

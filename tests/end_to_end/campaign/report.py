@@ -1,4 +1,4 @@
-"""What a campaign has done, in build/soak.json and as a table."""
+"""What a campaign has done, in build/soak.json, by source, and as a table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ OUT = Path("build/soak.json")
 
 @dataclass
 class Report:
-    """`endings` are exit codes of the job, by how often; `writes_refused` those that the writers
-    were not told the outcome of."""
+    """`events_checked` are rows of changes, `documents_checked` those of copies; `endings` are exit
+    codes of the job, by how often; `writes_refused` those that the writers were not told the
+    outcome of."""
 
+    source: str
     seed: int
     seconds: float = 0.0
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     events_checked: int = 0
+    documents_checked: int = 0
     violations: list[str] = field(default_factory=list)
     endings: Counter[int] = field(default_factory=Counter)
     writes_refused: Counter[str] = field(default_factory=Counter)
@@ -35,15 +38,17 @@ class Report:
         self.seconds = round(time.monotonic() - self._began)
         OUT.parent.mkdir(parents=True, exist_ok=True)
         told = {each.name: getattr(self, each.name) for each in fields(self)}
-        OUT.write_text(json.dumps(told, indent=2) + "\n")
+        others = json.loads(OUT.read_text()) if OUT.exists() else {}
+        OUT.write_text(json.dumps({**others, self.source: told}, indent=2) + "\n")
 
     def show(self, console: Console) -> None:
-        table = rich.table.Table("fault", "times", title=f"seed {self.seed}")
+        table = rich.table.Table("fault", "times", title=f"{self.source}, seed {self.seed}")
         for kind, times in sorted(self.faults.items()):
             table.add_row(kind, str(times))
         console.print(table)
         console.print(
             f"{self.seconds:,.0f} s, {self.rounds} rounds, {self.faults.total():,} faults,"
-            f" {self.events_checked:,} events checked, {len(self.violations)} violations",
+            f" {self.documents_checked:,} documents copied and {self.events_checked:,} events"
+            f" checked, {len(self.violations)} violations",
             highlight=False,
         )

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+import libfaketime
 import psutil
+import pyspark
 
 from jobs.config import Config
-from tests.end_to_end.job import Job
+from tests.end_to_end.job import IN_PYTHON, Job
 
 # What a run may end with when a server, the network or a disk fails it: not 2, bad arguments.
 _KILLED = (-9, 137)
 MAY_END_WITH = {*_KILLED, 1, 3}
 _REST_SECONDS = 0.5
+# Processes by what stands in their command lines.
+_DRIVER, _EXECUTOR = "replicate", "CoarseGrainedExecutorBackend"
 
 
 class Supervised:
-    """`endings` counts exit codes; -9 is a kill."""
+    """`endings` counts exit codes; -9 is a kill. `unexpected` tells in words of those that should
+    not have been."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        self._config, self._folder = config, folder
-        self._job = Job(config, folder)
+    def __init__(self, config: Config, folder: Path, command: tuple[str, ...] = IN_PYTHON) -> None:
+        self._config, self._folder, self._command = config, folder, command
+        self._clock = folder / "clock"
+        self.set_clock(0)
+        self._job = self._started()
         self._stop = threading.Event()
         self.endings = Counter[int]()
         self.unexpected = list[str]()
@@ -38,6 +46,11 @@ class Supervised:
         self._stop.set()
         self._job.kill()
         self._thread.join()
+        # What executors were sent, which nobody else removes where they are killed.
+        shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
+
+    def _started(self) -> Job:
+        return Job(self._config, self._folder, self._command, by_the_clock_of(self._clock))
 
     def _supervise(self) -> None:
         while not self._stop.is_set():
@@ -50,10 +63,16 @@ class Supervised:
                 self.unexpected.append(f"the job ended with {code}: {said[-500:]}")
             self._stop.wait(_REST_SECONDS)
             if not self._stop.is_set():
-                self._job = Job(self._config, self._folder)
+                self._job = self._started()
+
+    def set_clock(self, seconds: int) -> None:
+        """The clock of all its processes is wrong by so much, from within a second on."""
+        aside = self._clock.with_suffix(".new")
+        aside.write_text(f"{seconds:+d}\n")
+        aside.replace(self._clock)
 
     def kill(self) -> None:
-        """Driver, JVM and workers at once."""
+        """Driver, JVM, executors and workers at once."""
         self._job.kill()
 
     def said(self) -> str:
@@ -61,13 +80,17 @@ class Supervised:
         return self._job.said()
 
     def jvm(self) -> psutil.Process | None:
-        return next((each for each in self._processes() if each.name() == "java"), None)
+        """The driver's."""
+        return next((each for each in self._java() if _EXECUTOR not in _command(each)), None)
 
     def workers(self) -> list[psutil.Process]:
-        """Python workers of tasks, and the planner's."""
-        jvm = self.jvm()
-        found = [] if jvm is None else jvm.children(recursive=True)
-        return [each for each in found if "python" in each.name()]
+        """Executors, Python workers of tasks, and the planner's."""
+        executors = [each for each in self._java() if _EXECUTOR in _command(each)]
+        python = [each for each in self._processes() if "python" in each.name()]
+        return executors + [each for each in python if _DRIVER not in _command(each)]
+
+    def _java(self) -> list[psutil.Process]:
+        return [each for each in self._processes() if each.name() == "java"]
 
     def _processes(self) -> Iterator[psutil.Process]:
         try:
@@ -75,3 +98,25 @@ class Supervised:
             yield from [job, *job.children(recursive=True)]
         except psutil.NoSuchProcess:
             return
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def by_the_clock_of(file: Path) -> dict[str, str]:
+    """The environment of a process whose clock differs from ours by what the file says."""
+    library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        # What measures how long something takes goes on as it was, as it does when a clock is set.
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Else it takes every wait of Java's for one that is over.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        "NO_FAKE_STAT": "1",
+    }

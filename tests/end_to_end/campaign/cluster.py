@@ -1,0 +1,90 @@
+"""A cluster of two shards that are read directly, with chunks on the move."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Self
+
+from bson.timestamp import Timestamp
+
+from cdc.model.selection import Namespace
+from jobs.mongod import Member
+from tests.end_to_end.campaign.scene import Disturbances, Scene
+from tests.end_to_end.oracle import OfCluster
+from tests.end_to_end.router import Routers, Sharded
+from tests.mongo.capture import last_write
+from tests.mongo.cluster import Cluster
+
+
+class OfShards:
+    """The source of a campaign, with new collections for each round: one sharded by range, and one
+    by hash."""
+
+    name = "two shards"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.uri, self.options = cluster.config.uri, ("shards.direct=true",)
+        self._both: list[Sharded] = []
+
+    def begin(self, number: int, chance: random.Random) -> Sequence[Namespace]:
+        db = f"campaign{number}"
+        self._cluster.create_database(db)
+        self._both = [
+            Sharded(self._cluster, Namespace(db, "orders"), is_hashed=False),
+            Sharded(self._cluster, Namespace(db, "parcels"), is_hashed=True),
+        ]
+        for each in self._both:
+            each.create(chance.choice([1_000, 3_000]))
+        return [each.namespace for each in self._both]
+
+    def load(self, chance: random.Random) -> _Load:
+        return _Load(Routers(self._cluster, self._both, chance.randrange(10**9)))
+
+    def truth(self) -> OfCluster:
+        return OfCluster(self._cluster)
+
+    def members(self) -> Sequence[Member]:
+        sets = (self._cluster.config, *self._cluster.shards.values())
+        return [member for each in sets for member in each.members]
+
+    def heal(self) -> None:
+        for each in self.members():
+            each.thaw()
+
+    def last_write(self) -> Timestamp:
+        return max(last_write(self._cluster.clients[shard]) for shard in self._cluster.shards)
+
+    def end(self) -> None:
+        for each in self._both:
+            self._cluster.drop_collection(*each.namespace)
+
+    def disturbances(self, scene: Scene) -> Disturbances:
+        return {
+            "server stands still": (1, lambda: _frozen(scene, scene.chance.choice(self.members())))
+        }
+
+
+class _Load:
+    """What moves the chunks writes the documents too, at a pace of its own."""
+
+    pause = 0.0
+
+    def __init__(self, routers: Routers) -> None:
+        self._routers = routers
+        self.broken, self.refused = list[str](), Counter[str]()
+
+    def __enter__(self) -> Self:
+        self._routers.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._routers.stop()
+
+
+def _frozen(scene: Scene, member: Member) -> None:
+    member.freeze()
+    scene.a_while(4.0)
+    member.thaw()

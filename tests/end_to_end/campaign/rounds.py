@@ -1,0 +1,156 @@
+"""Rounds of a campaign: a source under load, a job, and what befalls both; then the oracle."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from bson.timestamp import Timestamp
+from pyspark.sql import SparkSession
+
+from jobs.config import Config
+from tests.end_to_end.campaign import upon_the_job
+from tests.end_to_end.campaign.report import Report
+from tests.end_to_end.campaign.scene import Disturbances, Load, Scene, Source
+from tests.end_to_end.campaign.supervised import Supervised
+from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
+from tests.end_to_end.oracle import Checkpoint, Frontier, violations
+
+_STALL_SECONDS = 300.0
+_MOST_TOLD = 20
+_STREAMED = 4
+_BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
+_PAUSE_SECONDS = 3.0  # at most, between one fault and the next
+# Of each round one is taken.
+_OPTIONS = {
+    "snapshot.splits.per.batch": ("1", "8"),
+    "max.events.per.batch": ("5000", "20000", "100000"),
+    "stream.parallelism": ("1", "4"),
+}
+_COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
+
+
+class Campaign:
+    """Rounds on new collections, with one stream of chance."""
+
+    def __init__(
+        self, source: Source, spark: SparkSession, pipeline: Callable[..., Config], seed: int
+    ) -> None:
+        self._source, self._spark, self._pipeline = source, spark, pipeline
+        self._chance = random.Random(seed)
+        self.report = Report(source.name, seed)
+
+    def round(self, folder: Path, seconds: float) -> None:
+        """Writers and faults for so long; then all is healed, and when the job has streamed some
+        batches, the writers end. When it has caught up, its tables are compared with the oplog."""
+        number, chance = self.report.rounds, self._chance
+        namespaces = self._source.begin(number, chance)
+        folder = folder / str(number)
+        folder.mkdir()
+        options = [f"{name}={chance.choice(values)}" for name, values in _OPTIONS.items()]
+        config = self._pipeline(
+            ",".join(map(str, namespaces)),
+            f"uri={self._source.uri}",
+            f"sink.path={folder / 'lakehouse'}",
+            *("heartbeat.interval=1", *options, *self._source.options),
+        )
+        checkpoint = Checkpoint(config)
+        with Supervised(config, folder, chance.choice(_COMMANDS)) as job:
+            scenes = [
+                Scene(job, config, namespaces, self._spark, random.Random(chance.random()))
+                for _ in range(2)
+            ]
+            with self._source.load(chance) as load:
+                self._disturb(scenes, checkpoint, load, seconds)
+                load.pause = _SLOW
+                self._source.heal()
+                self._wait(checkpoint, job, _has_streamed)
+            self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
+        self.report.writes_refused += Counter(load.refused)
+        self.report.endings += job.endings
+        self.report.violations += job.unexpected + load.broken
+        self._judge(scenes[0], checkpoint)
+        self.report.rounds += 1
+        if not self.report.violations:
+            self._source.end()
+            shutil.rmtree(folder)
+
+    def _disturb(
+        self, scenes: list[Scene], checkpoint: Checkpoint, load: Load, seconds: float
+    ) -> None:
+        """One thread disturbs the servers, and one the job; each one thing at a time. Meanwhile
+        as much is written as the job keeps up with."""
+        of_servers, of_job = scenes
+        over = threading.Event()
+        with ThreadPoolExecutor(2) as threads:
+            found = [
+                threads.submit(_at_random, scene, disturbances, over)
+                for scene, disturbances in (
+                    (of_servers, self._source.disturbances(of_servers)),
+                    (of_job, upon_the_job.disturbances(of_job, self._source)),
+                )
+            ]
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends and not any(each.done() for each in found):
+                load.pause = _BRISK if _lag(checkpoint) < _LAG_SECONDS else _SLOW
+                time.sleep(0.2)
+            over.set()
+            for each in found:
+                self.report.faults += each.result()
+
+    def _wait(
+        self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]
+    ) -> None:
+        """For that among the batches that are written; as long as one comes after the other."""
+        batches, deadline = -1, time.monotonic() + _STALL_SECONDS
+        while not enough(checkpoint.planned()[: checkpoint.committed() + 1]):
+            if checkpoint.committed() > batches:
+                batches, deadline = checkpoint.committed(), time.monotonic() + _STALL_SECONDS
+            assert time.monotonic() < deadline, f"no batch after {batches}: {job.said()}"
+            time.sleep(0.2)
+
+    def _judge(self, scene: Scene, checkpoint: Checkpoint) -> None:
+        truth = self._source.truth()
+        for namespace in scene.namespaces:
+            found = violations(self._spark, truth, scene.config, checkpoint, namespace)
+            self.report.violations += found[:_MOST_TOLD]
+            table = scene.config.table("changelog", namespace)
+            assert table is not None
+            rows = table.target.read(self._spark)
+            copied = rows.where("op = 'read'").count()
+            self.report.documents_checked += copied
+            self.report.events_checked += rows.count() - copied
+
+
+def _at_random(scene: Scene, disturbances: Disturbances, over: threading.Event) -> Counter[str]:
+    """How often each befell it."""
+    kinds, done = list(disturbances), Counter[str]()
+    weights = [weight for weight, _ in disturbances.values()]
+    while not over.is_set():
+        scene.a_while(_PAUSE_SECONDS)
+        [kind] = scene.chance.choices(kinds, weights)
+        _, disturb = disturbances[kind]
+        disturb()
+        done[kind] += 1
+    return done
+
+
+def _lag(checkpoint: Checkpoint) -> float:
+    """How far the last batch that is written is behind now, in seconds."""
+    planned, committed = checkpoint.planned(), checkpoint.committed()
+    return time.time() - planned[committed].time.time if committed >= 0 else 0.0
+
+
+def _has_streamed(written: list[Frontier]) -> bool:
+    return len(written) >= _STREAMED and written[-_STREAMED].is_streaming
+
+
+def _has_all(last: Timestamp, written: list[Frontier]) -> bool:
+    return bool(written) and written[-1].is_streaming and written[-1].time >= last

@@ -1,0 +1,79 @@
+"""Where a disturbance happens, and what one is."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bson.timestamp import Timestamp
+from pyspark.sql import SparkSession
+
+from cdc.model.selection import Namespace
+from jobs.config import Config
+from jobs.mongod import Member
+from tests.end_to_end.campaign.supervised import Supervised
+from tests.end_to_end.oracle import Truth
+
+# By kind: how often, beside the others; and what does it. It is over when the function returns,
+# but for processes that have to be started again.
+Disturbances = Mapping[str, tuple[float, Callable[[], object]]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One round, to one thread that disturbs it."""
+
+    job: Supervised
+    config: Config
+    namespaces: Sequence[Namespace]
+    spark: SparkSession
+    chance: random.Random
+
+    def a_while(self, most: float = 3.0) -> None:
+        time.sleep(self.chance.uniform(0.1, most))
+
+
+class Load(Protocol):
+    """Writers, until the block ends, with so many seconds of pause behind each write. `broken`
+    tells in words what should not have befallen them, and `refused` counts what they were not told
+    the outcome of."""
+
+    pause: float
+    broken: list[str]
+    refused: Mapping[str, int]
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Source(Protocol):
+    """Servers that a campaign runs against: one at a time, with one round at a time."""
+
+    name: str
+    uri: str
+    options: Sequence[str]
+
+    def begin(self, number: int, chance: random.Random) -> Sequence[Namespace]:
+        """Makes the collections of a round, and fills them."""
+
+    def load(self, chance: random.Random) -> Load: ...
+
+    def truth(self) -> Truth:
+        """Of the collections of this round."""
+
+    def members(self) -> Sequence[Member]: ...
+
+    def disturbances(self, scene: Scene) -> Disturbances:
+        """What befalls the servers and the way to them."""
+
+    def heal(self) -> None:
+        """All servers are there and reached again, and have what was written."""
+
+    def last_write(self) -> Timestamp: ...
+
+    def end(self) -> None:
+        """Drops what `begin` has made."""
