@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -22,20 +22,41 @@ from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.images import IMAGES, Event
+from cdc.mongo.retry import begun, repeated
 from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
 
+T = TypeVar("T")
+
 
 def source_of(options: Mapping[str, Any]) -> Source:
-    """What `uri` leads to. Raises SourceUnreachable, NotPermitted, UnsuitableSource."""
+    """What `uri` leads to, asked once. Raises SourceUnreachable and other passing errors,
+    NotPermitted, UnsuitableSource."""
     if options["shards.direct"]:
         return _shards(options)
     return discover(options["uri"], options["server.timeout.ms"])
 
 
+def found(options: Mapping[str, Any]) -> Source:
+    """The same, asked again for `retry.seconds` while what there is does not answer: its primary
+    shuts down or steps down just now."""
+    return begun(partial(source_of, options), options["retry.seconds"], "Connecting to MongoDB")
+
+
+def asked(options: Mapping[str, Any], question: Callable[[Source], T]) -> T:
+    """What a question to a source that is `found` first returns; it may be asked several times, for
+    `retry.seconds` without an answer."""
+    source = found(options)
+    return repeated(partial(question, source), options["retry.seconds"], "Asking MongoDB")
+
+
 def _shards(options: Mapping[str, Any]) -> cluster.Cluster:
     return cluster.discover(options["uri"], options["server.timeout.ms"])
+
+
+def _found_shards(options: Mapping[str, Any]) -> cluster.Cluster:
+    return begun(partial(_shards, options), options["retry.seconds"], "Looking for the shards")
 
 
 def open_member(options: Mapping[str, Any]) -> Member:
@@ -123,7 +144,7 @@ def _documents(
 ) -> Iterator[Documents]:
     patience = float(options["retry.seconds"])
     if options["shards.direct"]:
-        return sharded.read(_shards(options), split, patience, may_be_void)
+        return sharded.read(_found_shards(options), split, patience, may_be_void)
     return snapshot.read(partial(open_member, options), split, patience, may_be_void)
 
 
@@ -131,5 +152,5 @@ def _changes(split: StreamSplit, options: Mapping[str, Any]) -> Iterator[Sequenc
     patience = float(options["retry.seconds"])
     images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
-        return sharded.changes(_shards(options), split, images, patience)
+        return sharded.changes(_found_shards(options), split, images, patience)
     return stream.read(partial(open_member, options), split, images, patience, at_once=True)

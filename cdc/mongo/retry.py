@@ -10,6 +10,7 @@ from typing import TypeVar
 import pymongo.errors
 import tenacity
 
+from cdc.errors import SourceUnreachable
 from cdc.mongo.codes import CAPPED_POSITION_LOST, is_transient, translated
 
 T = TypeVar("T")
@@ -46,6 +47,15 @@ def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
     raise AssertionError("an attempt fails or returns")
 
 
+def begun(call: Callable[[], T], seconds: float, attempted: str) -> T:
+    """What the first question of all returns, made again as `retrying` says; but where no server is
+    found, be it that `uri` names a wrong one, that is told at once."""
+    for attempt in retrying(Progress(), seconds, attempted, but=(SourceUnreachable,)):
+        with attempt:
+            return call()
+    raise AssertionError("an attempt fails or returns")
+
+
 def uncut(read: Callable[[], T]) -> T:
     """What a read of the oplog's own entries returns, made again where the entry it stood at was
     thrown away meanwhile. (To a change stream the same code says that its history is lost.)"""
@@ -56,14 +66,17 @@ def uncut(read: Callable[[], T]) -> T:
 
 
 def retrying(
-    progress: Progress, seconds: float, attempted: str
+    progress: Progress,
+    seconds: float,
+    attempted: str,
+    but: tuple[type[Exception], ...] = (),
 ) -> Iterator[tenacity.AttemptManager]:
     """Attempts (`for attempt in …: with attempt: …`) until one succeeds.
 
-    Only errors after which repeating may help are tried again, until there has been nothing but
-    failures for `seconds`. What is attempted has to be safe to begin anew, and is to call it
-    progress only when it got further than all attempts before. A driver's error leaves as ours
-    (`attempted` in its text), others as they are.
+    Only errors after which repeating may help, `but` for these, are tried again, until there has
+    been nothing but failures for `seconds`. What is attempted has to be safe to begin anew, and is
+    to call it progress only when it got further than all attempts before. A driver's error leaves
+    as ours (`attempted` in its text), others as they are.
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
@@ -81,7 +94,7 @@ def retrying(
         raise error
 
     def again(error: BaseException) -> bool:
-        return is_transient(error)
+        return is_transient(error) and not isinstance(error, but)
 
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(again),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as clock
 from typing import NamedTuple
 
-from cdc.errors import UnsuitableSource
+from cdc.errors import TransientError, UnsuitableSource
 from cdc.model import timestamp, token
 from cdc.model.offset import NEVER, Offset, beginning, streaming
 from cdc.model.selection import Selection
@@ -68,14 +68,22 @@ def reached(source: Source, time: Timestamp) -> bool:
 
 
 def confirmed_edge(source: Source, found: Listing) -> Timestamp:
-    """A live edge at or after the time of the listing. Raises UnsuitableSource."""
+    """A live edge at or after the time of the listing. Raises UnsuitableSource; TransientError if
+    the primary changes: collections are to be listed anew then."""
+    began = clock.monotonic()
     edge = source.confirmed(found, _START_SECONDS)
-    if edge is None and found.term is None and not found.parts:
+    if edge is not None:
+        return edge
+    if found.term is None and not found.parts and _is_alone(source):
         raise UnsuitableSource(
             "The member that answered is not, or did not stay, the primary, which alone knows what"
             " collections there are.",
             "Leave out directConnection; say with readPreference which members are to be read.",
         )
-    if edge is None:
-        raise UnsuitableSource(*source.unconfirmed)
-    return edge
+    if clock.monotonic() - began < _START_SECONDS:
+        raise TransientError("The primary changed while the collections were listed.")
+    raise UnsuitableSource(*source.unconfirmed)
+
+
+def _is_alone(source: Source) -> bool:
+    return bool(source.clients[""].topology_description.topology_type_name == "Single")

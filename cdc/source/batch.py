@@ -13,13 +13,14 @@ from cdc.errors import BadOption
 from cdc.model import timestamp
 from cdc.model.offset import decode_key
 from cdc.model.selection import Selection
-from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange
+from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit
+from cdc.mongo.cluster import Source
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.splits import range_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, reached
 from cdc.mongo.window import window_splits
 from cdc.source.translation import Partition, excerpt_of, limits_of, read, wanted_of
-from cdc.task import source_of
+from cdc.task import asked
 
 
 class SnapshotReader(DataSourceReader):
@@ -29,18 +30,19 @@ class SnapshotReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        source = source_of(self._options)
+        return [Partition(split) for split in asked(self._options, self._splits)]
+
+    def _splits(self, source: Source) -> list[SnapshotSplit]:
         found = check(source, wanted_of(source, self._options, follows=False))
         given = self._options["snapshot.at"]
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
         size, told = self._options["split.size.mb"] * 2**20, excerpt_of(self._options).text
         lower, below = (self._options[name] for name in ("snapshot.from", "snapshot.below"))
         if lower is None and below is None:
-            return [Partition(split) for split in snapshot_splits(source, found, size, at, told)]
+            return snapshot_splits(source, found, size, at, told)
         lower = MIN_KEY if lower is None else decode_key(lower)
         upper = MAX_KEY if below is None else decode_key(below)
-        splits = range_splits(found, KeyRange(lower, upper), at, told)
-        return [Partition(split) for split in splits]
+        return range_splits(found, KeyRange(lower, upper), at, told)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition, self._options, self._schema, may_be_void=False)
@@ -53,7 +55,10 @@ class WindowReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        source, selection = source_of(self._options), Selection.parse(self._options["collections"])
+        return [Partition(split) for split in asked(self._options, self._splits)]
+
+    def _splits(self, source: Source) -> list[StreamSplit]:
+        selection = Selection.parse(self._options["collections"])
         after = timestamp.before(timestamp.parse(self._options["from"]))
         start = Start(False, after, option="from")
         excerpt = excerpt_of(self._options)
@@ -64,8 +69,7 @@ class WindowReader(DataSourceReader):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
         patience = float(self._options["retry.seconds"])
         limits = limits_of(self._options)
-        found = window_splits(source, selection, excerpt.text, after, until, limits, patience)
-        return [Partition(split) for split in found]
+        return window_splits(source, selection, excerpt.text, after, until, limits, patience)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition, self._options, self._schema, may_be_void=False)

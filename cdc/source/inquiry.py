@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from cdc import options as declared
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace, Selection
-from cdc.mongo.enumerator import estimated_documents
+from cdc.mongo.cluster import Source
+from cdc.mongo.enumerator import Collection, estimated_documents
 from cdc.mongo.examination import Examination, examine
 from cdc.mongo.preflight import check, shards_of
 from cdc.mongo.standing import Passed, Standing
 from cdc.mongo.standing import standing as stands
 from cdc.source.translation import excerpt_of, wanted_of
-from cdc.task import source_of
+from cdc.task import asked, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +31,28 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
     be there yet, for good reason. Raises CdcError."""
     options = declared.parse(given)
-    source = source_of(options)
-    found = check(source, wanted_of(source, options, is_new))
-    return [
-        Captured(
-            c.namespace,
-            sum(
-                estimated_documents(source.clients[shard], c.namespace)
-                for shard in shards_of(source, c)
-            ),
-        )
-        for c in found.collections
-    ]
+
+    def captured(source: Source) -> list[Captured]:
+        listed = check(source, wanted_of(source, options, is_new)).collections
+        return [Captured(each.namespace, _documents(source, each)) for each in listed]
+
+    return asked(options, captured)
+
+
+def _documents(source: Source, collection: Collection) -> int:
+    clients = (source.clients[shard] for shard in shards_of(source, collection))
+    return sum(estimated_documents(client, collection.namespace) for client in clients)
 
 
 def plan(given: Mapping[str, str]) -> Examination:
     """What a new run with these options would meet, and whether it could succeed; nothing is read
     for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
     options = declared.parse(given)
-    source = source_of(options)
-    return examine(source, wanted_of(source, options), options["split.size.mb"] * 2**20)
+
+    def examined(source: Source) -> Examination:
+        return examine(source, wanted_of(source, options), options["split.size.mb"] * 2**20)
+
+    return asked(options, examined)
 
 
 def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None) -> Standing:
@@ -57,4 +60,4 @@ def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None)
     batches. Raises CdcError."""
     options = declared.parse(given)
     selection, excerpt = Selection.parse(options["collections"]), excerpt_of(options).text
-    return stands(source_of(options), selection, excerpt, at, passed)
+    return stands(found(options), selection, excerpt, at, passed)

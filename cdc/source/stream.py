@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,15 +22,16 @@ from cdc.mongo.metrics import Gauges
 from cdc.mongo.oplog import Lookout
 from cdc.mongo.planner import Planner
 from cdc.mongo.preflight import check
-from cdc.mongo.retry import Progress
+from cdc.mongo.retry import Progress, repeated
 from cdc.mongo.standing import require_own
 from cdc.mongo.start import first_offset
 from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
 from cdc.source.translation import Partition, excerpt_of, limited, limits_of, read, wanted_of
-from cdc.task import source_of
+from cdc.task import found
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 # Each answer costs Spark a round. But latestOffset runs in the query's own thread: a longer wait
 # would delay stop().
 _WAIT_SECONDS = 2.0
@@ -57,11 +59,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[Offset, Offset] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
+        return self._answer(self._first).to_json()
+
+    def _first(self) -> Offset:
         source = self._planner().source
         wanted = wanted_of(source, self._options)
-        found = check(source, wanted)
-        first = first_offset(source, self._selection, wanted.start, found, self._excerpt)
-        return first.to_json()
+        listed = check(source, wanted)
+        return first_offset(source, self._selection, wanted.start, listed, self._excerpt)
+
+    def _answer(self, question: Callable[[], T]) -> T:
+        """Asked again for `retry.seconds`; only for what a query asks once, when it starts."""
+        return repeated(question, self._options["retry.seconds"], "Asking MongoDB")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -110,7 +118,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._until is not None and bool(offset.time >= self._until)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._planner().source.live_edge(NEVER)
+        source = self._planner().source
+        self._until = self._answer(partial(source.live_edge, NEVER))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The live edge, and the metrics of the batch that was planned last; never an error of the
@@ -126,7 +135,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         control = self._options["emit.watermark"]
-        splits = self._planner().splits(self._own(start), self._own(end), control)
+        batch = self._own(start), self._own(end), control
+        splits = self._answer(partial(self._planner().splits, *batch))
         return [Partition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -146,7 +156,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> Planner:
         if self._known_planner is None:
-            options, source = self._options, source_of(self._options)
+            options, source = self._options, found(self._options)
             self._known_planner = Planner(
                 source,
                 self._open,
