@@ -69,6 +69,14 @@ class ForeignOffset(CdcError):
     """A checkpoint that this version, source or selection of collections cannot continue from."""
 
 
+class CheckpointDamaged(CdcError):
+    """A file of the checkpoint is missing, or not what was written."""
+
+
+class CheckpointInUse(CdcError):
+    """Another job runs on the same checkpoint."""
+
+
 class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
 

@@ -10,17 +10,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from cdc.errors import BadOption, ForeignOffset
+from cdc.errors import BadOption, CheckpointDamaged, CheckpointInUse, ForeignOffset
+from cdc.locked import tried
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.model.timestamp import Timestamp
 
 _ELSEWHERE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:/")
 _FORMAT = "v1"
+REPAIR = (
+    "Go back to the last batch that is known for certain: mongodb-cdc repair-checkpoint --config"
+    " FILE, with --dry-run to see first what it does."
+)
 _RECENT_SECONDS = 10.0
 # Spark writes `offsets/N` as soon as the batch has got its time.
 _AT_ONCE_SECONDS = 5.0
@@ -47,6 +55,14 @@ class Checkpoint:
     before: Written | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A file `offsets/N`: what Spark says about the batch, and where it ends."""
+
+    about: Mapping[str, Any]
+    offset: Offset
+
+
 def read(path: str) -> Checkpoint:
     """The checkpoint as it is now, also while a job goes on with it. Raises BadOption if it is not
     on the local file system, ForeignOffset if it is none of this source."""
@@ -63,6 +79,21 @@ def read(path: str) -> Checkpoint:
 def is_here(path: str) -> bool:
     """Whether the checkpoint lies on the local file system, as far as its name tells."""
     return _ELSEWHERE.match(path) is None
+
+
+@contextmanager
+def alone(path: str) -> Iterator[None]:
+    """The only job on this checkpoint among those of this machine, as long as it goes on; nobody
+    knows of others, nor of those on a checkpoint that is elsewhere. Raises CheckpointInUse."""
+    if not is_here(path):
+        yield
+        return
+    folder = _local(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tried(folder) as is_alone:
+        if not is_alone:
+            raise CheckpointInUse(f"Another job runs on the checkpoint {path}.", "End it first.")
+        yield
 
 
 def complete_until(path: str, collection: Namespace) -> Timestamp | None:
@@ -97,17 +128,36 @@ def _newest(folder: Path) -> list[int]:
     return _numbers(folder / "commits")[-20:]
 
 
-def _written(folder: Path, batch: int) -> Written:
-    path = folder / "offsets" / str(batch)
-    version, about, *offsets = path.read_text().split("\n")
-    began = json.loads(about).get("batchTimestampMs") if version == _FORMAT else None
-    if began is None or len(offsets) != 1:
+def parsed(text: str, path: str) -> Planned | None:
+    """What a file `offsets/N` says; None if it is cut off, or anything else than Spark writes.
+    Raises ForeignOffset if it is whole, and none of this source."""
+    version, _, rest = text.partition("\n")
+    about, *offsets = [_json(line) for line in rest.split("\n")]
+    if version != _FORMAT or not isinstance(about, dict) or not offsets or None in offsets:
+        return None
+    if len(offsets) > 1:
         raise ForeignOffset(
             f"{path} is not of a query that reads this source, and nothing else.",
             "Name the checkpoint that belongs to this pipeline.",
         )
-    began /= 1000
-    return Written(batch, Offset.from_json(json.loads(offsets[0])), began, _moment(path, began))
+    return Planned(about, Offset.from_json(offsets[0]))
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _written(folder: Path, batch: int) -> Written:
+    path = folder / "offsets" / str(batch)
+    text = path.read_text(errors="replace") if path.exists() else ""
+    found = parsed(text, str(path))
+    if found is None:
+        raise CheckpointDamaged(f"{path} is damaged.", REPAIR)
+    began = found.about["batchTimestampMs"] / 1000
+    return Written(batch, found.offset, began, _moment(path, began))
 
 
 def _moment(path: Path, began: float) -> float | None:

@@ -12,6 +12,7 @@ PROGRAMS = {
     "maintain": "Compact the tables, and delete what no version of them needs.",
     "infer": "Infer typed columns from documents, and write them into the configuration.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
+    "repair-checkpoint": "Go back to the last batch that is known, if the checkpoint is damaged.",
     "replay-dead-letters": "Put images through again that were repaired, or can be mapped by now.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
     "restore": "Write a collection as it was at a time back into MongoDB.",
@@ -20,7 +21,11 @@ PROGRAMS = {
     "verify": "Compare collections with their mirrors.",
 }
 # A file jobs/token.py would hide Python's own module `token` from a program that is run as a file.
-_MODULES = {"replay-dead-letters": "replay_dead_letters", "token": "resume_token"}
+_MODULES = {
+    "repair-checkpoint": "repair_checkpoint",
+    "replay-dead-letters": "replay_dead_letters",
+    "token": "resume_token",
+}
 
 
 class _Programs(click.Group):

@@ -24,10 +24,14 @@ from cdc.source import NAME
 from cdc.source.inquiry import Captured, preflight
 from cdc.task import source_of
 from jobs import config as configuration
+from jobs.checkpoint import alone
+from jobs.checkpoint_folder import OFFSETS, Folder
 from jobs.config import Config
 from jobs.failure import told
+from jobs.holdings import require_new
 from jobs.metrics import Meter, Status
 from jobs.progress import Display
+from jobs.recovery import require_whole
 from jobs.session import session
 
 _POLL_SECONDS = 0.2
@@ -99,9 +103,15 @@ class Replication:
 def run(config: Config, available_now: bool, console: Console) -> int:
     """The program: until the query ends, or SIGTERM or Ctrl-C stops it after its batch."""
     spark = session("mongodb-cdc replicate")
-    began = has_begun(spark, config.checkpoint)
+    folder = Folder(spark, config.checkpoint)
+    require_whole(folder)
+    began = bool(folder.numbers(OFFSETS))
     captured = preflight(config.source, is_new=not began)
-    with Display(console, {c.namespace: c.documents for c in captured}) as display:
+    if not began:
+        names = [each.namespace for each in captured]
+        require_new(spark, config, names, folder.pipeline())
+    expected = {each.namespace: each.documents for each in captured}
+    with alone(config.checkpoint), Display(console, expected) as display:
         if began:
             for collection in captured:
                 display.copied_before(collection.namespace, _mirrored(spark, config, collection))
@@ -112,17 +122,6 @@ def run(config: Config, available_now: bool, console: Console) -> int:
         replication.stop()
     console.print(f"stopped after {display.rows:,} rows", highlight=False)
     return 0
-
-
-def has_begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a checkpoint holds an offset, on any file system that Spark knows."""
-    jvm = spark._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/0")
-    hadoop = spark._jsc.hadoopConfiguration()
-    files = path.getFileSystem(hadoop)
-    folder = path.getParent()
-    return bool(files.exists(folder)) and len(files.listStatus(folder)) > 0
 
 
 def _stop_on_signals() -> threading.Event:

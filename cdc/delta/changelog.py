@@ -79,7 +79,7 @@ def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit
         exact_from = state.exact_after(facts.exact_from.get(name), facts.watermark)
         whole = facts.coverage(name, state.whole, last.watermark if last else None, exact_from)
         states[name] = State(exact_from, whole=whole)
-    return Commit(batch_id, facts.watermark, states)
+    return Commit(batch_id, facts.watermark, states, facts.said.offset)
 
 
 def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:

@@ -52,7 +52,7 @@ def commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
     own = {name for name in facts.counts if tables.of(name) == table}
     names = before.keys() | own
     states = {name: _state(name, before.get(name, State()), facts, still) for name in names}
-    return Commit(batch_id, facts.watermark, states)
+    return Commit(batch_id, facts.watermark, states, facts.said.offset)
 
 
 def require_allowed(facts: Facts, tables: Tables) -> None:

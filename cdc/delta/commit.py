@@ -82,11 +82,13 @@ class State:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What one commit of ours says: the batch, and the state of the table after it. A namespace
-    that is not in `states` is in that of `State()`."""
+    that is not in `states` is in that of `State()`. `offset` is the batch's end in the checkpoint,
+    as `Watermark` tells it."""
 
     batch: int
     watermark: Timestamp
     states: Mapping[Namespace, State] = field(default_factory=dict)
+    offset: Any = None
 
     def state(self, namespace: Namespace) -> State:
         return self.states.get(namespace, State())
@@ -97,6 +99,8 @@ class Commit:
         told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in told.items() if state}:
             fields["of"] = of
+        if self.offset is not None:
+            fields["offset"] = self.offset
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -111,6 +115,7 @@ class Commit:
                 batch=int(fields["batch"]),
                 watermark=timestamp.parse(fields["watermark"]),
                 states={Namespace.parse(name): State.from_json(state) for name, state in of},
+                offset=fields.get("offset"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None

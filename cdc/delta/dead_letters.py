@@ -64,7 +64,7 @@ def write(
     """Append the batch's letters, creating the table if need be. Idempotent per batch."""
     kind = batch.schema["after"].dataType.simpleString()
     tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
-    commit = Commit(batch_id, facts.watermark)
+    commit = Commit(batch_id, facts.watermark, offset=facts.said.offset)
     own = [name for name in facts.unmappable if tables.of(name) == table]
     rows = batch.where(reduce(or_, map(is_of, own)))
     letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))

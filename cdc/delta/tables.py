@@ -36,6 +36,8 @@ _PROPERTIES = {
 }
 # What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
 _MERGED = {"delta.enableDeletionVectors": "true"}
+# What `Tables._form` depends on.
+_OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
 _OF_KIND = {"mirror": _MERGED, "history": _MERGED}
 
 
@@ -129,8 +131,8 @@ class Tables:
             raise BadOption(
                 f"The {self.kind} at '{table.target}' has the form {known.form}, not"
                 f" {self._form(table)}.",
-                f"Keep the option '{'form' if self.kind == 'changelog' else TRACK}', or start anew"
-                " with other paths and checkpoint.",
+                f"Keep the option '{_OPTION_OF_FORM[self.kind]}', or start anew with other paths"
+                " and checkpoint.",
             )
         self._require_same_columns(table, known.columns)
         _require_not_ahead(table.target, known.last, now)
@@ -179,6 +181,8 @@ class Tables:
         """What the rows of the table mean, where an option tells: it holds for all of them."""
         if self.kind == "history" and table.options.track:
             return f"[{', '.join(table.options.track)}]"
+        if self.kind == "mirror":
+            return table.options.delete
         return table.options.changelog_form if self.kind == "changelog" else EVENT
 
     def _identity(self, table: Table) -> dict[str, str]:
@@ -224,6 +228,6 @@ def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None
     raise ForeignOffset(
         f"The table at '{target}' holds batch {last.batch} up to {timestamp.text(last.watermark)}; "
         f"the checkpoint is only at batch {now.batch}, {timestamp.text(now.watermark)}.",
-        "Restore the checkpoint that belongs to the tables, or start anew: a new checkpoint and "
-        "other paths.",
+        "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint back"
+        " that belongs to them, or start anew: a new checkpoint and other paths.",
     )

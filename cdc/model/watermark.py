@@ -28,6 +28,8 @@ class Watermark:
     `time`, if no range was void and nothing was lost; also where it got nothing.
     `selection`, `swept` and `apart` say of what the batch told all changes, `following` is the
     selection behind it: see `tells` and `leaves`.
+    `offset` is the batch's end as the checkpoint has it (opaque, JSON): who keeps it with the rows
+    can tell what the batch was where the checkpoint is damaged.
     """
 
     time: Timestamp
@@ -37,6 +39,7 @@ class Watermark:
     following: Selection
     swept: str | None
     apart: frozenset[Namespace]
+    offset: Any
 
     @classmethod
     def of(cls, start: Offset, end: Offset) -> Watermark:
@@ -60,6 +63,7 @@ class Watermark:
             following=following,
             swept=start.swept,
             apart=frozenset(apart),
+            offset=end.to_json(),
         )
 
     def tells(self, namespace: Namespace) -> bool:
@@ -86,6 +90,7 @@ class Watermark:
             "copied": sorted(map(str, self.copied)),
             "told": told,
             "collections": self.following.text,
+            "offset": self.offset,
         }
         return json.dumps(said, ensure_ascii=False)
 
@@ -102,4 +107,5 @@ class Watermark:
             following=Selection.parse(said["collections"]),
             swept=told["swept"],
             apart=frozenset(map(Namespace.parse, told["but"])),
+            offset=said["offset"],
         )

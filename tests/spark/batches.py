@@ -75,6 +75,7 @@ def batch(
         "copied": list(copied),
         "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
         "collections": following,
+        "offset": None,
     }
     watermark = change("watermark", None, time=until, ns=(None, None), description=said)
     frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)

@@ -1,0 +1,54 @@
+"""Repair a damaged checkpoint: go back to the last batch of which everything is known."""
+
+from __future__ import annotations
+
+import click
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from jobs import config as configuration
+from jobs.checkpoint import alone
+from jobs.checkpoint_folder import Folder
+from jobs.config import Config
+from jobs.failure import told
+from jobs.holdings import held
+from jobs.recovery import Step, require_whole, way_back
+from jobs.session import session
+
+
+def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[Step]:
+    """The steps that were done, or would be; none if nothing was wrong. May be repeated after any
+    failure. Raises CheckpointDamaged if nothing says how to go on."""
+    folder = Folder(spark, config.checkpoint)
+    with alone(config.checkpoint):
+        steps = way_back(folder, held(spark, config, folder.pipeline()))
+        if not dry_run:
+            for step in steps:
+                step.do()
+            require_whole(folder)
+    return steps
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@told
+def main(path: str | None, overrides: tuple[str, ...], dry_run: bool) -> int:
+    """Repair a checkpoint whose last files are damaged or missing, while no job runs on it: what
+    stands in tables is planned again as it was, what stands in none is planned anew.
+
+    Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
+    """
+    config = configuration.load(path, overrides)
+    steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
+    console = Console(highlight=False, soft_wrap=True)
+    for step in steps:
+        console.print(f"{'would ' if dry_run else ''}{step.says}")
+    if not steps:
+        console.print(f"{config.checkpoint} is not damaged")
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""A checkpoint whose last files are damaged or gone: the job says so before it reads anything, and
+`repair-checkpoint` makes it go on without a change lost or doubled."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableOwnedElsewhere
+from cdc.model.selection import Namespace
+from jobs import checkpoint
+from jobs.checkpoint_folder import Folder
+from jobs.holdings import Held, held
+from jobs.mongod import ReplicaSet
+from jobs.recovery import require_whole, way_back
+from jobs.repair_checkpoint import repair
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
+from tests.end_to_end.past import Past, past_of
+
+
+@pytest.fixture(scope="module")
+def past(
+    spark: SparkSession, mongod: ReplicaSet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Past]:
+    folder = tmp_path_factory.mktemp("past") / "lakehouse"
+    settings = ("document.format=bson", "server.timeout.ms=3000")
+    with past_of(spark, mongod, Namespace("damaged", "orders"), folder, *settings) as past:
+        yield past
+
+
+def damaged(path: Path, data: bytes | None, has_checksum: bool = False) -> None:
+    """The file as it is after a power loss; with its old checksum, or without one."""
+    checksum = path.with_name(f".{path.name}.crc")
+    if not has_checksum:
+        checksum.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    if data is not None:
+        path.write_bytes(data)
+
+
+def cuts(text: bytes) -> Iterator[bytes]:
+    """What may be left of a file: nothing, parts up to each line's end and within each, zeros."""
+    ends = [number for number, byte in enumerate(text) if byte == 10]
+    for end in (0, *ends, *(end + 1 for end in ends), *(end + 9 for end in ends), len(text) - 1):
+        yield text[:end]
+    yield bytes(len(text))
+    yield b"\xff\xfe\x80" * (len(text) // 3)
+
+
+def test_each_damage_of_the_last_files_is_told_before_anything_is_read(
+    past: Past, tmp_path: Path
+) -> None:
+    """Guards: Spark's own errors name no file, or begin anew with a new id."""
+    whole, last = past.folder / "_checkpoint", past.last
+    nowhere = [f"sink.checkpoint={tmp_path / 'c'}", "uri=mongodb://127.0.0.1:1"]
+    config = past.config(past.folder, *nowhere)
+    folder = tmp_path / "c"
+    names = [f"offsets/{last}", f"offsets/{last - 1}", f"commits/{last}", "metadata"]
+    for name in names:
+        text = (whole / name).read_bytes()
+        other = text.replace(b"0", b"1")  # as well formed as before
+        for data in [*cuts(text), other, None]:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder)
+            damaged(folder / name, data, has_checksum=data == other)
+            if name.startswith("commits") and data is None:
+                continue  # a batch that was planned, and not written yet
+            with pytest.raises(CheckpointDamaged, match=f"{folder}/{name} is") as raised:
+                past.once(config)
+            assert "mongodb-cdc repair-checkpoint" in str(raised.value.remedy), (name, data)
+            if name == names[0] and data != other:
+                with pytest.raises(CheckpointDamaged, match=f"{folder}/{name} is"):
+                    checkpoint.read(config.checkpoint)  # as `status` does, which knows no checksums
+
+
+CASES = list(
+    itertools.product(
+        ("whole", "damaged", "gone"),
+        ("whole", "damaged"),
+        ("whole", "damaged", "gone"),
+        range(-1, 3),
+    )
+)
+
+
+@pytest.mark.slow
+def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_the_tables(
+    past: Past, tmp_path: Path
+) -> None:
+    """Whatever is damaged, and wherever the repair is interrupted."""
+    whole, last = past.folder / "_checkpoint", past.last
+    assert last == 2
+    original = {n: lines(whole / f"offsets/{n}") for n in range(last + 1)}
+    truth = Held("it", None, {})
+    refused = 0
+    for offset, before, commit, newest in CASES:
+        folder = Folder(past.spark, str(tmp_path / "c"))
+        of_tables = replace(truth, newest=None if newest < 0 else newest)
+        if newest >= 0:
+            of_tables = replace(of_tables, ends={newest: original[newest]})
+        begun = partial_damage(whole, tmp_path / "c", last, offset, before, commit)
+        begun()
+        try:
+            steps = way_back(folder, of_tables)
+        except CheckpointDamaged:
+            refused += 1
+            assert before == "damaged"
+            continue
+        for interrupted in range(len(steps) + 1):
+            begun()
+            for step in way_back(folder, of_tables)[:interrupted]:
+                step.do()
+            for step in way_back(folder, of_tables):
+                step.do()
+            case = (offset, before, commit, newest, interrupted)
+            require_whole(folder)
+            goes_on_from_the_truth(folder, original, newest, case)
+            assert way_back(folder, of_tables) == [], case
+    assert 0 < refused < len(CASES) / 3
+
+
+def partial_damage(
+    whole: Path, into: Path, last: int, offset: str, before: str, commit: str
+) -> Callable[[], None]:
+    def begin() -> None:
+        shutil.rmtree(into, ignore_errors=True)
+        shutil.copytree(whole, into)
+        files = ((f"offsets/{last}", offset), (f"offsets/{last - 1}", before))
+        for name, how in (*files, (f"commits/{last}", commit)):
+            if how != "whole":
+                damaged(into / name, b"v1\n" if how == "damaged" else None)
+
+    return begin
+
+
+def goes_on_from_the_truth(
+    folder: Folder, original: dict[int, Any], newest: int, case: object
+) -> None:
+    """What is planned is what was planned; or nothing was, and no table has it."""
+    planned, written = folder.numbers("offsets"), folder.numbers("commits")
+    batch = max(planned)
+    assert batch >= newest, case
+    assert max(written) <= batch, case
+    assert lines_of(folder, batch) == original[batch], case
+    if max(written) < batch:
+        assert lines_of(folder, batch - 1) == original[batch - 1], case
+
+
+def lines(path: Path) -> Any:
+    return json.loads(path.read_text().split("\n")[2])
+
+
+def lines_of(folder: Folder, batch: int) -> Any:
+    found = folder.planned(batch)
+    return found and found.offset.to_json()
+
+
+ALL, NONE = (lambda table: False), (lambda table: True)
+STATES = {
+    "in no table, and not committed": (NONE, False),
+    "in the changelog alone": (lambda table: "mirror" in table, False),
+    "in all tables, and not committed": (ALL, False),
+    "in all tables, and committed": (ALL, True),
+}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        name if name in [*STATES][:2] else pytest.param(name, marks=pytest.mark.slow)
+        for name in STATES
+    ],
+)
+def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
+    past: Past, mongod: ReplicaSet, spark: SparkSession, tmp_path: Path, state: str
+) -> None:
+    without, is_committed = STATES[state]
+    config = past.copied(tmp_path / "lakehouse", without)
+    folder = tmp_path / "lakehouse/_checkpoint"
+    damaged(folder / f"offsets/{past.last}", b"v1\n{")
+    if not is_committed:
+        damaged(folder / f"commits/{past.last}", None)
+    before = sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    planned = repair(spark, config, dry_run=True)
+    assert sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file()) == before
+    done = repair(spark, config)
+    assert [step.says for step in done] == [step.says for step in planned]
+    assert repair(spark, config) == []
+    with mongod.client() as client:
+        client[past.orders.db].orders.update_one({"_id": 0}, {"$inc": {"n": 1}})
+        past.once(config)
+        told = violations(spark, OfReplicaSet(client), config, Checkpoint(config), past.orders)
+        newest = client[past.orders.db].orders.find_one({"_id": 0})
+    assert told == []
+    log = config.table("changelog", past.orders)
+    assert log is not None
+    assert newest is not None
+    rows = log.target.read(spark).where("key = '0' AND op = 'update'").count()
+    assert rows == newest["n"]
+    assert Checkpoint(config).committed() >= past.last
+
+
+def test_a_lost_name_is_taken_from_the_tables(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.copied(tmp_path / "lakehouse")
+    metadata = tmp_path / "lakehouse/_checkpoint/metadata"
+    its = json.loads(metadata.read_text())
+    damaged(metadata, b"")
+    repair(spark, config)
+    assert json.loads(metadata.read_text()) == its
+
+
+def test_what_nobody_knows_is_refused_and_never_begun_anew(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.copied(tmp_path / "lakehouse", without=NONE)
+    folder = tmp_path / "lakehouse/_checkpoint"
+    shutil.rmtree(folder / "offsets")
+    with pytest.raises(CheckpointDamaged, match=f"offsets/{past.last} is missing"):
+        past.once(config)
+    repair(spark, config)
+    require_whole(Folder(spark, config.checkpoint))
+    for log in ("offsets", "commits"):
+        shutil.rmtree(folder / log)
+    with pytest.raises(CheckpointDamaged, match="holds no batch, and the table at"):
+        past.once(config)
+    with pytest.raises(CheckpointDamaged, match="says where batch"):
+        repair(spark, config)
+    shutil.rmtree(folder)
+    with pytest.raises(TableOwnedElsewhere, match="this checkpoint") as raised:
+        past.once(config)
+    assert "Put the checkpoint back" in str(raised.value.remedy)
+    assert not (folder / "offsets").exists()
+
+
+def test_a_first_batch_that_is_in_no_table_is_planned_anew(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.config(tmp_path / "lakehouse")
+    folder = tmp_path / "lakehouse/_checkpoint"
+    shutil.copytree(past.folder / "_checkpoint", folder)
+    shutil.rmtree(folder / "commits")
+    for batch in (1, 2):
+        damaged(folder / f"offsets/{batch}", None)
+    damaged(folder / "offsets/0", b"")
+    assert [step.says for step in repair(spark, config)] == ["remove offsets/0"]
+    require_whole(Folder(spark, config.checkpoint))
+
+
+def test_an_offset_of_a_later_release_is_no_damage_and_refused(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.copied(tmp_path / "lakehouse")
+    path = tmp_path / f"lakehouse/_checkpoint/offsets/{past.last}"
+    version, about, offset = path.read_text().split("\n")
+    later = json.dumps({**json.loads(offset), "version": 99, "more": 1})
+    damaged(path, "\n".join((version, about, later)).encode())
+    for start in (past.once, lambda config: repair(spark, config)):
+        with pytest.raises(ForeignOffset, match="version 99"):
+            start(config)
+
+
+def test_one_job_at_a_time_goes_on_with_a_checkpoint(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.copied(tmp_path / "lakehouse")
+    with checkpoint.alone(config.checkpoint):
+        for start in (past.once, lambda config: repair(spark, config)):
+            with pytest.raises(CheckpointInUse, match="Another job runs"):
+                start(config)
+
+
+def test_tables_tell_the_end_of_their_last_batch(past: Past, spark: SparkSession) -> None:
+    found = held(spark, past.config(past.folder), None)
+    its = json.loads((past.folder / "_checkpoint/metadata").read_text())
+    last = past.folder / f"_checkpoint/offsets/{past.last}"
+    assert found == Held(its["id"], past.last, {past.last: lines(last)})
