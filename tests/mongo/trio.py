@@ -22,7 +22,7 @@ MAJORITY = WriteConcern("majority", wtimeout=30_000)
 # A member that does not answer is noticed within a second or two.
 QUICK = "heartbeatFrequencyMS=500&serverMonitoringMode=poll"
 # A member may have to catch up with what was written without it.
-_HEAL_SECONDS = 180.0
+HEAL_SECONDS = 180.0
 
 
 class Trio:
@@ -70,10 +70,10 @@ class Trio:
             if each.process.poll() is not None:
                 each.start()
         for each in self.members:
-            until(each.is_data_bearing)
+            until(each.is_data_bearing, HEAL_SECONDS)
             self.replicates(each)
         everywhere = WriteConcern(len(self.members), wtimeout=30_000)
-        until(partial(self._is_written, everywhere), _HEAL_SECONDS)
+        until(partial(self._is_written, everywhere), HEAL_SECONDS)
 
     def _is_written(self, concern: WriteConcern) -> bool:
         try:

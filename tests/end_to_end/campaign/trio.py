@@ -17,8 +17,8 @@ from jobs.mongod import Member
 from tests.end_to_end.campaign.load import Writers
 from tests.end_to_end.campaign.scene import Disturbances, Scene
 from tests.end_to_end.oracle import OfReplicaSet
-from tests.mongo.capture import last_write
-from tests.mongo.trio import Trio
+from tests.mongo.capture import last_write, until
+from tests.mongo.trio import HEAL_SECONDS, Trio
 
 _DOCUMENTS = (3_000, 10_000, 30_000)
 # A member that does not answer is left for another within seconds.
@@ -94,7 +94,7 @@ class OfTrio:
         primary.freeze() if freezes else primary.kill()
         for other in others:
             self._trio.replicates(other)
-        self._trio.lead(scene.chance.choice(others))
+        until(lambda: any(each.hello().get("isWritablePrimary") for each in others), HEAL_SECONDS)
         primary.thaw() if freezes else primary.start()
 
     def _cut(self, scene: Scene) -> None:
