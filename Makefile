@@ -35,7 +35,7 @@ bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/ben
 	@$(BIN)/python -m tests.bench $(BENCH)
 
 bench-growth: $(INSTALLED) ## the same with up to ten million documents, 432 splits, 1,000 collections
-	@$(BIN)/python -m tests.bench --only growth
+	@$(BIN)/python -m tests.bench --only growth --name bench-growth
 
 lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/pip install --quiet uv

@@ -1,5 +1,5 @@
 """`make bench` and `make bench-growth`: the figures of the README's page on performance, in
-build/bench.json."""
+build/bench.json and build/bench-growth.json."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ OUT = Path("build")
     show_default=True,
     help="Of these, and growth.",
 )
-def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ...]) -> None:
+@click.option("--name", default="bench", show_default=True, help="Of the files in build.")
+def main(
+    runs: int, documents: int, events: int, large: int, only: tuple[str, ...], name: str
+) -> None:
     console, results, began = Console(), list[Result](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, stage(Path(folder), documents, events) as scene:
-        for name, work in _works(runs, large).items():
-            if name not in only:
+        for kind, work in _works(runs, large).items():
+            if kind not in only:
                 continue
             for result in work(scene):
                 results.append(result)
-                written(OUT / "bench.json", results)
+                written(OUT / f"{name}.json", results)
                 took = f"after {time.monotonic() - began:.0f} s"
                 figure = f"{result.ours:,.4g} {result.unit}"
                 console.print(f"{took}: {result.work}: {figure}", highlight=False)
@@ -49,8 +52,8 @@ def main(runs: int, documents: int, events: int, large: int, only: tuple[str, ..
     caption = f"{caption}: {documents:,} documents, {events:,} changes, medians of {runs} runs"
     console.print(caption, highlight=False)
     show(console, results)
-    (OUT / "bench.md").write_text(markdown(caption, results))
-    plot(OUT / "bench.svg", results)
+    (OUT / f"{name}.md").write_text(markdown(caption, results))
+    plot(OUT / f"{name}.svg", results)
 
 
 def _works(runs: int, large: int) -> Mapping[str, Callable[[Stage], Iterator[Result]]]:
