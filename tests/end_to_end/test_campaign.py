@@ -20,7 +20,7 @@ from tests.end_to_end.campaign.trio import OfTrio
 from tests.mongo.cluster import Cluster
 from tests.mongo.trio import three_members
 
-_ROUND_SECONDS = 180.0
+_ROUND_SECONDS = 150.0
 
 
 @pytest.fixture(scope="module")

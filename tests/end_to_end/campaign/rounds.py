@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from bson.timestamp import Timestamp
@@ -48,8 +47,8 @@ class Campaign:
         self.report = Report(source.name, seed)
 
     def round(self, folder: Path, seconds: float) -> None:
-        """Writers and faults for so long; then all is healed, and when the job has streamed some
-        batches, the writers end. When it has caught up, its tables are compared with the oplog."""
+        """Writers and faults for so long, and until the job has streamed some batches; then all is
+        healed. When it has caught up, its tables are compared with the oplog."""
         number, chance = self.report.rounds, self._chance
         namespaces = self._source.begin(number, chance)
         folder = folder / str(number)
@@ -69,10 +68,8 @@ class Campaign:
             ]
             with self._source.load(chance) as load:
                 self._disturb(scenes, checkpoint, load, seconds)
-                load.pause = _SLOW
                 self._source.heal()
-                self._wait(checkpoint, job, _has_streamed)
-            self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
+            self._wait(checkpoint, job, self._source.last_write())
         self.report.writes_refused += Counter(load.refused)
         self.report.endings += job.endings
         self.report.violations += job.unexpected + load.broken
@@ -98,19 +95,20 @@ class Campaign:
                 )
             ]
             ends = time.monotonic() + seconds
-            while time.monotonic() < ends and not any(each.done() for each in found):
+            latest = ends + _STALL_SECONDS
+            while time.monotonic() < ends or not _has_streamed(_written(checkpoint)):
+                if time.monotonic() > latest or any(each.done() for each in found):
+                    break
                 load.pause = _BRISK if _lag(checkpoint) < _LAG_SECONDS else _SLOW
                 time.sleep(0.2)
             over.set()
             for each in found:
                 self.report.faults += each.result()
 
-    def _wait(
-        self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]
-    ) -> None:
-        """For that among the batches that are written; as long as one comes after the other."""
+    def _wait(self, checkpoint: Checkpoint, job: Supervised, last: Timestamp) -> None:
+        """Until what is written has all; as long as one batch comes after the other."""
         batches, deadline = -1, time.monotonic() + _STALL_SECONDS
-        while not enough(checkpoint.planned()[: checkpoint.committed() + 1]):
+        while not _has_all(last, _written(checkpoint)):
             if checkpoint.committed() > batches:
                 batches, deadline = checkpoint.committed(), time.monotonic() + _STALL_SECONDS
             assert time.monotonic() < deadline, f"no batch after {batches}: {job.said()}"
@@ -144,8 +142,12 @@ def _at_random(scene: Scene, disturbances: Disturbances, over: threading.Event) 
 
 def _lag(checkpoint: Checkpoint) -> float:
     """How far the last batch that is written is behind now, in seconds."""
-    planned, committed = checkpoint.planned(), checkpoint.committed()
-    return time.time() - planned[committed].time.time if committed >= 0 else 0.0
+    written = _written(checkpoint)
+    return time.time() - written[-1].time.time if written else 0.0
+
+
+def _written(checkpoint: Checkpoint) -> list[Frontier]:
+    return checkpoint.planned()[: checkpoint.committed() + 1]
 
 
 def _has_streamed(written: list[Frontier]) -> bool:
