@@ -106,7 +106,7 @@ class Cursor:
         batch = self._next_reply()
         events = [RawBSONDocument(each) for each in batch.documents]
         inside = self._inside(events)
-        self._judge(batch, len(events), _invalidate_of(events))
+        self._judge(batch, bool(events), _invalidate_of(events))
         return inside
 
     def next_parts(self, plain: Callable[[Located], Mask]) -> list[list[Raw] | Located]:
@@ -116,14 +116,14 @@ class Cursor:
         if located is None:
             events = [RawBSONDocument(each) for each in batch.documents]
             parts: list[list[Raw] | Located] = [self._inside(events)]
-            self._judge(batch, len(events), _invalidate_of(events))
+            self._judge(batch, bool(events), _invalidate_of(events))
             return parts
         parts = [
             self._part(located.only(rows), is_plain)
             for rows, is_plain in stretches(plain(located), _AT_ONCE)
         ]
         others = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
-        self._judge(batch, len(located), _invalidate_of(others))
+        self._judge(batch, len(located) > 0, _invalidate_of(others))
         return parts
 
     def _part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
@@ -161,8 +161,8 @@ class Cursor:
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
-    def _judge(self, batch: Batch, delivered: int, invalidate: Raw | None) -> None:
-        """By how many events the reply has, whether the last one ends the cursor, and its token."""
+    def _judge(self, batch: Batch, delivered: bool, invalidate: Raw | None) -> None:
+        """By whether the reply has events, whether the last one ends the cursor, and its token."""
         if self.complete:
             return
         if invalidate is not None:
@@ -171,7 +171,7 @@ class Cursor:
         reached = token.time_of(batch.document(b"postBatchResumeToken")["_data"])
         last = self._split.last
         self.complete = reached > last or (not delivered and reached >= last)
-        self._pace(bool(delivered), reached)
+        self._pace(delivered, reached)
 
     def _invalidated(self, event: Raw) -> None:
         """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
