@@ -25,7 +25,9 @@ _ROUND_SECONDS = 150.0
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[OfTrio]:
-    with three_members(oplog_megabytes=16_384) as running:
+    # A member that was killed has to recover what was written since its last checkpoint.
+    often = ("--syncdelay", "10")
+    with three_members(oplog_megabytes=16_384, arguments=often) as running:
         yield OfTrio(running)
 
 

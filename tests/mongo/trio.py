@@ -68,7 +68,7 @@ class Trio:
         for each in self.members:
             each.thaw()
             if each.process.poll() is not None:
-                each.start()
+                each.launch()
         for each in self.members:
             until(each.is_data_bearing, HEAL_SECONDS)
             self.replicates(each)

@@ -95,7 +95,7 @@ class OfTrio:
         for other in others:
             self._trio.replicates(other)
         until(lambda: any(each.hello().get("isWritablePrimary") for each in others), HEAL_SECONDS)
-        primary.thaw() if freezes else primary.start()
+        primary.thaw() if freezes else _started(primary)
 
     def _cut(self, scene: Scene) -> None:
         self._trio.network.cut()
@@ -116,7 +116,13 @@ class OfTrio:
 def _killed(scene: Scene, member: Member) -> None:
     member.kill()
     scene.a_while()
-    member.start()
+    _started(member)
+
+
+def _started(member: Member) -> None:
+    """Its writes since the last checkpoint are recovered before it answers."""
+    member.launch()
+    until(member.hello, HEAL_SECONDS)
 
 
 def _frozen(scene: Scene, member: Member) -> None:
