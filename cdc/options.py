@@ -228,7 +228,7 @@ OPTIONS = (
         "retry.seconds",
         int,
         120,
-        "How long a task goes on trying without progress before it fails.",
+        "How long a task, or the start of a run, goes on trying without progress before it fails.",
         least=0,
     ),
 )

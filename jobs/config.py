@@ -12,17 +12,19 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cdc import options as declared
 from cdc.delta.layout import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace
 
+T = TypeVar("T")
 SINK_KEYS = {
     "path": "Folder (or URL that Spark can write) under which all tables live; required.",
     "checkpoint": "Where the stream keeps its offsets; `<path>/_checkpoint` by default.",
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
+    "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
@@ -37,6 +39,7 @@ class Config:
     trigger: str
     layout: Layout
     dead_letters_limit: int | None = None
+    stop_seconds: int = 20
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """The namespace's changelog, mirror …, there or not; None if it is to have none."""
@@ -119,16 +122,18 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
         checkpoint=str(sections["sink"].get("checkpoint", f"{base}/_checkpoint")),
         trigger=str(sections["sink"].get("trigger", "0 seconds")),
         layout=layout,
-        dead_letters_limit=_limit(sections["sink"].get("dead.letters.limit")),
+        dead_letters_limit=_number(sections["sink"], "dead.letters.limit", None),
+        stop_seconds=_number(sections["sink"], "stop.seconds", 20),
     )
 
 
-def _limit(value: Any) -> int | None:
+def _number(section: Mapping[str, Any], name: str, default: T) -> int | T:
+    value = section.get(name)
     if value is None:
-        return None
+        return default
     if str(value).isdecimal():
         return int(value)
-    raise BadOption(f"dead.letters.limit cannot be '{value}'.", "Set a whole number from 0 on.")
+    raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number from 0 on.")
 
 
 def _require_known(section: str, given: Iterable[str], known: list[str]) -> None:

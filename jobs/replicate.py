@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 import click
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
@@ -33,8 +32,11 @@ from jobs.metrics import Meter, Status
 from jobs.progress import Display
 from jobs.recovery import require_whole
 from jobs.session import session
+from jobs.stop import Stop, end, has_no_jvm
 
 _POLL_SECONDS = 0.2
+# How long a query may take to end that is given up, or has nothing to write.
+GIVEN_UP_SECONDS = 5.0
 
 
 class Replication:
@@ -82,18 +84,43 @@ class Replication:
         limit = self._config.dead_letters_limit
         return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
 
-    def stop(self) -> None:
+    def stop(self, seconds: float | None = None) -> bool:
         """Stops behind the batch being written, if there is one; raises the error that had ended
-        the query before."""
-        with self._writing:
-            self._is_stopped, is_active = True, self.query.isActive
-        # Not under the lock: Spark waits for the query's thread, and that may be about to write.
+        the query before. A batch that is not written within so many seconds is given up, and
+        planned again by the next run.
+
+        Returns whether the query has ended. One that has not, a few seconds later, is busy with
+        what nobody can interrupt; this process should end.
+        """
+        is_written = self._writing.acquire(timeout=-1 if seconds is None else seconds)
+        self._is_stopped, is_active = True, self.query.isActive
+        if is_written:
+            # Spark waits for the query's thread, and that may be about to write.
+            self._writing.release()
         if is_active:
-            self.query.stop()
-            return
+            has_ended = self._is_ended(None if seconds is None else GIVEN_UP_SECONDS)
+            return is_written and has_ended
         error = self.query.exception()
         if error is not None:
             raise error
+        return True
+
+    def _is_ended(self, within: float | None) -> bool:
+        """Stops the query, which Spark waits for without end."""
+        errors: list[Exception] = []
+
+        def stop() -> None:
+            try:
+                self.query.stop()
+            except Exception as error:
+                errors.append(error)
+
+        stopping = threading.Thread(target=stop, daemon=True)
+        stopping.start()
+        stopping.join(within)
+        if errors:
+            raise errors[0]
+        return not stopping.is_alive()
 
     def status(self) -> Status:
         """How far it is, how fast, and how safe: as its last trigger and its last batch saw it."""
@@ -101,7 +128,12 @@ class Replication:
 
 
 def run(config: Config, available_now: bool, console: Console) -> int:
-    """The program: until the query ends, or SIGTERM or Ctrl-C stops it after its batch."""
+    """The program: until the query ends, or SIGTERM or Ctrl-C stops it, see `Stop`."""
+    with Stop() as stop:
+        return _run(config, available_now, console, stop)
+
+
+def _run(config: Config, available_now: bool, console: Console, stop: Stop) -> int:
     spark = session("mongodb-cdc replicate")
     folder = Folder(spark, config.checkpoint)
     require_whole(folder)
@@ -115,25 +147,29 @@ def run(config: Config, available_now: bool, console: Console) -> int:
         if began:
             for collection in captured:
                 display.copied_before(collection.namespace, _mirrored(spark, config, collection))
-        stop = _stop_on_signals()
-        replication = Replication(spark, config, available_now, display.batch)
-        while replication.query.isActive and not stop.wait(_POLL_SECONDS):
-            display.status(replication.status())
-        replication.stop()
-    console.print(f"stopped after {display.rows:,} rows", highlight=False)
+        stop.waits()
+        has_ended = _is_stopped(spark, config, available_now, display, stop)
+    how = "stopped" if has_ended else "stopped within a batch, which the next run makes again,"
+    console.print(f"{how} after {display.rows:,} rows", highlight=False)
+    if not has_ended:
+        end(0)
     return 0
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, handle)
-    return stop
+def _is_stopped(
+    spark: SparkSession, config: Config, available_now: bool, display: Display, stop: Stop
+) -> bool:
+    """Runs until the query ends or is told to; False if it was given up in the midst of a batch."""
+    try:
+        replication = Replication(spark, config, available_now, display.batch)
+        while replication.query.isActive and not stop.within(_POLL_SECONDS):
+            display.status(replication.status())
+        return replication.stop(config.stop_seconds)
+    except Exception:
+        # A service's processes are often told all at once, and the JVM does not wait for a batch.
+        if stop.within(_POLL_SECONDS) and has_no_jvm():
+            return False
+        raise
 
 
 def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
@@ -141,7 +177,10 @@ def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
     table = config.table("mirror", collection.namespace)
     if table is None or not table.target.exists(spark):
         return 0
-    return mirror.documents(table.target.read(spark), table, collection.namespace).count()
+    try:
+        return mirror.documents(table.target.read(spark), table, collection.namespace).count()
+    except AnalysisException:  # not the mirror that it is to be, which the first batch says
+        return 0
 
 
 @click.command()

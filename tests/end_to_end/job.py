@@ -36,18 +36,20 @@ Phase = Callable[[list[Frontier]], bool]
 
 
 class Job:
-    """`mongodb-cdc replicate` as a user starts it, in a process group of its own."""
+    """`mongodb-cdc replicate` as a user starts it, in a process group of its own; with more options
+    than those of the configuration's source and where it writes."""
 
     def __init__(
         self,
         config: Config,
         folder: Path,
+        *more: str,
         command: Sequence[str] = IN_PYTHON,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         options = [f"{name}={value}" for name, value in config.source.items()]
         base = config.layout.default.routes["mirror"].base
-        options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}"]
+        options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}", *more]
         arguments = [item for option in options for item in ("-o", option)]
         self._path = folder / "job.log"
         self._log = self._path.open("ab")

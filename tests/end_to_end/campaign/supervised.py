@@ -50,7 +50,8 @@ class Supervised:
         shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
     def _started(self) -> Job:
-        return Job(self._config, self._folder, self._command, by_the_clock_of(self._clock))
+        clock = by_the_clock_of(self._clock)
+        return Job(self._config, self._folder, command=self._command, environment=clock)
 
     def _supervise(self) -> None:
         while not self._stop.is_set():

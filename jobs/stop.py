@@ -1,0 +1,98 @@
+"""Being told to stop, by SIGTERM or Ctrl-C: at once before there is a query, behind its batch
+afterwards, and in no case later than the job has said.
+
+Nothing has to be done for that but to end: a batch that is not written to all its tables is planned
+again, as it was, by the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from pyspark import SparkContext
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# What a JVM takes at most that does all that Spark does at its end.
+_JVM_SECONDS = 10.0
+
+
+class Stop:
+    """Within its block, the signals of this process. The first, while nothing `waits` for it, ends
+    the program with code 0; the second ends it at once, with 128 and the signal's number."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+        self._waits = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._handle) for each in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def waits(self) -> None:
+        """From now on the first signal only lets `within` return True."""
+        self._waits = True
+
+    def within(self, seconds: float) -> bool:
+        """Whether there has been one, waited for that long."""
+        return self._told.wait(seconds)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._told.is_set():
+            end(128 + number)
+        self._told.set()
+        if not self._waits:
+            sys.exit(0)
+
+
+def has_no_jvm() -> bool:
+    """Whether the JVM that this process started has ended, or does so in a few seconds."""
+    process = _jvm()
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_JVM_SECONDS)
+    return process.poll() is not None
+
+
+def end(code: int) -> None:
+    """Ends this process, the JVM that it started, and what that one started, whatever they do."""
+    if process := _jvm():
+        started = [*_descendants(process.pid)]  # whose parent is another one when it has ended
+        for each in [process.pid, *started]:
+            _kill(each)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _jvm() -> subprocess.Popen[bytes] | None:
+    """None under spark-submit, which started this process."""
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def _descendants(process: int) -> Iterator[int]:
+    """As Linux tells them; elsewhere none, and they end when they see that their parent has."""
+    for told in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has just ended
+            for child in map(int, told.read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)

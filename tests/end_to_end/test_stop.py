@@ -1,0 +1,168 @@
+"""SIGTERM and Ctrl-C end a job in time, whatever it is doing, and leave no process behind; what was
+not written then is written by the next run."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from cdc.model.selection import Namespace
+from jobs.config import Config
+from jobs.load import load_orders
+from jobs.mongod import ReplicaSet
+from jobs.replicate import Replication
+from tests.end_to_end.job import Job
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
+from tests.mongo.capture import failing, until
+
+Client = MongoClient[dict[str, Any]]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# What hangs does so for longer than a job may take to end, on any machine.
+_HANGS_MS = 400_000
+_END_SECONDS = 200
+_START_SECONDS = 120
+_STOP_SECONDS = 3
+_DOCUMENTS = 300
+
+
+@contextmanager
+def hanging(client: Client, command: str) -> Iterator[None]:
+    how = {"blockConnection": True, "blockTimeMS": _HANGS_MS}
+    with failing(client, "alwaysOn", failCommands=[command], **how):
+        yield
+        for operation in running(client):  # the server would wait for them
+            client.admin.command("killOp", op=operation["opid"])
+
+
+def refusing(client: Client, command: str) -> AbstractContextManager[None]:
+    return failing(client, "alwaysOn", failCommands=[command], errorCode=11600)
+
+
+class Case(NamedTuple):
+    """What the server does meanwhile, until when a job runs before it is told, how often it is
+    told, by what, and how it ends."""
+
+    meanwhile: Callable[[Client], AbstractContextManager[None]]
+    is_reached: Callable[[Job, Checkpoint, Client], bool]
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
+    code: int = 0
+    says: str = "stopped"
+
+
+def reads(job: Job, checkpoint: Checkpoint, client: Client) -> bool:
+    """Documents, in a task."""
+    return any(operation["command"].get("find") == "orders" for operation in running(client))
+
+
+def has_written(job: Job, checkpoint: Checkpoint, client: Client) -> bool:
+    return checkpoint.committed() >= 0
+
+
+def waits_for_the_source(job: Job, checkpoint: Checkpoint, client: Client) -> bool:
+    return "trying again" in job.said()
+
+
+def has_a_jvm(job: Job, checkpoint: Checkpoint, client: Client) -> bool:
+    with suppress(psutil.Error):
+        return any("SparkSubmit" in " ".join(each.cmdline()) for each in processes(job))
+    return False
+
+
+CASES = {
+    "while the JVM starts": Case(lambda client: nullcontext(), has_a_jvm, says=""),
+    "while the source refuses a start": Case(
+        lambda client: refusing(client, "ping"), waits_for_the_source, says=""
+    ),
+    "between batches": Case(lambda client: nullcontext(), has_written),
+    "while a batch is read that takes for ever": Case(
+        lambda client: hanging(client, "find"), reads, says="the next run makes again"
+    ),
+    "while tasks wait for the source": Case(
+        lambda client: refusing(client, "find"),
+        waits_for_the_source,
+        says="the next run makes again",
+    ),
+    "twice, while a batch is read that takes for ever": Case(
+        lambda client: hanging(client, "find"),
+        reads,
+        (signal.SIGTERM, signal.SIGTERM),
+        128 + signal.SIGTERM,
+        says="",
+    ),
+    "twice by Ctrl-C": Case(
+        lambda client: hanging(client, "find"),
+        reads,
+        (signal.SIGINT, signal.SIGINT),
+        128 + signal.SIGINT,
+        says="",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_that_is_told_to_stop_ends_in_time_and_leaves_nothing_behind(
+    mongod: ReplicaSet,
+    mongo: Client,
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+    tmp_path: Path,
+    name: str,
+) -> None:
+    case, orders = CASES[name], Namespace(database.name, "orders")
+    load_orders(mongod.uri, orders, _DOCUMENTS, must_be_new=True)
+    config = pipeline(str(orders), "retry.seconds=400", "heartbeat.interval=1")
+    checkpoint = Checkpoint(config)
+    is_long = case.says.startswith("the next")
+    job = Job(config, tmp_path, f"sink.stop.seconds={_STOP_SECONDS if is_long else 300}")
+    try:
+        with case.meanwhile(mongo):
+            until(lambda: case.is_reached(job, checkpoint, mongo), _START_SECONDS)
+            started = processes(job)
+            began = time.monotonic()
+            for number in case.signals:
+                job.process.send_signal(number)
+                time.sleep(0.5)
+            code, said = job.ended(_END_SECONDS)
+            print(f"{name}: ended after {time.monotonic() - began:.1f} s")
+            until(lambda: not [each for each in started if is_there(each)], _END_SECONDS)
+            print(f"{name}: nothing was left after {time.monotonic() - began:.1f} s")
+    finally:
+        job.kill()
+    assert code == case.code, said
+    assert case.says in said
+    assert "Traceback" not in said
+    replication = Replication(spark, config, available_now=True)
+    replication.query.awaitTermination()
+    replication.stop()
+    assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
+
+
+def processes(job: Job) -> list[psutil.Process]:
+    """The job and all that it has started."""
+    try:
+        program = psutil.Process(job.process.pid)
+        return [program, *program.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def running(client: Client) -> list[dict[str, Any]]:
+    """The connector's operations on the server."""
+    its = {"appName": "mongodb-cdc", "active": True}
+    return list(client.admin.aggregate([{"$currentOp": {}}, {"$match": its}]))
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
