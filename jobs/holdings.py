@@ -44,13 +44,11 @@ def require_new(
 ) -> None:
     """Makes sure that a run without a checkpoint finds no tables that another one, or a lost one,
     has filled. Raises TableOwnedElsewhere; CheckpointDamaged if they are those of `pipeline`."""
+    names = list(captured)
     for kind in KINDS:
-        tables = {table for name in captured if (table := config.table(kind, name))}
-        for table in sorted(tables, key=lambda each: each.target):
-            if not table.target.exists(spark):
-                continue
-            ours = identity(pipeline or "a new one", kind, table)
-            require_ours(table, ours, table.target.properties(spark))
+        targets = {table.target for name in names if (table := config.table(kind, name))}
+        for table, properties in existing(spark, config.layout, kind, targets):
+            require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(
                     f"{config.checkpoint} holds no batch, and the table at '{table.target}' does.",

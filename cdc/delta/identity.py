@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pyspark.sql import SparkSession
 
@@ -43,18 +43,19 @@ def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]
 
 
 def existing(
-    spark: SparkSession, layout: Layout, kind: str
+    spark: SparkSession, layout: Layout, kind: str, among: Collection[Target] | None = None
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
     """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
-    properties. Costs about 0.3 s per table."""
+    properties; with `among`, of these alone. Costs about 0.3 s per table."""
     for options in layout.all():
         if (route := options.routes.get(kind)) is None:
             continue
         for found in _matching(spark, route):
-            properties = found.properties(spark)
+            own = route.own(found)
+            properties = found.properties(spark) if among is None or own in among else {}
             if properties.get(_KIND) != kind:
                 continue
-            name, own = json.loads(properties[_NAMESPACE]), route.own(found)
+            name = json.loads(properties[_NAMESPACE])
             if name is None:
                 table: Table | None = Table(own, None, options)
             else:

@@ -149,6 +149,33 @@ def test_a_job_that_is_told_to_stop_ends_in_time_and_leaves_nothing_behind(
     assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
 
 
+def test_a_job_ends_while_its_source_stands_still(
+    pipeline: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Guards: the planner's process, which waits for an answer, and would for a while."""
+    orders = Namespace("still", "orders")
+    with ReplicaSet() as replica_set:
+        load_orders(replica_set.uri, orders, _DOCUMENTS, must_be_new=True)
+        config = pipeline(str(orders), f"uri={replica_set.uri}", "server.timeout.ms=400000")
+        checkpoint, job = Checkpoint(config), Job(config, tmp_path)
+        try:
+            until(lambda: checkpoint.committed() >= 0, _START_SECONDS)
+            started = processes(job)
+            replica_set.members[0].freeze()
+            began = time.monotonic()
+            job.process.send_signal(signal.SIGTERM)
+            code, said = job.ended(_END_SECONDS)
+            print(f"ended after {time.monotonic() - began:.1f} s")
+            until(lambda: not [each for each in started if is_there(each)], _END_SECONDS)
+            print(f"nothing was left after {time.monotonic() - began:.1f} s")
+        finally:
+            job.kill()
+            replica_set.members[0].thaw()
+    assert code == 0, said
+    assert "stopped" in said
+    assert "Traceback" not in said
+
+
 def processes(job: Job) -> list[psutil.Process]:
     """The job and all that it has started."""
     try:
