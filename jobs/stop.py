@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +31,8 @@ class Stop:
     the program with code 0; the second ends it at once, with 128 and the signal's number."""
 
     def __init__(self) -> None:
-        self._told = threading.Event()
-        self._waits = False
+        # No Event: its lock may be held by the very thread that the signal interrupts.
+        self._is_told = self._waits = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -48,13 +49,15 @@ class Stop:
         self._waits = True
 
     def within(self, seconds: float) -> bool:
-        """Whether there has been one, waited for that long."""
-        return self._told.wait(seconds)
+        """Whether there has been one, so many seconds from now; at once if there was before."""
+        if not self._is_told:
+            time.sleep(seconds)
+        return self._is_told
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._told.is_set():
+        if self._is_told:
             end(128 + number)
-        self._told.set()
+        self._is_told = True
         if not self._waits:
             sys.exit(0)
 
