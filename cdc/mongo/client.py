@@ -31,6 +31,10 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 _APP_NAME = "mongodb-cdc"
 # How long a member may take to learn that a majority has what it has shown; then another is asked.
 CONFIRM_MS = 10_000
+# Of whatever may have much to look through. None takes as long on a server that is well; one whose
+# client is gone without the server's knowledge does not go on for ever. (In a getMore on a change
+# stream `maxTimeMS` is another thing: how long it waits.)
+LONGEST_MS = 3_600_000
 # A member that lags is waited for as long as it moves; behind this one that does not is left.
 STALL_SECONDS = 600.0
 # A member that has just answered, and cannot be reached for so long, is left for another.

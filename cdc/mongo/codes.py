@@ -25,6 +25,7 @@ FIELD_UNKNOWN = frozenset({40415, 9})
 TIME_UNREADABLE = frozenset({239, 246, 250, 175})
 # InvalidOptions: atClusterTime lies ahead of a lagging member, or is not known at all (before 5.0).
 SNAPSHOT_REFUSED = 72
+TOOK_TOO_LONG = 50  # MaxTimeMSExpired
 # Repeating the read, here or on another member, is safe and may help. Every read of this project
 # may be repeated; the list says for which codes there is hope.
 _TRANSIENT = frozenset(
@@ -32,6 +33,7 @@ _TRANSIENT = frozenset(
         6,  # HostUnreachable
         7,  # HostNotFound
         43,  # CursorNotFound
+        TOOK_TOO_LONG,
         63,  # StaleShardVersion
         SNAPSHOT_REFUSED,
         89,  # NetworkTimeout

@@ -17,7 +17,7 @@ from cdc.model import token
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import RAW, STALL_SECONDS, Member
+from cdc.mongo.client import LONGEST_MS, RAW, STALL_SECONDS, Member
 from cdc.mongo.codes import FIELD_UNKNOWN
 from cdc.mongo.images import Images
 from cdc.mongo.oversize import Raw
@@ -96,6 +96,7 @@ class Cursor:
             ],
             # An opening reply is never progress, so nothing is gained by events in it.
             "cursor": {"batchSize": 0},
+            "maxTimeMS": LONGEST_MS,
         }
         if split.collation is not None:
             command["collation"] = RawBSONDocument(split.collation)

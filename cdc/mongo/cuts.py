@@ -24,8 +24,8 @@ from bson.raw_bson import RawBSONDocument
 
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
-from cdc.mongo.client import RAW, Client
-from cdc.mongo.codes import is_transient, translated
+from cdc.mongo.client import LONGEST_MS, RAW, Client
+from cdc.mongo.codes import TOOK_TOO_LONG, is_transient, translated
 from cdc.mongo.keys import all_keys, random_keys
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ _AVERAGE_OF = 100
 # Keys that were appended since a sample was drawn all lie behind its last cut.
 _SAMPLE_SECONDS = 300.0
 _NO_SUCH_OPERATOR = 168  # before 4.4: $bsonSize
-_SIZE_REFUSED = 72  # InvalidOptions: splitVector takes 1 MiB to 1 GiB; elsewhere 72 is transient
+# InvalidOptions: splitVector takes 1 MiB to 1 GiB. And what an index is too large to be walked in
+# time for, it is later, too. Elsewhere both are transient.
+_NOT_SPLIT = frozenset({72, TOOK_TOO_LONG})
 
 
 class Size(NamedTuple):
@@ -123,7 +125,7 @@ def size_of(client: Client, namespace: Namespace) -> Size:
     """
     database = client[namespace.db]
     try:
-        stats = database.command({"collStats": namespace.coll})
+        stats = database.command({"collStats": namespace.coll, "maxTimeMS": LONGEST_MS})
         return Size(int(stats["count"]), int(stats["size"]), "collStats")
     except pymongo.errors.PyMongoError as error:
         refusal = _refusal("collStats", error)
@@ -150,7 +152,7 @@ def _average_bytes(client: Client, namespace: Namespace) -> float:
 def _refusal(asked: str, error: pymongo.errors.PyMongoError) -> str:
     """Says that the server will not do it; raises an error that says nothing of the kind."""
     is_refused = isinstance(error, pymongo.errors.OperationFailure) and (
-        not is_transient(error) or (asked == SPLIT_VECTOR and error.code == _SIZE_REFUSED)
+        not is_transient(error) or (asked == SPLIT_VECTOR and error.code in _NOT_SPLIT)
     )
     if not is_refused:
         raise error
@@ -189,6 +191,7 @@ def _split_vector(
             "maxChunkSizeBytes": 2 * split_bytes,
             "maxSplitPoints": most,
             "maxChunkObjects": 2**31 - 1,
+            "maxTimeMS": LONGEST_MS,
         },
         codec_options=RAW,
     )

@@ -20,7 +20,7 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange
-from cdc.mongo.client import Client, term_of
+from cdc.mongo.client import LONGEST_MS, Client, term_of
 from cdc.mongo.codes import translated
 from cdc.mongo.cuts import cut_points
 
@@ -73,7 +73,9 @@ def listing(
     try:
         term = term_of(client)
         for db in databases or _databases(client, selection, times):
-            reply = client.get_database(db).command("listCollections", cursor={"batchSize": 10**6})
+            reply = client.get_database(db).command(
+                "listCollections", cursor={"batchSize": 10**6}, maxTimeMS=LONGEST_MS
+            )
             times.append(reply["operationTime"])
             for info in _all_batches(client, db, reply):
                 found += _captured(Namespace(db, info["name"]), info, selection)

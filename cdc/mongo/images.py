@@ -17,13 +17,12 @@ from cdc.model.key import merge_key
 from cdc.model.split import key_of
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.client import CONFIRM_MS, Member
-from cdc.mongo.codes import TIME_UNREADABLE, TOO_LARGE
+from cdc.mongo.codes import TIME_UNREADABLE, TOO_LARGE, TOOK_TOO_LONG
 from cdc.mongo.oversize import Raw
 
 # Refusals of the server.
 _NO_BEFORE_IMAGES = 40415  # before 4.4: fullDocumentBeforeChange is an unknown field
 _NO_AFTER_IMAGES = frozenset({2, 40575})  # before 6.0: whenAvailable is no value of fullDocument
-_TOOK_TOO_LONG = 50  # MaxTimeMSExpired
 WITH_AFTER = ("insert", "update", "replace")
 
 
@@ -152,7 +151,7 @@ def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
         return member.command(ns["db"], find)
     except pymongo.errors.OperationFailure as error:
         # The catalog changes; or a majority is not known to have what the member has.
-        if error.code not in TIME_UNREADABLE and error.code != _TOOK_TOO_LONG:
+        if error.code not in TIME_UNREADABLE and error.code != TOOK_TOO_LONG:
             raise
         raise TransientError(
             f"Looking up a document of {ns['db']}.{ns['coll']}: not possible now"

@@ -8,7 +8,7 @@ from bson.raw_bson import RawBSONDocument
 
 from cdc.model.selection import Namespace
 from cdc.model.split import literal
-from cdc.mongo.client import RAW, Client
+from cdc.mongo.client import LONGEST_MS, RAW, Client
 
 
 def random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int) -> list[bytes]:
@@ -22,7 +22,7 @@ def random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int)
         {"$sort": {"_id": 1}},
     ]
     coll = client[namespace.db][namespace.coll].with_options(codec_options=RAW)
-    with coll.aggregate(stages) as cursor:
+    with coll.aggregate(stages, maxTimeMS=LONGEST_MS) as cursor:
         return [bytes(document.raw) for document in cursor]
 
 
@@ -37,6 +37,7 @@ def all_keys(client: Client, namespace: Namespace, lower: bytes, most: int = 0) 
         "min": RawBSONDocument(lower),
         "hint": {"_id": 1},
         "limit": most,
+        "maxTimeMS": LONGEST_MS,
     }
     database = client[namespace.db].with_options(codec_options=RAW)
     with database.cursor_command(find, codec_options=RAW) as cursor:

@@ -59,7 +59,13 @@ class Metadata:
     ) -> list[dict[str, Any]] | None:
         """As it was at a time that the shards have reached; None if nobody knows any more."""
         concern = {"level": "snapshot", "atClusterTime": at}
-        command = {"aggregate": coll, "pipeline": stages, "cursor": {}, "readConcern": concern}
+        command = {
+            "aggregate": coll,
+            "pipeline": stages,
+            "cursor": {},
+            "readConcern": concern,
+            "maxTimeMS": self.timeout_ms,
+        }
         what = f"Reading config.{coll} as of {at}"
         with self._behind_the_shards(what, waits=False) as session:
             try:

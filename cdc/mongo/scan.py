@@ -17,7 +17,7 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit
 from cdc.mongo import excerpts
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import CONFIRM_MS, STALL_SECONDS, Member
+from cdc.mongo.client import CONFIRM_MS, LONGEST_MS, STALL_SECONDS, Member
 from cdc.mongo.codes import SNAPSHOT_REFUSED
 from cdc.mongo.incarnation import ANY, Rest, Void, opened, void_if_gone
 
@@ -92,7 +92,7 @@ def _find(
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     split = rest.split
     asked = excerpts.of_find(Excerpt.parse(split.excerpt), condition)
-    reply = opened(member, rest, {"batchSize": _BATCH, **command, **asked})
+    reply = opened(member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **asked})
     batch = Batch.of(reply)
     try:
         while True:

@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import TransientError
 from cdc.model import timestamp
 from cdc.model.offset import NEVER, Times
-from cdc.mongo.client import Member
+from cdc.mongo.client import LONGEST_MS, Member
 from cdc.mongo.codes import translated
 from cdc.mongo.retry import uncut
 from cdc.mongo.topology import ReplicaSet, majority
@@ -165,6 +165,7 @@ def _find(
         "singleBatch": True,
         "batchSize": 10**6,
         "readConcern": {"level": "majority"},
+        "maxTimeMS": LONGEST_MS,
         **more,
     }
     return uncut(lambda: list(member.command(db, command)["cursor"]["firstBatch"]))

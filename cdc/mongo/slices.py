@@ -22,7 +22,7 @@ from cdc.model import timestamp
 from cdc.model.offset import Offset
 from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
-from cdc.mongo.client import Client
+from cdc.mongo.client import LONGEST_MS, Client
 from cdc.mongo.codes import translated
 from cdc.mongo.privileges import OPLOG
 
@@ -141,7 +141,8 @@ def _buckets(
         {"$project": sizes},
         {"$bucketAuto": {"groupBy": "$ts", "buckets": _BUCKETS, "output": output}},
     ]
-    for found in client[OPLOG.db][OPLOG.coll].aggregate(stages, allowDiskUse=True):
+    oplog = client[OPLOG.db][OPLOG.coll]
+    for found in oplog.aggregate(stages, allowDiskUse=True, maxTimeMS=LONGEST_MS):
         yield _Bucket(found["first"], found["last"], found["events"], found["bytes"])
 
 

@@ -44,6 +44,7 @@ LISTED = {
     "HostUnreachable": 6,
     "HostNotFound": 7,
     "CursorNotFound": 43,
+    "MaxTimeMSExpired": 50,
     "StaleShardVersion": 63,
     "NetworkTimeout": 89,
     "FailedToSatisfyReadPreference": 133,
@@ -59,7 +60,6 @@ READS = ["getMore", "find"]
 OTHERS = {
     "InternalError": 1,
     "Unauthorized": 13,
-    "MaxTimeMSExpired": 50,
     "OperationFailed": 96,
     "Interrupted": 11601,
 }
