@@ -175,6 +175,22 @@ OPTIONS = (
         least=1,
     ),
     Option(
+        "max.mb.per.second",
+        int,
+        None,
+        "How fast the tasks of a batch read documents and changes from all servers together; each"
+        " gets an equal share. Without it, as fast as they can.",
+        least=1,
+    ),
+    Option(
+        "max.cursors",
+        int,
+        None,
+        "Tasks by which a batch is read at most, each of which has a cursor open at a time. Without"
+        " it a task for each split and slice, of which as many run at once as Spark has cores.",
+        least=1,
+    ),
+    Option(
         "snapshot.at",
         str,
         None,
@@ -214,6 +230,12 @@ OPTIONS = (
         "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, a"
         " `resync` where a collection's content is told anew, and a `void` where one that was to be"
         " copied is gone.",
+    ),
+    Option(
+        "comment",
+        str,
+        "mongodb-cdc",
+        "Borne by all cursors, where the server shows them: in `$currentOp`, its profiler and log.",
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(

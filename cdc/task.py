@@ -22,6 +22,7 @@ from cdc.mongo import cluster, sharded, snapshot, stream
 from cdc.mongo.client import Member, member
 from cdc.mongo.cluster import Source
 from cdc.mongo.images import IMAGES, Event
+from cdc.mongo.pace import UNLIMITED, Pace
 from cdc.mongo.retry import begun, repeated
 from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents
@@ -64,14 +65,18 @@ def open_member(options: Mapping[str, Any]) -> Member:
 
 
 def record_batches(
-    split: Split, options: Mapping[str, Any], schema: pa.Schema, may_be_void: bool
+    split: Split,
+    options: Mapping[str, Any],
+    schema: pa.Schema,
+    may_be_void: bool,
+    pace: Pace = UNLIMITED,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split, see `rows`; the next reply is read while one is encoded."""
     if isinstance(split, SnapshotSplit):
-        with closing(ahead(_documents(split, options, may_be_void))) as read:
+        with closing(ahead(_documents(split, options, may_be_void, pace))) as read:
             yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        with closing(ahead(_changes(split, options))) as changes:
+        with closing(ahead(_changes(split, options, pace))) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
         yield from batches.of_rows(control_rows(split), schema)
@@ -140,17 +145,28 @@ def _read_rows(
 
 
 def _documents(
-    split: SnapshotSplit, options: Mapping[str, Any], may_be_void: bool
+    split: SnapshotSplit, options: Mapping[str, Any], may_be_void: bool, pace: Pace = UNLIMITED
 ) -> Iterator[Documents]:
     patience = float(options["retry.seconds"])
     if options["shards.direct"]:
-        return sharded.read(_found_shards(options), split, patience, may_be_void)
-    return snapshot.read(partial(open_member, options), split, patience, may_be_void)
+        return sharded.read(_paced_shards(options, pace), split, patience, may_be_void)
+    return snapshot.read(partial(_paced_member, options, pace), split, patience, may_be_void)
 
 
-def _changes(split: StreamSplit, options: Mapping[str, Any]) -> Iterator[Sequence[Event]]:
+def _changes(
+    split: StreamSplit, options: Mapping[str, Any], pace: Pace = UNLIMITED
+) -> Iterator[Sequence[Event]]:
     patience = float(options["retry.seconds"])
     images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
     if options["shards.direct"]:
-        return sharded.changes(_found_shards(options), split, images, patience)
-    return stream.read(partial(open_member, options), split, images, patience, at_once=True)
+        return sharded.changes(_paced_shards(options, pace), split, images, patience)
+    opener = partial(_paced_member, options, pace)
+    return stream.read(opener, split, images, patience, at_once=True)
+
+
+def _paced_shards(options: Mapping[str, Any], pace: Pace) -> cluster.Cluster:
+    return replace(_found_shards(options), comment=options["comment"], pace=pace)
+
+
+def _paced_member(options: Mapping[str, Any], pace: Pace) -> Member:
+    return open_member(options).asked(options["comment"], pace)

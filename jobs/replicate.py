@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +18,9 @@ import cdc
 from cdc import options as declared
 from cdc.delta import mirror
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
-from cdc.errors import TransientError
+from cdc.errors import CdcError, TransientError
 from cdc.mongo.clock import ServerClock
+from cdc.mongo.leftovers import end_cursors
 from cdc.options import MODES
 from cdc.source import NAME
 from cdc.source.inquiry import Captured, preflight
@@ -34,9 +37,11 @@ from jobs.recovery import require_whole
 from jobs.session import session
 from jobs.stop import Stop, end, has_no_jvm
 
+_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 # How long a query may take to end that is given up, or has nothing to write.
 GIVEN_UP_SECONDS = 5.0
+_LEFTOVERS_SECONDS = 3.0
 
 
 class Replication:
@@ -57,7 +62,9 @@ class Replication:
         self._sink: Sink | None = None
         self._meter = Meter()
         self._writing, self._is_stopped = threading.Lock(), False
-        options = {**config.source, "emit.watermark": "true"}
+        self._comment = _comment(config)
+        self._end_leftovers()
+        options = {**config.source, "emit.watermark": "true", "comment": self._comment}
         rows = spark.readStream.format(NAME).options(**options).load()
         writer = rows.writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", config.checkpoint)
@@ -97,30 +104,20 @@ class Replication:
         if is_written:
             # Spark waits for the query's thread, and that may be about to write.
             self._writing.release()
-        if is_active:
-            has_ended = self._is_ended(None if seconds is None else GIVEN_UP_SECONDS)
-            return is_written and has_ended
-        error = self.query.exception()
+        given_up = None if seconds is None else GIVEN_UP_SECONDS
+        has_ended = not is_active or _is_done(self.query.stop, given_up)
+        _is_done(self._end_leftovers, _LEFTOVERS_SECONDS)
+        error = None if is_active else self.query.exception()
         if error is not None:
             raise error
-        return True
+        return is_written and has_ended
 
-    def _is_ended(self, within: float | None) -> bool:
-        """Stops the query, which Spark waits for without end."""
-        errors: list[Exception] = []
-
-        def stop() -> None:
-            try:
-                self.query.stop()
-            except Exception as error:
-                errors.append(error)
-
-        stopping = threading.Thread(target=stop, daemon=True)
-        stopping.start()
-        stopping.join(within)
-        if errors:
-            raise errors[0]
-        return not stopping.is_alive()
+    def _end_leftovers(self) -> None:
+        """Of this process, which Spark's end of the planner leaves, and of one that was killed."""
+        try:
+            end_cursors(source_of(declared.parse(self._config.source)), self._comment)
+        except CdcError as error:
+            _log.warning("cursors are left to the server's own timeout: %s", error.message)
 
     def status(self) -> Status:
         """How far it is, how fast, and how safe: as its last trigger and its last batch saw it."""
@@ -170,6 +167,31 @@ def _is_stopped(
         if stop.within(_POLL_SECONDS) and has_no_jvm():
             return False
         raise
+
+
+def _is_done(call: Callable[[], object], seconds: float | None) -> bool:
+    """Whether a call that nobody can interrupt returns within so many seconds; raises its error if
+    it does. None: however long it takes."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()
+
+
+def _comment(config: Config) -> str:
+    """Of the cursors of the one job that may run on a checkpoint."""
+    mark = hashlib.sha256(config.checkpoint.encode()).hexdigest()[:12]
+    return f"{declared.parse(config.source)['comment']} {mark}"
 
 
 def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pymongo
 import pymongo.errors
@@ -23,6 +23,7 @@ from pymongo.read_preferences import _ServerMode
 
 from cdc.errors import BadOption, SourceUnreachable
 from cdc.mongo.address import leading_to, of_shard, resolve
+from cdc.mongo.pace import UNLIMITED, Pace
 
 Client = pymongo.MongoClient[dict[str, Any]]
 # `raw` of such a document may be bytes or a memoryview, by size and driver version: ask for
@@ -81,15 +82,28 @@ def _settings(timeout_ms: int) -> dict[str, Any]:
 class Member:
     """One member of a replica set, with a session of its own, for cursors read batch by batch."""
 
+    _pace, _comment = UNLIMITED, ""
+
     def __init__(self, client: Client, session: ClientSession) -> None:
         self._client = client
         self._session = session
 
+    def asked(self, comment: str, pace: Pace = UNLIMITED) -> Self:
+        """The same member, asked from now on as fast as that allows; its cursors bear a comment, by
+        which `cdc.mongo.leftovers` finds them."""
+        self._comment, self._pace = comment, pace
+        return self
+
     def command(self, db: str, command: Mapping[str, Any]) -> RawBSONDocument:
         """The raw reply. Raises the driver's errors: the caller knows what they mean."""
         database = self._client.get_database(db, codec_options=RAW)
+        if self._comment and not {"find", "aggregate"}.isdisjoint(command):
+            command = {**command, "comment": self._comment}
+        self._pace.wait()
         with takes_sessions(self._client):
-            return database.command(dict(command), codec_options=RAW, session=self._session)
+            reply = database.command(dict(command), codec_options=RAW, session=self._session)
+        self._pace.came(len(reply.raw))
+        return reply
 
     def hello(self) -> dict[str, Any]:
         return hello(self._client)
@@ -192,8 +206,7 @@ _NO_SUCH_COMMAND = 59
 
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """One member's own `hello`, or None if it does not answer within a second or two."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, address, os.getpid())
+    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, _address(host, port), os.getpid())
     try:
         # A connection that stands to a machine that does not answer would wait for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
@@ -203,6 +216,18 @@ def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
 
 
 _HELLO_TIMEOUT_MS = 1500
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def each_member(client: Client, uri: str) -> Iterator[Client]:
+    """A client of each member that is known now, for what does not take long: one that is gone is
+    waited for as long as for a `hello`."""
+    for host, port in sorted(client.nodes):
+        address = _address(host, port or 27017)
+        yield _direct(resolve(uri), _HELLO_TIMEOUT_MS, address, os.getpid())
 
 
 def term_of(client: Client) -> int | None:

@@ -25,6 +25,7 @@ from cdc.mongo.client import Client, Member, connect
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.metadata import Metadata, config
+from cdc.mongo.pace import UNLIMITED, Pace
 from cdc.mongo.pipeline import CUTTING_EVENTS
 from cdc.mongo.privileges import named, of_metadata
 from cdc.mongo.topology import ReplicaSet
@@ -38,12 +39,15 @@ _BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
 class Cluster:
     """The shards of a cluster, as its metadata listed them when it was discovered.
 
-    `changed_at` has for each when it joined or, later, was told that another one was removed.
+    `changed_at` has for each when it joined or, later, was told that another one was removed. Its
+    members are all asked with one `comment`, and at one `pace`.
     """
 
     name: str
     metadata: Metadata
     changed_at: Mapping[str, Timestamp]
+    comment: str = ""
+    pace: Pace = UNLIMITED
 
     @property
     def parts(self) -> Mapping[str, ReplicaSet]:
@@ -63,7 +67,7 @@ class Cluster:
 
     def open(self, shard: str) -> Member:
         """A member for reading a split of that shard. Raises HistoryLost if it is one no more."""
-        return self._part(shard).open(shard)
+        return self._part(shard).open(shard).asked(self.comment, self.pace)
 
     def _part(self, shard: str) -> ReplicaSet:
         if shard not in self.parts:

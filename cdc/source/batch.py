@@ -19,7 +19,7 @@ from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.splits import range_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, reached
 from cdc.mongo.window import window_splits
-from cdc.source.translation import Partition, excerpt_of, limits_of, read, wanted_of
+from cdc.source.translation import excerpt_of, limits_of, partitions, read, wanted_of
 from cdc.task import asked
 
 
@@ -30,7 +30,7 @@ class SnapshotReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Partition(split) for split in asked(self._options, self._splits)]
+        return partitions(asked(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[SnapshotSplit]:
         found = check(source, wanted_of(source, self._options, follows=False))
@@ -55,7 +55,7 @@ class WindowReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Partition(split) for split in asked(self._options, self._splits)]
+        return partitions(asked(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[StreamSplit]:
         selection = Selection.parse(self._options["collections"])

@@ -27,7 +27,14 @@ from cdc.mongo.standing import require_own
 from cdc.mongo.start import first_offset
 from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
-from cdc.source.translation import Partition, excerpt_of, limited, limits_of, read, wanted_of
+from cdc.source.translation import (
+    excerpt_of,
+    limited,
+    limits_of,
+    partitions,
+    read,
+    wanted_of,
+)
 from cdc.task import found
 
 _log = logging.getLogger(__name__)
@@ -137,7 +144,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         control = self._options["emit.watermark"]
         batch = self._own(start), self._own(end), control
         splits = self._answer(partial(self._planner().splits, *batch))
-        return [Partition(split) for split in splits]
+        return partitions(splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition, self._options, self._schema, may_be_void=True)
@@ -152,7 +159,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _open(self, shard: str) -> Member:
-        return self._planner().source.open(shard)
+        return self._planner().source.open(shard).asked(self._options["comment"])
 
     def _planner(self) -> Planner:
         if self._known_planner is None:

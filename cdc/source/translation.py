@@ -3,7 +3,7 @@ and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
-from cdc.model.split import Split
+from cdc.model.split import ControlSplit, Split
 from cdc.mongo.cluster import Source
+from cdc.mongo.pace import Pace
 from cdc.mongo.preflight import Wanted
 from cdc.mongo.slices import Limits
 from cdc.mongo.start import Start, start_of
@@ -24,11 +25,24 @@ from cdc.worker import settled
 
 
 class Partition(InputPartition):
-    """One split on its way to a task."""
+    """Splits on their way to a task, which reads one after the other, together no more than
+    `bytes_per_second`."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, splits: Sequence[Split], bytes_per_second: float | None = None) -> None:
         super().__init__(None)
-        self.split = split
+        self.splits, self.bytes_per_second = splits, bytes_per_second
+
+
+def partitions(splits: Sequence[Split], options: Mapping[str, Any]) -> list[Partition]:
+    """A task for each split, but for no more than `max.cursors` that read; each of these gets an
+    equal share of `max.mb.per.second`, for they may all run at once, and know nothing of each
+    other."""
+    reading = [split for split in splits if not isinstance(split, ControlSplit)]
+    count = min(len(reading), options["max.cursors"] or len(reading))
+    rate = options["max.mb.per.second"]
+    share = rate * 2**20 / count if rate and count else None
+    dealt = [Partition(reading[place::count], share) for place in range(count)]
+    return dealt + [Partition([split]) for split in splits if isinstance(split, ControlSplit)]
 
 
 def read(
@@ -36,8 +50,10 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in a task; see `cdc.task.record_batches`."""
     assert isinstance(partition, Partition)
-    arrow = to_arrow_schema(schema, timezone="UTC")
-    yield from record_batches(partition.split, options, arrow, may_be_void)
+    arrow, pace = to_arrow_schema(schema, timezone="UTC"), Pace(partition.bytes_per_second)
+    for split in partition.splits:
+        yield from record_batches(split, options, arrow, may_be_void, pace)
+    pace.wait()
     settled("all that a task needs")
 
 

@@ -95,7 +95,7 @@ class Stage:
         """Those of one of our readers."""
         given = declared.parse(self.options(namespace, **more))
         partitions = reader(given, self.ours(namespace).schema).partitions()
-        return [partition.split for partition in partitions]  # type: ignore[attr-defined]
+        return [split for partition in partitions for split in partition.splits]  # type: ignore[attr-defined]
 
     def fresh(self, name: str) -> Path:
         """A folder that is not there."""

@@ -207,7 +207,8 @@ def copied(uri: str) -> list[str]:
     return [
         row.op
         for partition in reader.partitions(offset, end)
-        for row in task.rows(partition.split, reader._options, True)  # type: ignore[attr-defined]
+        for split in partition.splits  # type: ignore[attr-defined]
+        for row in task.rows(split, reader._options, True)
     ]
 
 

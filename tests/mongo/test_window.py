@@ -26,7 +26,8 @@ def window(uri: str, collections: str, **bounds: Any) -> list[Change]:
     given = {"uri": uri, "collections": collections, "document.format": "bson"}
     given |= {name.strip("_").replace("_", "."): text(each) for name, each in bounds.items()}
     options = declared.parse(given)
-    splits = [each.split for each in source.WindowReader(options, StructType()).partitions()]
+    parts = source.WindowReader(options, StructType()).partitions()
+    splits = [split for part in parts for split in part.splits]  # type: ignore[attr-defined]
     rows = [row for split in splits for row in task.rows(split, options, may_be_void=False)]
     return sorted(rows, key=lambda row: row.position)
 

@@ -201,7 +201,7 @@ def test_large_documents_leave_a_task_a_few_at_a_time(
     parsed = declared.parse(options)
     [partition] = source.SnapshotReader(parsed, frame.schema).partitions()
     assert isinstance(partition, Partition)
-    batches = task.record_batches(partition.split, parsed, arrow, may_be_void=False)
+    batches = task.record_batches(partition.splits[0], parsed, arrow, may_be_void=False)
     assert [batch.num_rows for batch in batches] == [2, 2, 2, 2, 1]
 
 
