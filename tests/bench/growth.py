@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cdc import options as declared
 from cdc.model.offset import Offset
 from cdc.source import ChangeReader
+from tests.bench.memory import most_held
 from tests.bench.result import Result
 from tests.bench.stage import ORDERS, TENTH, Namespace, Stage, copied
 
@@ -33,9 +35,10 @@ def _documents(stage: Stage, large: int) -> Iterator[Result]:
     copied(stage.server, many, stage.documents, large // stage.documents)
     _read(stage, TENTH)  # to warm up
     sizes = {TENTH: stage.documents // 10, ORDERS: stage.documents, many: large}
-    rates = {
-        name: size / _seconds(lambda name=name: _read(stage, name)) for name, size in sizes.items()
-    }
+    rates, most = dict[Namespace, float](), dict[Namespace, Counter[str]]()
+    for name, size in sizes.items():
+        with most_held() as most[name]:
+            rates[name] = size / _seconds(lambda name=name: _read(stage, name))
     for name, size in sizes.items():
         share = rates[name] / rates[ORDERS]
         yield Result(
@@ -46,6 +49,16 @@ def _documents(stage: Stage, large: int) -> Iterator[Result]:
             goal=f"as with {stage.documents:,}, within 15 %",
             met=share >= 1 - _FLAT,
         )
+        for kind, held in most[name].items():
+            before = most[ORDERS][kind]
+            yield Result(
+                f"greatest RSS, {kind}, snapshot of {size:,} documents",
+                "MB",
+                ours=held / 1e6,
+                peer=before / 1e6,
+                goal=f"as with {stage.documents:,}, within 15 %",
+                met=held <= (1 + _FLAT) * before,
+            )
 
 
 def _splits(stage: Stage) -> Iterator[Result]:
