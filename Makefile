@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint soak bench bench-growth lock clean java
+.PHONY: help demo test test-slow test-matrix lint soak load bench bench-growth lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -30,6 +30,9 @@ lint: $(INSTALLED) ## ruff and mypy
 
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s
+
+load: $(INSTALLED) ## a steady load, into build/load.json: LOAD_SECONDS=1800 LOAD_RATE=5000 make load
+	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s tests/end_to_end/test_load.py
 
 bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 20 minutes
 	@$(BIN)/python -m tests.bench $(BENCH)
