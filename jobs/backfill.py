@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from cdc.errors import BadOption
 from cdc.model import timestamp
@@ -30,6 +29,7 @@ from jobs.reread import (
     require_whole,
 )
 from jobs.session import session
+from jobs.terminal import Terminal
 
 LEFT = 6
 _INTO = ("mirror", "changelog")
@@ -88,7 +88,7 @@ def main(
         done = into_mirror(spark, config, namespace, part, repair)
     if "changelog" in kinds:
         done = documents_into_changelog(spark, config, namespace, part, done)
-    Console().print_json(json.dumps(asdict(done)))
+    Terminal().print_json(json.dumps(asdict(done)))
     if json_path:
         Path(json_path).write_text(json.dumps(asdict(done), indent=2) + "\n")
     return LEFT if done.left else 0

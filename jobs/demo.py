@@ -27,6 +27,7 @@ from jobs.mongod import ReplicaSet
 from jobs.progress import Display
 from jobs.replicate import Replication
 from jobs.session import session
+from jobs.terminal import Terminal
 from jobs.verify import DIFFERENT, Verdict, show, verify
 
 ORDERS = Namespace("mongodb_cdc_demo", "orders")
@@ -131,7 +132,6 @@ def _replicate(
         f"{measured.documents:,} documents copied in {measured.snapshot_seconds:.1f} s, Spark's"
         f" start included; {measured.changes:,} changes in {measured.batches} batches, while"
         f" {measured.writes:,} writes were made",
-        highlight=False,
     )
     return measured, verdict
 
@@ -172,7 +172,7 @@ def main(uri: str | None, documents: int, json_path: str | None) -> int:
 
     Example: mongodb-cdc demo --json demo.json
     """
-    return run(uri, documents, json_path, Console())
+    return run(uri, documents, json_path, Terminal())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from cdc import errors
 from cdc.errors import CdcError
+from jobs.terminal import plain
 
 P = ParamSpec("P")
 _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
@@ -43,5 +44,5 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
 
 
 def _end(kind: type[CdcError], message: str) -> None:
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {plain(message)}\n")
     sys.exit(kind.exit_code)

@@ -27,6 +27,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
 from jobs.session import session
+from jobs.terminal import Terminal
 from jobs.verify import namespaces
 
 _SAMPLE = 10_000
@@ -151,15 +152,12 @@ def show(console: Console, inferred: Inferred) -> None:
     console.print(
         f"{inferred.namespace}: {len(inferred.columns)} new columns,"
         f" from {inferred.documents:,} documents",
-        highlight=False,
     )
     for column in inferred.columns:
         present, fitting = inferred.present[column.name], inferred.fitting[column.name]
         console.print(
             f"  {column.name} = {_text(column)}: {fitting:,} of {present:,} values fit"
             f" ({fitting / present:.1%})",
-            highlight=False,
-            markup=False,
             soft_wrap=True,
         )
 
@@ -180,7 +178,7 @@ def main(
     """
     config = configuration.load(path, overrides)
     chosen = namespaces(config, only)
-    spark, console, file = session("mongodb-cdc infer"), Console(), Path(path)
+    spark, console, file = session("mongodb-cdc infer"), Terminal(), Path(path)
     for namespace in chosen:
         inferred = infer(spark, config, namespace, sample)
         show(console, inferred)

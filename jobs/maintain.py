@@ -20,6 +20,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
 from jobs.session import session
+from jobs.terminal import Terminal
 
 
 def maintain(
@@ -93,7 +94,7 @@ def main(
     config = configuration.load(path, overrides)
     require_safe(hours)
     done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
-    show(Console(), done)
+    show(Terminal(), done)
     if json_path:
         Path(json_path).write_text(json.dumps([asdict(each) for each in done], indent=2) + "\n")
     return 0

@@ -25,6 +25,7 @@ from cdc.mongo.privileges import Need, on
 from cdc.source.inquiry import plan
 from jobs import config as configuration
 from jobs.failure import told
+from jobs.terminal import Terminal, plain
 
 # An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.
 RATE = 20.0
@@ -68,14 +69,14 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     scope = f"database {found.database}" if found.database else "the whole deployment"
     say = console.print
     kind = "" if _names(found.shards) else "replica set "
-    say(f"{kind}{found.source}{on(found.shards)}; changes are read from {scope}", highlight=False)
+    say(f"{kind}{found.source}{on(found.shards)}; changes are read from {scope}")
     if found.work:
         say(_collections(found.work))
     if any(len(each.shards) > 1 for each in found.work):
         say("sizes over several shards are sums, in which orphans may be counted")
-    say(_privileges(found), highlight=False)
-    say(f"copy: {_copy(copy, rate)}", highlight=False, soft_wrap=True)
-    say(f"oplog: {_oplog(found, copy)}", highlight=False, soft_wrap=True)
+    say(_privileges(found))
+    say(f"copy: {_copy(copy, rate)}", soft_wrap=True)
+    say(f"oplog: {_oplog(found, copy)}", soft_wrap=True)
 
 
 def _collections(work: list[Work]) -> Table:
@@ -220,9 +221,9 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, as_json: boo
     if as_json:
         click.echo(json.dumps(described(found, copy, rate), indent=2))
     else:
-        show(Console(), found, copy, rate)
+        show(Terminal(), found, copy, rate)
     for problem in found.problems:
-        sys.stderr.write(f"error: {problem}\n")
+        sys.stderr.write(f"error: {plain(str(problem))}\n")
     return found.problems[0].exit_code if found.problems else 0
 
 

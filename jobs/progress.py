@@ -22,6 +22,7 @@ from cdc.delta.sink import BatchReport
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from jobs.metrics import Status
+from jobs.terminal import plain
 
 
 class Display:
@@ -34,7 +35,7 @@ class Display:
         self._tasks: dict[Namespace, TaskID] = {}
         self.rows = 0
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -62,7 +63,7 @@ class Display:
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
         if report.counts and not self._console.is_terminal:
-            self._console.print(self._line(report), highlight=False, soft_wrap=True)
+            self._console.print(self._line(report), soft_wrap=True)
 
     def status(self, status: Status) -> None:
         """What there is to be seen besides the copies."""
@@ -75,7 +76,7 @@ class Display:
         total = max(copied, self._expected.get(namespace, 0))
         task = self._tasks.get(namespace)
         if task is None:
-            task = self._tasks[namespace] = self._bars.add_task(str(namespace), rate="")
+            task = self._tasks[namespace] = self._bars.add_task(plain(str(namespace)), rate="")
         self._bars.update(task, completed=copied, total=copied if complete else total)
         speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
         self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")

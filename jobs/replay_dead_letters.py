@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from cdc import options as declared
 from cdc.delta.redelivery import Delivery, deliver
@@ -17,6 +16,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
 from jobs.session import session
+from jobs.terminal import Terminal
 
 LEFT = 6
 
@@ -49,7 +49,7 @@ def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) ->
     """
     config = configuration.load(path, overrides)
     result = replay(session("mongodb-cdc replay-dead-letters"), config)
-    Console().print(f"{result.delivered:,} delivered, {result.left:,} left", highlight=False)
+    Terminal().print(f"{result.delivered:,} delivered, {result.left:,} left")
     if json_path:
         Path(json_path).write_text(json.dumps(asdict(result), indent=2) + "\n")
     return LEFT if result.left else 0

@@ -36,6 +36,7 @@ from jobs.progress import Display
 from jobs.recovery import require_whole
 from jobs.session import session
 from jobs.stop import Stop, end, has_no_jvm
+from jobs.terminal import Terminal
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -147,7 +148,7 @@ def _run(config: Config, available_now: bool, console: Console, stop: Stop) -> i
         stop.waits()
         has_ended = _is_stopped(spark, config, available_now, display, stop)
     how = "stopped" if has_ended else "stopped within a batch, which the next run makes again,"
-    console.print(f"{how} after {display.rows:,} rows", highlight=False)
+    console.print(f"{how} after {display.rows:,} rows")
     if not has_ended:
         end(0)
     return 0
@@ -227,7 +228,7 @@ def main(
     extra += [f"start={start}"] if start else []
     config = configuration.load(path, [*overrides, *extra])
     available_now |= config.source.get("mode") == "snapshot"  # else it would wait for ever
-    return run(config, available_now, Console(stderr=True))
+    return run(config, available_now, Terminal(stderr=True))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from cdc.model import timestamp, token
 from cdc.model.key import document_key_json
 from cdc.model.token import Token
 from jobs.failure import told
+from jobs.terminal import Terminal
 
 _REMEDY = "Give hex digits, or JSON with `_data` and `_typeBits`."
 
@@ -80,7 +81,7 @@ def show(console: Console, found: Token) -> None:
         if value is not None:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             line = f"{name.replace('_', ' ') + ':':<23}{text}"
-            console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
 
 @click.command()
@@ -99,7 +100,7 @@ def main(given: str, type_bits: str | None, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(described(found), indent=2))
     else:
-        show(Console(), found)
+        show(Terminal(), found)
     return 0
 
 

@@ -24,6 +24,7 @@ from jobs import config as configuration
 from jobs.checkpoint import Checkpoint
 from jobs.config import Config
 from jobs.failure import told
+from jobs.terminal import Terminal
 
 
 def look(config: Config) -> tuple[Checkpoint, Standing]:
@@ -51,7 +52,7 @@ def show(console: Console, path: str, kept: Checkpoint, found: Standing) -> None
         ("oplog", _known(metrics.oplog_left, "{0.hours:.1f} hours ({0.percent:.0f} %) left")),
         ("copied", _known(metrics.snapshot_percent, "{:.1f} %")),
     ):
-        console.print(f"{name + ':':11}{text}", highlight=False, soft_wrap=True)
+        console.print(f"{name + ':':11}{text}", soft_wrap=True)
 
 
 def _collections(found: list[Extent]) -> Table:
@@ -129,7 +130,7 @@ def main(path: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(described(config.checkpoint, kept, found), indent=2))
     else:
-        show(Console(), config.checkpoint, kept, found)
+        show(Terminal(), config.checkpoint, kept, found)
     return 0
 
 

@@ -30,6 +30,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
 from jobs.session import session
+from jobs.terminal import Terminal
 
 DIFFERENT = 6
 _SHOWN = 20
@@ -181,11 +182,10 @@ def show(console: Console, verdict: Verdict) -> None:
         f"{verdict.namespace} at T={verdict.at}: {word}; {verdict.documents:,} documents,"
         f" {verdict.missing} missing, {verdict.extra} extra, {verdict.differing} differing,"
         f" {verdict.doubled} doubled, {verdict.undecided} undecided",
-        highlight=False,
         soft_wrap=True,
     )
     for what, keys in verdict.keys.items():
-        console.print(f"  {what}: {', '.join(keys)}", highlight=False, markup=False)
+        console.print(f"  {what}: {', '.join(keys)}")
 
 
 def namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
@@ -210,7 +210,7 @@ def main(
     """
     config = configuration.load(path, overrides)
     chosen = namespaces(config, only)
-    spark, console = session("mongodb-cdc verify"), Console()
+    spark, console = session("mongodb-cdc verify"), Terminal()
     verdicts = [verify(spark, config, namespace) for namespace in chosen]
     for verdict in verdicts:
         show(console, verdict)
