@@ -49,6 +49,11 @@ class NotPermitted(CdcError):
     """The user lacks a privilege that the run cannot do without."""
 
 
+class LoginRefused(NotPermitted):
+    """The server does not take user and password, or certificate. In a run that it has let in
+    before, they may just be being changed: then what `uri` leads to is read again."""
+
+
 class UnsuitableSource(CdcError):
     """The server or a collection cannot be captured as it is: standalone, view, time series …"""
 

@@ -57,7 +57,7 @@ def _shards(options: Mapping[str, Any]) -> cluster.Cluster:
 
 
 def _found_shards(options: Mapping[str, Any]) -> cluster.Cluster:
-    return begun(partial(_shards, options), options["retry.seconds"], "Looking for the shards")
+    return repeated(partial(_shards, options), options["retry.seconds"], "Looking for the shards")
 
 
 def open_member(options: Mapping[str, Any]) -> Member:

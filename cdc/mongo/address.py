@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 from pymongo.uri_parser import parse_uri
 
@@ -27,7 +27,24 @@ def resolve(uri: str) -> str:
             return pathlib.Path(uri[5:]).read_text().strip()
         except OSError as error:
             raise BadOption(f"The file {uri[5:]} of 'uri' cannot be read.") from error
+        except UnicodeError:
+            pass  # which holds what it could not read
+        raise BadOption(f"The file {uri[5:]} of 'uri' is no text.", "Write it as UTF-8.")
     return uri
+
+
+def stamp(uri: str) -> tuple[tuple[int, int, int] | None, ...]:
+    """Another one whenever a file for TLS that a connection string names was replaced."""
+    named = (unquote_plus(found[1]) for found in _FILES.finditer(uri))
+    return tuple(_stamp(path) for path in named)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = pathlib.Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def of_shard(uri: str, shard: str) -> str:
@@ -58,6 +75,7 @@ def leading_to(hosts: str, uri: str, how: str) -> str:
     return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
 
 
+_FILES = re.compile(r"[?&;](?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=([^&;]+)", re.IGNORECASE)
 _URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
 # Of the address that the user gave, not of the members or shards behind it.
 _OWN_OPTIONS = frozenset(

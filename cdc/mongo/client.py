@@ -20,10 +20,12 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
 from pymongo.read_preferences import _ServerMode
+from pymongo.uri_parser import parse_uri
 
-from cdc.errors import BadOption, SourceUnreachable
-from cdc.mongo.address import leading_to, of_shard, resolve
+from cdc.errors import SourceUnreachable
+from cdc.mongo.address import leading_to, of_shard, resolve, stamp
 from cdc.mongo.pace import UNLIMITED, Pace
+from cdc.mongo.refusals import unusable
 
 Client = pymongo.MongoClient[dict[str, Any]]
 # `raw` of such a document may be bytes or a memoryview, by size and driver version: ask for
@@ -48,21 +50,44 @@ def connect(uri: str, timeout_ms: int, shard: str = "") -> Client:
 
     With `shard`: of that shard's replica set, see `of_shard`.
     """
-    return _connect(of_shard(resolve(uri), shard), timeout_ms, os.getpid())
+    return _connect(of_shard(current(uri), shard), timeout_ms, os.getpid())
 
 
 @functools.lru_cache(maxsize=64)
 def _connect(uri: str, timeout_ms: int, pid: int) -> Client:  # a client must not cross a fork
+    return _opened(uri, _settings(timeout_ms))
+
+
+def current(uri: str) -> str:
+    """The connection string behind `uri`, see `resolve`. Where it, or a file for TLS that it names,
+    is another one than at the last call, all clients are made anew: those that there are would log
+    in as before when they connect again."""
+    found = resolve(uri)
+    state = found, stamp(found)
+    if _last.setdefault(uri, state) != state:
+        _last[uri] = state
+        _forget()
+    return found
+
+
+_last: dict[str, tuple[str, Any]] = {}
+
+
+def _forget() -> None:
+    _connect.cache_clear()
+    _direct.cache_clear()
+
+
+def _opened(uri: str, settings: Mapping[str, Any]) -> Client:
     try:
         if not uri.startswith(("mongodb://", "mongodb+srv://")):
             raise ValueError("a bare host name is accepted by the driver, and a typing error")
-        return pymongo.MongoClient(uri, **_settings(timeout_ms))
-    except (pymongo.errors.PyMongoError, ValueError) as error:
-        raise BadOption(
-            "Option 'uri' is not a MongoDB connection string.",
-            "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encoding"
-            " user and password.",
-        ) from error
+        # By default an option that is misspelt is passed over: `tls=yes` would be none.
+        parse_uri(uri, warn=False)
+        return pymongo.MongoClient(uri, **settings, **_unasked(uri))
+    except (pymongo.errors.PyMongoError, ValueError, OSError) as error:
+        problem = unusable(error)
+    raise problem  # not from there, see `unusable`
 
 
 def _settings(timeout_ms: int) -> dict[str, Any]:
@@ -77,6 +102,13 @@ def _settings(timeout_ms: int) -> dict[str, Any]:
         "readConcernLevel": None,
         "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
     }
+
+
+def _unasked(uri: str) -> dict[str, Any]:
+    """A password for a key that has none in `uri`: else OpenSSL asks the terminal for one."""
+    has_key = "tlscertificatekeyfile=" in uri.lower()
+    has_password = "tlscertificatekeyfilepassword=" in uri.lower()
+    return {"tlsCertificateKeyFilePassword": ""} if has_key and not has_password else {}
 
 
 class Member:
@@ -146,8 +178,7 @@ def takes_sessions(client: Client) -> Iterator[None]:
         yield
     except pymongo.errors.ConfigurationError as error:
         client.topology_description.check_compatible()
-        _connect.cache_clear()
-        _direct.cache_clear()
+        _forget()
         raise pymongo.errors.AutoReconnect("made while the member was recovering") from error
 
 
@@ -163,7 +194,7 @@ def member(
     # Of a mongos, or of a member that 'uri' names as the only one (it may not be reachable by the
     # name that it has in the replica set), the client itself is the way to it.
     if me is not None and client.topology_description.topology_type_name != "Single":
-        client = _direct(resolve(uri), timeout_ms, me, os.getpid())
+        client = _direct(current(uri), timeout_ms, me, os.getpid())
     return Member(client, client.start_session(causal_consistency=False))
 
 
@@ -206,7 +237,7 @@ _NO_SUCH_COMMAND = 59
 
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """One member's own `hello`, or None if it does not answer within a second or two."""
-    direct = _direct(resolve(uri), _HELLO_TIMEOUT_MS, _address(host, port), os.getpid())
+    direct = _direct(current(uri), _HELLO_TIMEOUT_MS, _address(host, port), os.getpid())
     try:
         # A connection that stands to a machine that does not answer would wait for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
@@ -227,7 +258,7 @@ def each_member(client: Client, uri: str) -> Iterator[Client]:
     waited for as long as for a `hello`."""
     for host, port in sorted(client.nodes):
         address = _address(host, port or 27017)
-        yield _direct(resolve(uri), _HELLO_TIMEOUT_MS, address, os.getpid())
+        yield _direct(current(uri), _HELLO_TIMEOUT_MS, address, os.getpid())
 
 
 def term_of(client: Client) -> int | None:
@@ -245,4 +276,4 @@ def _direct(uri: str, timeout_ms: int, address: str, pid: int) -> Client:
     uri = leading_to(address, uri, "directConnection=true")
     settings = _settings(timeout_ms)
     settings["serverSelectionTimeoutMS"] = min(timeout_ms, _GONE_MS)
-    return pymongo.MongoClient(uri, **settings)
+    return _opened(uri, settings)

@@ -10,11 +10,13 @@ from cdc.errors import (
     BadOption,
     CdcError,
     HistoryLost,
+    LoginRefused,
     NotPermitted,
     SourceUnreachable,
     TransientError,
     UnsuitableSource,
 )
+from cdc.mongo.refusals import unreachable
 
 # No such incarnation of the collection any more: collectionUUID mismatch, namespace not found.
 INCARNATION_GONE = frozenset({361, 26})
@@ -56,7 +58,8 @@ _TRANSIENT = frozenset(
         13436,  # NotPrimaryOrSecondary
     }
 )
-_UNAUTHORIZED = frozenset({13, 18, 8000})
+_LOGIN_FAILED = 18
+_UNAUTHORIZED = frozenset({13, 8000})
 CAPPED_POSITION_LOST = 136
 _HISTORY_LOST = frozenset({286, CAPPED_POSITION_LOST})
 TOO_LARGE = 10334  # BSONObjectTooLarge
@@ -72,9 +75,21 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, pymongo.errors.ConnectionFailure)  # includes AutoReconnect, selection
 
 
+def is_login(error: BaseException) -> bool:
+    """Whether the server knows another password than was given, or none."""
+    code = error.code if isinstance(error, pymongo.errors.OperationFailure) else None
+    return isinstance(error, LoginRefused) or code == _LOGIN_FAILED
+
+
 def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
     code = _code_of(error)
+    if is_login(error):
+        return LoginRefused(
+            f"{attempted}: the server refused the user (code {code}): it knows none of that name,"
+            " with that password or certificate.",
+            "Check user, password, authSource and authMechanism in 'uri'.",
+        )
     if code in _UNAUTHORIZED:
         return NotPermitted(
             f"{attempted}: the server refused the user (code {code}).",
@@ -96,10 +111,8 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
             "Set on.oversize to lookup; if it is, begin anew behind that time, with mode initial.",
         )
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
-        return SourceUnreachable(
-            f"{attempted}: no suitable server answered in time.",
-            "Check host, port, TLS and replicaSet in 'uri', and that the server is up.",
-        )
+        reason = unreachable(str(error))
+        return SourceUnreachable(f"{attempted}: {reason.message}.", reason.remedy)
     if isinstance(error, pymongo.errors.ConfigurationError):
         return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")
     kind = TransientError if is_transient(error) else CdcError

@@ -10,8 +10,8 @@ from typing import TypeVar
 import pymongo.errors
 import tenacity
 
-from cdc.errors import SourceUnreachable
-from cdc.mongo.codes import CAPPED_POSITION_LOST, is_transient, translated
+from cdc.errors import LoginRefused, SourceUnreachable
+from cdc.mongo.codes import CAPPED_POSITION_LOST, is_login, is_transient, translated
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
 
 def begun(call: Callable[[], T], seconds: float, attempted: str) -> T:
     """What the first question of all returns, made again as `retrying` says; but where no server is
-    found, be it that `uri` names a wrong one, that is told at once."""
-    for attempt in retrying(Progress(), seconds, attempted, but=(SourceUnreachable,)):
+    found, or none that knows the user, be it that `uri` is wrong, that is told at once."""
+    for attempt in retrying(Progress(), seconds, attempted, but=(SourceUnreachable, LoginRefused)):
         with attempt:
             return call()
     raise AssertionError("an attempt fails or returns")
@@ -75,8 +75,9 @@ def retrying(
 
     Only errors after which repeating may help, `but` for these, are tried again, until there has
     been nothing but failures for `seconds`. What is attempted has to be safe to begin anew, and is
-    to call it progress only when it got further than all attempts before. A driver's error leaves
-    as ours (`attempted` in its text), others as they are.
+    to call it progress only when it got further than all attempts before. So is a login that is
+    refused: who changes a password cannot change it at the server and in the file behind `uri` at
+    once. A driver's error leaves as ours (`attempted` in its text), others as they are.
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
@@ -94,7 +95,7 @@ def retrying(
         raise error
 
     def again(error: BaseException) -> bool:
-        return is_transient(error) and not isinstance(error, but)
+        return (is_transient(error) or is_login(error)) and not isinstance(error, but)
 
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(again),

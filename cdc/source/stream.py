@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from cdc.errors import BadOption, TransientError
+from cdc.errors import BadOption, LoginRefused, TransientError
 from cdc.model.offset import NEVER, Offset, streaming
 from cdc.model.selection import Selection
 from cdc.model.timestamp import Timestamp
@@ -100,14 +100,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, offset: Offset, limit: ReadLimit) -> Offset:
         """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
-        shard without a primary, for instance) only means that there is nothing new yet."""
+        shard without a primary, for instance) only means that there is nothing new yet; nor one
+        that refuses the password, see `retrying`."""
         planner = self._planner()
         planner.limits = limited(self._limits, limit)
         try:
             # A bounded query has to come to its end, be there changes or not.
             is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
             end = planner.next_offset(offset) if is_due else offset
-        except TransientError as error:
+        except (TransientError, LoginRefused) as error:
             if self._answered.failed() >= self._options["retry.seconds"]:
                 raise
             _log.warning("planning a batch: %s", error)

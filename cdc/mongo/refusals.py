@@ -1,0 +1,93 @@
+"""Why there is no connection, in sentences that name the option of `uri` to look at.
+
+The driver tells it in texts of its own and of OpenSSL, which are the same in all versions that we
+take. They are read for what they mean, and never passed on: one about a connection string quotes
+it, and that may be the password.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cdc.errors import BadOption
+
+
+class Reason(NamedTuple):
+    """What is the matter, and what to do."""
+
+    message: str
+    remedy: str
+
+
+_FILE, _CA = "tlsCertificateKeyFile", "tlsCAFile"
+_UNREACHABLE = (
+    (
+        r"Hostname mismatch|IP address mismatch|doesn't match",
+        "the server's certificate is not for the host name that it was called by",
+        "Call it in 'uri', and its members in the replica set's configuration, by a name in the"
+        " certificate, or have one issued for that name.",
+    ),
+    (
+        r"verify failed: certificate has expired",
+        "the server's certificate has expired",
+        "Have it renewed, or check this machine's clock.",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is of a CA that is not trusted here",
+        f"Let {_CA} in 'uri' name the file with the certificate of the server's CA, on each machine"
+        " that connects.",
+    ),
+    (
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNEXPECTED_EOF|EOF occurred",
+        "the server does not speak TLS",
+        "Take tls out of 'uri', or turn it on at the server.",
+    ),
+    (
+        r"ALERT|SSL",
+        "the server broke off the TLS handshake",
+        f"Check {_FILE} in 'uri': whether the server wants one, whether it has expired and whether"
+        " its CA is the server's; the server's log says which.",
+    ),
+    (
+        r"connection closed|[Cc]onnection reset|Broken pipe",
+        "the server ends each connection at once, as it does with one without TLS, or without a"
+        " certificate that it accepts",
+        f"Check tls and {_FILE} in 'uri': whether the server wants one, whether it has expired and"
+        " whether its CA is the server's; the server's log says which.",
+    ),
+)
+_NO_ANSWER = Reason(
+    "no suitable server answered in time",
+    "Check host, port, TLS and replicaSet in 'uri', and that the server is up.",
+)
+
+
+def unreachable(text: str) -> Reason:
+    """Why no server was found, by what the driver says of it."""
+    for pattern, message, remedy in _UNREACHABLE:
+        if re.search(pattern, text):
+            return Reason(message, remedy)
+    return _NO_ANSWER
+
+
+def unusable(error: Exception) -> BadOption:
+    """For what the driver raises for a connection string, or for the files that it names. To be
+    raised without a cause: its text may quote the password, and Spark prints whole chains."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return BadOption(
+            f"The file {error.filename}, which 'uri' names, cannot be read.",
+            f"Check {_CA} and {_FILE}: they are read on each machine that connects.",
+        )
+    if isinstance(error, OSError) or "Private key" in str(error):
+        return BadOption(
+            "The files for TLS that 'uri' names cannot be used.",
+            f"Let {_CA} name certificates in PEM, {_FILE} a certificate with its key in one file,"
+            f" and {_FILE}Password, percent-encoded, the password of that key.",
+        )
+    return BadOption(
+        "Option 'uri' is not a MongoDB connection string, or has an option that there is not.",
+        "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encoding user and"
+        " password, and check the names and values behind the question mark.",
+    )
