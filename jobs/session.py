@@ -61,6 +61,11 @@ SETTINGS = {
     # length, and that of a MERGE is a long text.
     "spark.sql.ui.retainedExecutions": "50",
     "spark.sql.maxPlanStringLength": "100000",
+    # Spark shows a source's options in some plans, in its UI and its event log; and there, too, the
+    # command line of the JVM, under spark-submit with the arguments of the program.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
+    "spark.redaction.string.regex": "mongodb([+]srv)?://[!#-&(-~]*",
+    "spark.sql.redaction.options.regex": "(?i)ur[il]",
     # cluster_time is a moment, and shows the same on every machine.
     "spark.sql.session.timeZone": "UTC",
 }

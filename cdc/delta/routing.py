@@ -97,6 +97,10 @@ class Route:
             )
         if not self.is_name and not self.base.strip("/"):
             raise BadOption("The base path of the tables is empty.", "Name a folder of their own.")
+        if "${" in self.base:  # by Spark, in the text of any statement, within backticks too
+            raise BadOption(
+                f"'{self.base}' has a variable in it, which would be filled in.", "Write it out."
+            )
 
     @property
     def is_name(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,7 +65,7 @@ class Target:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
             # Delta's builder takes no name with a catalog.
             spark.sql(
-                f"CREATE TABLE {self.address} ({columns.toDDL()}) USING delta"
+                f"CREATE TABLE {self.address} ({', '.join(map(_declared, columns))}) USING delta"
                 f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES {_told(properties)}"
             )
             return
@@ -114,6 +114,14 @@ def like(
         for row in spark.sql("SHOW TABLES" + _within([*scope, each.namespace])).collect()
         if table.fullmatch(row.tableName) and not row.isTemporary
     ]
+
+
+def _declared(column: StructField) -> str:
+    """A column as CREATE TABLE takes it. Its comment holds names of fields of documents, and
+    Spark's own text for a comment escapes nothing but quotes: a backslash before one ends it."""
+    bare = StructType([StructField(column.name, column.dataType, column.nullable)]).toDDL()
+    comment = column.metadata.get("comment")
+    return f"{bare} COMMENT {literal(comment)}" if comment else bare
 
 
 def _within(parts: Sequence[str]) -> str:
