@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint soak load bench bench-growth lock clean java
+.PHONY: help demo test test-slow test-matrix lint audit soak load bench bench-growth lock clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -27,6 +27,9 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+audit: $(INSTALLED) ## known vulnerabilities and licences of all that it stands on
+	@$(BIN)/python -m tests.audit
 
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s

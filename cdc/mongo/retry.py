@@ -75,9 +75,9 @@ def retrying(
 
     Only errors after which repeating may help, `but` for these, are tried again, until there has
     been nothing but failures for `seconds`. What is attempted has to be safe to begin anew, and is
-    to call it progress only when it got further than all attempts before. So is a login that is
-    refused: who changes a password cannot change it at the server and in the file behind `uri` at
-    once. A driver's error leaves as ours (`attempted` in its text), others as they are.
+    to call it progress only when it got further than all attempts before. A login that is refused
+    is tried again too: who changes a password cannot change it at the server and in the file behind
+    `uri` at once. A driver's error leaves as ours (`attempted` in its text), others as they are.
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
