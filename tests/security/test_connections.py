@@ -13,6 +13,7 @@ import pytest
 from cdc.errors import BadOption, CdcError, LoginRefused, SourceUnreachable
 from cdc.mongo.client import connect
 from cdc.source import inquiry
+from tests.mongo.access import SECRET
 from tests.mongo.capture import Capture, contents, filled
 from tests.security.certificates import LONG_AGO, OTHER_HOST, Authority, Secured, subject
 
@@ -190,17 +191,17 @@ def test_what_is_wrong_is_named_with_its_remedy_and_without_a_credential(
 def test_a_connection_string_that_is_none_is_not_quoted(uri: str) -> None:
     """Guards: the driver quotes what it cannot read, a password with a slash in it for instance."""
     with pytest.raises(BadOption) as raised:
-        connect(uri.format("s3cr3t/x"), 1000)
-    require_no("s3cr3t", raised.value)
+        connect(uri.format(f"{SECRET}/x"), 1000)
+    require_no(SECRET, raised.value)
 
 
 def test_a_file_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "uri"
-    file.write_bytes(b"mongodb://user:s3cr3t@h/\xff")
+    file.write_bytes(f"mongodb://user:{SECRET}@h/".encode() + b"\xff")
     with pytest.raises(BadOption) as raised:
         connect(f"file:{file}", 1000)
     assert str(file) in str(raised.value)
-    require_no("s3cr3t", raised.value)
+    require_no(SECRET, raised.value)
 
 
 def require_no(secret: str, error: BaseException) -> None:
