@@ -58,7 +58,8 @@ _TRANSIENT = frozenset(
         13436,  # NotPrimaryOrSecondary
     }
 )
-_LOGIN_FAILED = 18
+# UserNotFound is what the owner of a certificate is told, AuthenticationFailed everyone else.
+_LOGIN_FAILED = frozenset({11, 18})
 _UNAUTHORIZED = frozenset({13, 8000})
 CAPPED_POSITION_LOST = 136
 _HISTORY_LOST = frozenset({286, CAPPED_POSITION_LOST})
@@ -78,7 +79,7 @@ def is_transient(error: BaseException) -> bool:
 def is_login(error: BaseException) -> bool:
     """Whether the server knows another password than was given, or none."""
     code = error.code if isinstance(error, pymongo.errors.OperationFailure) else None
-    return isinstance(error, LoginRefused) or code == _LOGIN_FAILED
+    return isinstance(error, LoginRefused) or code in _LOGIN_FAILED
 
 
 def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
