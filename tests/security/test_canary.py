@@ -253,6 +253,48 @@ def test_a_pipeline_that_fails_writes_its_password_nowhere(
     assert told(planted.canaries, tmp_path) == []
 
 
+# All that was found to make Spark write down the options of a source.
+STATEMENTS = """
+import os, sys
+import cdc
+from jobs.session import session
+spark = session("statements", "local[1]")
+cdc.register(spark)
+uri, collection, folder = os.environ["GIVEN"], sys.argv[1], sys.argv[2]
+given = {"uri": uri, "collections": collection, "document.format": "json"}
+rows = spark.read.format("mongodb-cdc").options(**given).load()
+rows.createOrReplaceTempView("v")
+rows.write.format("delta").save(folder)
+options = f"uri '{uri}', collections '{collection}'"
+spark.sql(f"CREATE TEMPORARY VIEW w USING `mongodb-cdc` OPTIONS ({options})")
+print(spark.table("w").count())
+spark.sql("EXPLAIN EXTENDED SELECT * FROM w").show(100, False)
+"""
+
+
+@pytest.mark.slow
+def test_statements_on_a_source_whose_uri_is_given_in_plain_leave_it_in_no_event_log(
+    planted: Planted, tmp_path: Path
+) -> None:
+    """Guards: plans of commands, which show options, that of CREATE VIEW as they were written."""
+    place = Place(tmp_path)
+    arguments = [planted.collection, str(tmp_path / "lake")]
+    with place.said("statements") as said:
+        done = subprocess.run(
+            [sys.executable, "-c", STATEMENTS, *arguments],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={**place.environment, "GIVEN": planted.uri},
+            cwd=tmp_path,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, (tmp_path / "said" / "statements").read_text()[-2000:]
+    assert "CreateTempViewUsing" in place.events
+    assert "redacted" in place.events
+    assert told(planted.canaries, tmp_path) == []
+
+
 @pytest.mark.slow
 def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_command_line(
     planted: Planted, tmp_path: Path
