@@ -16,9 +16,10 @@ import pyspark
 from jobs.config import Config
 from tests.end_to_end.job import IN_PYTHON, Job
 
-# What a run may end with when a server, the network or a disk fails it: not 2, bad arguments.
+# What a run may end with when a server, the network or a disk fails it, or a server says that its
+# oplog does not reach back: not 2, bad arguments.
 _KILLED = (-9, 137)
-MAY_END_WITH = {*_KILLED, 1, 3}
+MAY_END_WITH = {*_KILLED, 1, 3, 4}
 _REST_SECONDS = 0.5
 # Processes by what stands in their command lines.
 _DRIVER, _EXECUTOR = "replicate", "CoarseGrainedExecutorBackend"
