@@ -20,7 +20,7 @@ _STALL_SECONDS = 120
 _START_SECONDS = 300  # beside other jobs that start
 _MOST_BATCHES = 60
 
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 # How the job is started: by itself, or with its executor in a JVM of its own.
 IN_PYTHON = (sys.executable, "-m", "jobs.replicate")
 WITH_AN_EXECUTOR = (
@@ -35,6 +35,14 @@ WITH_AN_EXECUTOR = (
 Phase = Callable[[list[Frontier]], bool]
 
 
+def arguments(config: Config, *more: str) -> list[str]:
+    """By which a program gets the source's options, where a pipeline writes, and more."""
+    options = [f"{name}={value}" for name, value in config.source.items()]
+    base = config.layout.default.routes["mirror"].base
+    options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}", *more]
+    return [item for option in options for item in ("-o", option)]
+
+
 class Job:
     """`mongodb-cdc replicate` as a user starts it, in a process group of its own; with more options
     than those of the configuration's source and where it writes."""
@@ -47,14 +55,10 @@ class Job:
         command: Sequence[str] = IN_PYTHON,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        options = [f"{name}={value}" for name, value in config.source.items()]
-        base = config.layout.default.routes["mirror"].base
-        options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}", *more]
-        arguments = [item for option in options for item in ("-o", option)]
         self._path = folder / "job.log"
         self._log = self._path.open("ab")
         self.process = subprocess.Popen(
-            [*command, *arguments],
+            [*command, *arguments(config, *more)],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -62,11 +66,11 @@ class Job:
                 **os.environ,
                 **SHORT_LIVED,
                 "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(_ROOT),
+                "PYTHONPATH": str(ROOT),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 **environment,
             },
-            cwd=_ROOT,
+            cwd=ROOT,
         )
 
     def kill(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -72,18 +73,26 @@ class Frontier:
 
 
 class Checkpoint:
-    """The offsets of a pipeline's batches, remembered after Spark has removed their files."""
+    """The offsets of a pipeline's batches, remembered after Spark has removed their files. The last
+    ones may be damaged, and others when they are repaired."""
 
     def __init__(self, config: Config) -> None:
         self._folder = Path(config.checkpoint)
         self._planned: dict[int, Frontier] = {}
+        self._last = set[int]()
 
     def planned(self) -> list[Frontier]:
         """One per batch, in order, the last of them perhaps not written to the tables yet."""
-        for path in self._folder.glob("offsets/[0-9]*"):
-            if int(path.name) not in self._planned:
-                lines = path.read_text().splitlines()
-                self._planned[int(path.name)] = _frontier(json.loads(lines[-1]))
+        found = sorted((int(path.name), path) for path in self._folder.glob("offsets/[0-9]*"))
+        for batch, path in found:
+            if batch not in self._planned or batch in self._last:
+                self._planned.pop(batch, None)
+                with suppress(FileNotFoundError, ValueError, IndexError):
+                    lines = path.read_text().splitlines()
+                    self._planned[batch] = _frontier(json.loads(lines[-1]))
+        self._last = {batch for batch, _ in found[-2:]}
+        for batch in [each for each in self._planned if found and each > found[-1][0]]:
+            del self._planned[batch]
         assert sorted(self._planned) == list(range(len(self._planned))), "an offset was missed"
         return [frontier for _, frontier in sorted(self._planned.items())]
 

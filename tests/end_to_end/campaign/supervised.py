@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -80,6 +80,12 @@ class Supervised:
     def said(self) -> str:
         """What the job has said last."""
         return self._job.said()
+
+    def says(self, text: str) -> Callable[[], bool]:
+        """Whether it has said that from now on."""
+        log = self._folder / "job.log"
+        begun = log.stat().st_size
+        return lambda: text.encode() in log.read_bytes()[begun:]
 
     def jvm(self) -> psutil.Process | None:
         """The driver's."""

@@ -3,7 +3,10 @@ disk full, its clock wrong."""
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tests.end_to_end.campaign.scene import Disturbances, Scene, Source
+from tests.end_to_end.job import ROOT, arguments
+from tests.mongo.capture import until
 
-_MOMENT_SECONDS = 10.0
+_MOMENT_SECONDS, _STARTS_SECONDS = 10.0, 180.0
 
 
 def disturbances(scene: Scene, source: Source) -> Disturbances:
@@ -42,6 +47,7 @@ def disturbances(scene: Scene, source: Source) -> Disturbances:
         "killed once a batch is written": (0.7, killed("_checkpoint/commits/[0-9]*")),
         "JVM killed": (0.5, lambda: _ended(job.jvm())),
         "executor or Python worker killed": (2, lambda: _one_ended(scene)),
+        "checkpoint cut off": (0.4, lambda: _checkpoint_cut_off(scene)),
         "disk full": (1, lambda: _disk_full(scene)),
         "clock jumps": (3, lambda: _clock_jumps(scene)),
         "table compacted by another": (3, lambda: _compacted(scene)),
@@ -112,6 +118,24 @@ def _disk_full(scene: Scene) -> None:
         jvm.rlimit(resource.RLIMIT_FSIZE, (scene.chance.choice([0, 100, 5_000, 100_000]), was[1]))
         scene.a_while()
         jvm.rlimit(resource.RLIMIT_FSIZE, was)
+
+
+def _checkpoint_cut_off(scene: Scene) -> None:
+    """Of its last file a part is left, as after a power loss; whoever reads what the job says of it
+    does so."""
+    scene.job.kill()
+    logs = [Path(scene.config.checkpoint) / log for log in ("offsets", "commits")]
+    found = [max(log.glob("[0-9]*"), key=lambda path: int(path.name), default=None) for log in logs]
+    last = scene.chance.choice(found)
+    if last is None:
+        return
+    is_told = scene.job.says("repair-checkpoint")
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    os.truncate(last, scene.chance.randrange(last.stat().st_size))
+    until(is_told, _STARTS_SECONDS)
+    repair = [sys.executable, "-m", "jobs.repair_checkpoint", *arguments(scene.config)]
+    done = subprocess.run(repair, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def _clock_jumps(scene: Scene) -> None:
