@@ -25,6 +25,9 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
 _KEPT = "mongodb-cdc.commit"
+# Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
+# would repeat them.
+_LONGEST_OFFSET = 20_000
 _MERGE_OPTIONS = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
     "txnVersion": "spark.databricks.delta.write.txnVersion",
@@ -83,7 +86,7 @@ class State:
 class Commit:
     """What one commit of ours says: the batch, and the state of the table after it. A namespace
     that is not in `states` is in that of `State()`. `offset` is the batch's end in the checkpoint,
-    as `Watermark` tells it."""
+    as `Watermark` tells it; one that is very long is not kept."""
 
     batch: int
     watermark: Timestamp
@@ -99,7 +102,7 @@ class Commit:
         told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in told.items() if state}:
             fields["of"] = of
-        if self.offset is not None:
+        if self.offset is not None and len(json.dumps(self.offset)) <= _LONGEST_OFFSET:
             fields["offset"] = self.offset
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
