@@ -133,9 +133,11 @@ def parsed(text: str, path: str) -> Planned | None:
     Raises ForeignOffset if it is whole, and none of this source."""
     version, _, rest = text.partition("\n")
     about, *offsets = [_json(line) for line in rest.split("\n")]
-    if version != _FORMAT or not isinstance(about, dict) or not offsets or None in offsets:
+    is_whole = isinstance(about, dict) and "batchTimestampMs" in about and None not in offsets
+    is_other = version != _FORMAT and re.fullmatch("v[0-9]+", version) is not None
+    if not is_other and not (is_whole and offsets and version == _FORMAT):
         return None
-    if len(offsets) > 1:
+    if is_other or len(offsets) > 1:
         raise ForeignOffset(
             f"{path} is not of a query that reads this source, and nothing else.",
             "Name the checkpoint that belongs to this pipeline.",
