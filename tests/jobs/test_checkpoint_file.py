@@ -1,0 +1,46 @@
+"""A file of the checkpoint is what Spark has written, or damaged, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import ForeignOffset
+from cdc.model.offset import Offset
+from jobs.checkpoint import parsed
+
+SAMPLES = sorted((Path(__file__).parents[1] / "model/offsets").glob("*.json"))
+ABOUT = '{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{"a":"{\\"b\\": 1}"}}'
+
+
+def stored(sample: Path) -> str:
+    return f"v1\n{ABOUT}\n{json.dumps(json.loads(sample.read_text()))}"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
+def test_a_whole_file_is_read_and_what_is_left_of_one_that_was_cut_off_is_damage(
+    sample: Path,
+) -> None:
+    text = stored(sample)
+    found = parsed(text, "f")
+    assert found is not None
+    assert found.offset == Offset.from_json(json.loads(sample.read_text()))
+    assert found.about == json.loads(ABOUT)
+    for length in range(len(text)):
+        assert parsed(text[:length], "f") is None, text[:length]
+        assert parsed(text[:length] + "\0" * (len(text) - length), "f") is None, text[:length]
+
+
+def test_what_is_whole_and_not_ours_is_no_damage() -> None:
+    """Guards: a repair throws away what is damaged."""
+    text = stored(SAMPLES[0])
+    for other in (
+        text.replace("v1\n", "v2\n"),
+        f"{text}\n{{}}",
+        text.replace('"version": 1', '"version": 2'),
+        text.replace('"swept"', '"swapped"'),
+    ):
+        with pytest.raises(ForeignOffset):
+            parsed(other, "f")
