@@ -38,7 +38,7 @@ def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]
     raise TableOwnedElsewhere(
         f"The table at '{table.target}' {found}; the {ours[_KIND]} of {_name(ours[_NAMESPACE])}"
         f" for this checkpoint (pipeline '{ours[PIPELINE]}') cannot go there.",
-        "Put the checkpoint back that it was written by, choose another path, or remove both.",
+        "Choose another path, put the checkpoint back that it was written by, or remove both.",
     )
 
 

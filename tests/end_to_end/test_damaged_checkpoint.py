@@ -238,7 +238,7 @@ def test_what_nobody_knows_is_refused_and_never_begun_anew(
     shutil.rmtree(folder)
     with pytest.raises(TableOwnedElsewhere, match="this checkpoint") as raised:
         past.once(config)
-    assert "Put the checkpoint back" in str(raised.value.remedy)
+    assert "put the checkpoint back" in str(raised.value.remedy)
     assert not (folder / "offsets").exists()
 
 
