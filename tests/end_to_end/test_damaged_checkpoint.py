@@ -118,6 +118,8 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
             begun()
             for step in way_back(folder, of_tables)[:interrupted]:
                 step.do()
+            if interrupted:
+                refuses_to_start_or_is_right_to(folder, original, newest)
             for step in way_back(folder, of_tables):
                 step.do()
             case = (offset, before, commit, newest, interrupted)
@@ -139,6 +141,14 @@ def partial_damage(
                 damaged(into / name, b"v1\n" if how == "damaged" else None)
 
     return begin
+
+
+def refuses_to_start_or_is_right_to(folder: Folder, original: dict[int, Any], newest: int) -> None:
+    try:
+        require_whole(folder)
+    except CheckpointDamaged:
+        return
+    goes_on_from_the_truth(folder, original, newest, "interrupted")
 
 
 def goes_on_from_the_truth(
