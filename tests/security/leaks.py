@@ -80,9 +80,11 @@ class Watched:
     def _look(self) -> None:
         self.found.update(told(self._canaries, self._folder))
         self.addresses.update(address for _, address in listening(self._root))
+        own = self._root.cmdline()  # and that of a child until it is another program
         for child in self._root.children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                line = "\0".join(child.cmdline())
+                told_to = child.cmdline()
+                line = "\0".join(told_to).encode()
                 self.seen = {**self.seen, child.pid: child.name()}
-                if any(each.is_in(line.encode()) for each in self._canaries):
+                if told_to != own and any(each.is_in(line) for each in self._canaries):
                     self.found.add(f"command line of {child.name()}")
