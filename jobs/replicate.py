@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +17,7 @@ import cdc
 from cdc import options as declared
 from cdc.delta import mirror
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
-from cdc.errors import CdcError, TransientError
+from cdc.errors import TransientError
 from cdc.mongo.clock import ServerClock
 from cdc.mongo.leftovers import end_cursors
 from cdc.options import MODES
@@ -38,11 +37,9 @@ from jobs.session import session
 from jobs.stop import Stop, end, has_no_jvm
 from jobs.terminal import Terminal
 
-_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 # How long a query may take to end that is given up, or has nothing to write.
 GIVEN_UP_SECONDS = 5.0
-_LEFTOVERS_SECONDS = 3.0
 
 
 class Replication:
@@ -107,7 +104,7 @@ class Replication:
             self._writing.release()
         given_up = None if seconds is None else GIVEN_UP_SECONDS
         has_ended = not is_active or _is_done(self.query.stop, given_up)
-        _is_done(self._end_leftovers, _LEFTOVERS_SECONDS)
+        self._end_leftovers()
         error = None if is_active else self.query.exception()
         if error is not None:
             raise error
@@ -115,10 +112,7 @@ class Replication:
 
     def _end_leftovers(self) -> None:
         """Of this process, which Spark's end of the planner leaves, and of one that was killed."""
-        try:
-            end_cursors(source_of(declared.parse(self._config.source)), self._comment)
-        except CdcError as error:
-            _log.warning("cursors are left to the server's own timeout: %s", error.message)
+        end_cursors(partial(source_of, declared.parse(self._config.source)), self._comment)
 
     def status(self) -> Status:
         """How far it is, how fast, and how safe: as its last trigger and its last batch saw it."""

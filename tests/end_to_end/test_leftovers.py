@@ -67,6 +67,7 @@ def open_cursors(client: Client) -> dict[str, int]:
     return told
 
 
+@pytest.mark.slow
 def test_a_query_that_is_stopped_in_its_copy_leaves_nothing_on_the_server(
     spark: SparkSession,
     database: Database[dict[str, Any]],

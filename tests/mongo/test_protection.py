@@ -22,7 +22,7 @@ from cdc.mongo.leftovers import end_cursors
 from cdc.mongo.pace import Pace
 from cdc.mongo.topology import discover
 from cdc.source.translation import Partition, partitions
-from jobs.mongod import ReplicaSet
+from jobs.mongod import ReplicaSet, _free_ports
 from tests.kernel.arrow import schema
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Capture, Client, Document, contents, failing, filled
@@ -225,11 +225,19 @@ def test_a_user_ends_those_of_his_cursors_that_bear_the_comment_and_needs_no_pri
     for found, comment in ((mine, "one"), (mine, "two"), (others, "one")):
         found.open("").asked(comment).command("ending", {"find": "a", "batchSize": 1})
     assert _idle(guarded.client) == ["one", "one", "two"]
-    end_cursors(mine, "one")
+    end_cursors(lambda: mine, "one")
     assert _idle(guarded.client) == ["one", "two"]
-    end_cursors(others, "one")
-    end_cursors(mine, "two")
+    end_cursors(lambda: others, "one")
+    end_cursors(lambda: mine, "two")
     assert _idle(guarded.client) == []
+
+
+def test_a_stop_does_not_wait_long_for_a_source_that_is_down() -> None:
+    """Guards: server.timeout.ms is half a minute, and SIGTERM may be followed by a kill."""
+    port = _free_ports(1)[0]
+    began = time.monotonic()
+    end_cursors(lambda: discover(f"mongodb://127.0.0.1:{port}/?replicaSet=rs0", 30_000), "one")
+    assert time.monotonic() - began < 15
 
 
 def _idle(root: Client) -> list[str]:
