@@ -263,7 +263,9 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     values = {name.lower(): value for name, value in given.items()}
     unknown = sorted(set(values) - set(_BY_NAME))
     if unknown:
-        raise BadOption(f"There is no option '{unknown[0]}'.", nearest(unknown[0], list(_BY_NAME)))
+        # Where "uri=" was forgotten, it is a connection string.
+        name = unknown[0].partition(":")[0]
+        raise BadOption(f"There is no option '{name}'.", nearest(name, list(_BY_NAME)))
     parsed = {option.name: _value(option, values.get(option.name)) for option in OPTIONS}
     _check_start(parsed["mode"], parsed["start"])
     _check_window(parsed)

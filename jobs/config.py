@@ -56,7 +56,9 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            raise BadOption(f"'{override}' sets nothing.", "Write it as name=value.")
+            # Where "uri=" was forgotten, it is a connection string.
+            told = name.partition(":")[0]
+            raise BadOption(f"'{told}' sets nothing.", "Write it as name=value.")
         section, _, rest = name.partition(".")
         if section in sections:
             sections[section][rest] = value

@@ -17,6 +17,11 @@ def resolve(uri: str) -> str:
 
     Raises BadOption; the text of a connection string is never part of it.
     """
+    if "://" in uri.removeprefix("file://") and not _SCHEMES.match(uri):
+        raise BadOption(
+            "Option 'uri' names no variable or file, but holds a connection string.",
+            "Write it as env:NAME, without a dollar sign, as file:PATH, or by itself.",
+        )
     if uri.startswith("env:"):
         value = os.environ.get(uri[4:], "")
         if not value:
@@ -75,6 +80,7 @@ def leading_to(hosts: str, uri: str, how: str) -> str:
     return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
 
 
+_SCHEMES = re.compile(r"mongodb(\+srv)?://")
 _FILES = re.compile(r"[?&;](?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=([^&;]+)", re.IGNORECASE)
 _URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
 # Of the address that the user gave, not of the members or shards behind it.

@@ -255,7 +255,8 @@ def _address(host: str, port: int) -> str:
 
 def each_member(client: Client, uri: str) -> Iterator[Client]:
     """A client of each member that is known now, for what does not take long: one that is gone is
-    waited for as long as for a `hello`."""
+    waited for as long as for a `hello`. Raises the driver's errors."""
+    hello(client)  # nobody may have asked for its members yet
     for host, port in sorted(client.nodes):
         address = _address(host, port or 27017)
         yield _direct(current(uri), _HELLO_TIMEOUT_MS, address, os.getpid())

@@ -82,6 +82,12 @@ def is_login(error: BaseException) -> bool:
     return isinstance(error, LoginRefused) or code in _LOGIN_FAILED
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether this is no answer to what was asked: the server cannot answer now, or it knows
+    another password than was given, which may just be being changed."""
+    return is_transient(error) or is_login(error)
+
+
 def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
     code = _code_of(error)

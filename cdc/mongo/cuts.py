@@ -25,7 +25,7 @@ from bson.raw_bson import RawBSONDocument
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 from cdc.mongo.client import LONGEST_MS, RAW, Client
-from cdc.mongo.codes import TOOK_TOO_LONG, is_transient, translated
+from cdc.mongo.codes import TOOK_TOO_LONG, may_pass, translated
 from cdc.mongo.keys import all_keys, random_keys
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _average_bytes(client: Client, namespace: Namespace) -> float:
 def _refusal(asked: str, error: pymongo.errors.PyMongoError) -> str:
     """Says that the server will not do it; raises an error that says nothing of the kind."""
     is_refused = isinstance(error, pymongo.errors.OperationFailure) and (
-        not is_transient(error) or (asked == SPLIT_VECTOR and error.code in _NOT_SPLIT)
+        not may_pass(error) or (asked == SPLIT_VECTOR and error.code in _NOT_SPLIT)
     )
     if not is_refused:
         raise error

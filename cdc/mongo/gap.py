@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cdc.errors import HistoryLost, NotPermitted
+from cdc.errors import HistoryLost, LoginRefused, NotPermitted
 from cdc.model import timestamp
 from cdc.model.hand_over import begin_again
 from cdc.model.offset import Offset
@@ -77,5 +77,7 @@ def _first_readable(source: Source) -> Timestamp | None:
 def _oldest(source: Source, shards: Iterable[str]) -> Timestamp | None:
     try:
         return oldest(source.clients, shards)
+    except LoginRefused:
+        raise
     except NotPermitted:
         return None

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.errors import HistoryLost, NotPermitted, TransientError
+from cdc.errors import HistoryLost, NotPermitted
 from cdc.model import timestamp
 from cdc.mongo.client import Client
-from cdc.mongo.codes import translated
+from cdc.mongo.codes import may_pass, translated
 from cdc.mongo.privileges import OPLOG, on
 from cdc.mongo.retry import uncut
 
@@ -100,7 +100,7 @@ def oplog_window(client: Client, shard: str = "") -> Window | None:
             return replace(ask(client), shard=shard)
         except pymongo.errors.PyMongoError as error:
             problem = translated(error, "Asking for the oplog's window")
-            if isinstance(problem, TransientError):
+            if may_pass(problem):
                 raise problem from error
     return None
 

@@ -11,7 +11,7 @@ import pymongo.errors
 import tenacity
 
 from cdc.errors import LoginRefused, SourceUnreachable
-from cdc.mongo.codes import CAPPED_POSITION_LOST, is_login, is_transient, translated
+from cdc.mongo.codes import CAPPED_POSITION_LOST, may_pass, translated
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def retrying(
         raise error
 
     def again(error: BaseException) -> bool:
-        return (is_transient(error) or is_login(error)) and not isinstance(error, but)
+        return may_pass(error) and not isinstance(error, but)
 
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(again),

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.errors import TransientError
 from cdc.model import timestamp
 from cdc.model.offset import Offset
 from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
 from cdc.mongo.client import LONGEST_MS, Client
-from cdc.mongo.codes import translated
+from cdc.mongo.codes import may_pass, translated
 from cdc.mongo.privileges import OPLOG
 
 _BUCKETS = 256
@@ -185,7 +184,7 @@ def _of_equal_time(
 ) -> list[Timestamp]:
     """Where the oplog cannot be looked through: the user may not, or the server is before 4.4."""
     problem = translated(error, "Looking through the oplog")
-    if isinstance(problem, TransientError):
+    if may_pass(problem):
         raise problem from error
     seconds = edge.time - after.time
     if seconds < _LEAST_SECONDS:
