@@ -329,7 +329,9 @@ def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_com
         finally:
             os.killpg(job.pid, signal.SIGTERM)
             job.wait(120)
-    assert "redacted" in pages["/environment/"]
+    [environment_told] = (each for name, each in pages.items() if name.endswith("/environment"))
+    assert "sun.java.command" in environment_told
+    assert "redacted" in environment_told
     assert "mongodb-cdc" in pages["/StreamingQuery/"]
     leaking = [
         name
