@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -35,11 +36,12 @@ class Canary:
 def told(canaries: Iterable[Canary], folder: Path) -> list[str]:
     """The files under a folder that hold one of them, in their content or in their name."""
     found = []
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # gone meanwhile
-            content = str(path).encode() + (path.read_bytes() if path.is_file() else b"")
-            if any(each.is_in(content) for each in canaries):
-                found.append(str(path))
+    for parent, _, names in os.walk(folder):  # which passes over what is gone meanwhile
+        for path in (Path(parent), *(Path(parent, name) for name in names)):
+            with suppress(OSError):
+                content = str(path).encode() + (path.read_bytes() if path.is_file() else b"")
+                if any(each.is_in(content) for each in canaries):
+                    found.append(str(path))
     return found
 
 
