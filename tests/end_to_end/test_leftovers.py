@@ -41,46 +41,31 @@ def several_replies(database: Database[dict[str, Any]]) -> None:
         database["a"].insert_many([{"pad": "x" * 40} for _ in range(_REPLY)])
 
 
-def left(client: Client) -> list[dict[str, Any]]:
-    """Of the connector: cursors, sessions with a transaction, and commands that run."""
+def left(database: Database[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the connector on that database: cursors, and commands that run."""
     stages: list[dict[str, Any]] = [
-        {"$currentOp": {"allUsers": True, "idleCursors": True, "idleSessions": True}},
+        {"$currentOp": {"allUsers": True, "idleCursors": True}},
         {
             "$match": {
+                "ns": {"$regex": f"^{database.name}\\."},
                 "$or": [
-                    {"type": {"$in": ["idleCursor", "idleSession"]}},
+                    {"type": "idleCursor"},
                     {"appName": "mongodb-cdc", "command.hello": None, "active": True},
-                ]
+                ],
             }
         },
     ]
-    return list(client.admin.aggregate(stages))
+    return list(database.client.admin.aggregate(stages))
 
 
 def cursors_of(database: Database[dict[str, Any]], coll: str) -> list[Any]:
-    ops = left(database.client)
+    ops = left(database)
     return [o for o in ops if o.get("ns") == f"{database.name}.{coll}" and "cursor" in o]
 
 
 def open_cursors(client: Client) -> dict[str, int]:
     told: dict[str, int] = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]
     return told
-
-
-@pytest.mark.slow
-def test_a_query_that_is_stopped_in_its_copy_leaves_nothing_on_the_server(
-    spark: SparkSession,
-    database: Database[dict[str, Any]],
-    slow: dict[str, str],
-    tmp_path: Path,
-) -> None:
-    cdc.register(spark)
-    frame = spark.readStream.format("mongodb-cdc").options(**slow).load()
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-    query = writer.start()
-    until(lambda: cursors_of(database, "a"), 60)
-    query.stop()
-    until(lambda: not left(database.client), 20)
 
 
 def test_a_replication_that_is_stopped_while_it_waits_leaves_nothing_on_the_server(
@@ -96,15 +81,15 @@ def test_a_replication_that_is_stopped_while_it_waits_leaves_nothing_on_the_serv
     until(lambda: seen.extend(cursors_of(database, "$cmd.aggregate")) or seen, 60)
     [mark] = {each["cursor"]["originatingCommand"]["comment"] for each in seen}
     replication.stop()
-    until(lambda: not left(database.client), 5)
+    until(lambda: not left(database), 5)
     for comment in (mark, "another"):
         command = {"aggregate": 1, "pipeline": [{"$changeStream": {}}], "cursor": {"batchSize": 0}}
         database.command({**command, "comment": comment})
     replication = Replication(spark, config)
     until(lambda: replication.query.lastProgress is not None, 60)
     replication.stop()
-    until(lambda: len(left(database.client)) == 1, 5)
-    [other] = left(database.client)
+    until(lambda: len(left(database)) == 1, 5)
+    [other] = left(database)
     assert other["cursor"]["originatingCommand"]["comment"] == "another"
     database.command({"killCursors": "$cmd.aggregate", "cursors": [other["cursor"]["cursorId"]]})
 
@@ -116,7 +101,7 @@ def test_a_job_that_is_cancelled_in_mid_split_leaves_nothing_on_the_server(
     frame = spark.read.format("mongodb-cdc").options(**slow).load()
     with reading(spark, frame):
         until(lambda: cursors_of(database, "a"), 60)
-    until(lambda: not left(database.client), 20)
+    until(lambda: not left(database), 20)
 
 
 class reading:
@@ -159,14 +144,14 @@ def test_of_a_job_that_is_killed_the_server_ends_all_when_it_ends_its_sessions(
         stopped = started(config, database, tmp_path)
         stopped.process.send_signal(signal.SIGTERM)
         assert stopped.ended()[0] == 0
-        until(lambda: not left(client), 5)
+        until(lambda: not left(database), 5)
         elsewhere = pipeline("test.a", f"uri={server.uri}", f"sink.path={tmp_path / 'b'}", *limits)
         killed = started(elsewhere, database, tmp_path)
         killed.kill()
-        until(lambda: all(each["type"] == "idleCursor" for each in left(client)), 20)
-        assert len(left(client)) == 1
+        until(lambda: all(each["type"] == "idleCursor" for each in left(database)), 20)
+        assert len(left(database)) == 1
         assert open_cursors(client)["noTimeout"] == 0
-        until(lambda: not left(client), 150)
+        until(lambda: not left(database), 150)
 
 
 def started(config: Config, database: Database[dict[str, Any]], folder: Path) -> Job:
