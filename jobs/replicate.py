@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import click
 from pyspark.errors import AnalysisException
@@ -25,7 +27,7 @@ from cdc.source import NAME
 from cdc.source.inquiry import Captured, preflight
 from cdc.task import source_of
 from jobs import config as configuration
-from jobs.checkpoint import alone
+from jobs.checkpoint import alone, is_here
 from jobs.checkpoint_folder import OFFSETS, Folder
 from jobs.config import Config
 from jobs.failure import told
@@ -184,8 +186,12 @@ def _is_done(call: Callable[[], object], seconds: float | None) -> bool:
 
 
 def _comment(config: Config) -> str:
-    """Of the cursors of the one job that may run on a checkpoint."""
-    mark = hashlib.sha256(config.checkpoint.encode()).hexdigest()[:12]
+    """Of the cursors of the one job that may run on a checkpoint; a folder of that name on another
+    machine, or in another directory, is another one."""
+    name = config.checkpoint
+    if is_here(name):
+        name = f"{platform.node()}:{Path(name).resolve()}"
+    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{declared.parse(config.source)['comment']} {mark}"
 
 

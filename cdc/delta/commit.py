@@ -93,6 +93,11 @@ class Commit:
     states: Mapping[Namespace, State] = field(default_factory=dict)
     offset: Any = None
 
+    def is_of_the_same(self, other: Commit) -> bool:
+        """Whether both tell of one batch, with one end as far as they tell it."""
+        has_one_end = None in (self.offset, other.offset) or self.offset == other.offset
+        return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
+
     def state(self, namespace: Namespace) -> State:
         return self.states.get(namespace, State())
 

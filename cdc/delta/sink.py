@@ -131,11 +131,12 @@ class Sink:
 
     def _write(self, batch: DataFrame, facts: Facts, batch_id: int) -> int:
         spark, document = batch.sparkSession, batch.schema["after"].dataType.simpleString()
-        self._discover(spark)
+        now = Commit(batch_id, facts.watermark, offset=facts.said.offset)
+        self._discover(spark, now)
         work = [(writer, tables, writer.targets(facts, tables)) for writer, tables in self._kinds]
         for _, tables, found in work:
             for table in found:
-                tables.claim(spark, table, document, Commit(batch_id, facts.watermark))
+                tables.claim(spark, table, document, now)
         for writer, tables, found in work:
             if writer is mirror:
                 self._require_allowed(facts)
@@ -185,10 +186,13 @@ class Sink:
                 facts.inexact[namespace],
             )
 
-    def _discover(self, spark: SparkSession) -> None:
+    def _discover(self, spark: SparkSession, now: Commit) -> None:
+        """Raises ForeignOffset if any table is ahead of the checkpoint, also one that this batch
+        has nothing for: those behind it might have, and would tell it twice."""
         if self._is_first:
             for _, tables in self._kinds:
                 tables.discover(spark)
+                tables.require_not_ahead(now)
             self._is_first = False
 
 

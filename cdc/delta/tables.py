@@ -104,6 +104,11 @@ class Tables:
             if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)
 
+    def require_not_ahead(self, now: Commit) -> None:
+        """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
+        for known in self._known.values():
+            _require_not_ahead(known.table.target, known.last, now)
+
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
 
@@ -219,11 +224,7 @@ class Tables:
 
 def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None:
     """Delta would skip the batch as done, in silence, though this checkpoint means other rows."""
-    if (
-        last is None
-        or last.batch < now.batch
-        or (last.batch == now.batch and last.watermark == now.watermark)
-    ):
+    if last is None or last.batch < now.batch or last.is_of_the_same(now):
         return
     raise ForeignOffset(
         f"The table at '{target}' holds batch {last.batch} up to {timestamp.text(last.watermark)}; "

@@ -18,6 +18,7 @@ from cdc.model.offset import NEVER, Offset, streaming
 from cdc.model.selection import Selection
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.client import Member
+from cdc.mongo.cluster import Source
 from cdc.mongo.metrics import Gauges
 from cdc.mongo.oplog import Lookout
 from cdc.mongo.planner import Planner
@@ -64,12 +65,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
         self._planned: tuple[Offset, Offset] | None = None
+        self._first: Offset | None = None
+        self._keeps_start = False
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._answer(self._first).to_json()
+        if self._first is None:
+            self._first = self._answer(partial(self._beginning, self._planner().source))
+            # Spark keeps where a batch ends, and asks for the start of the first one again when it
+            # reads it: by then "now" is later, and "the oldest change" another one. So the first
+            # batch of a run that copies nothing ends where it begins.
+            self._keeps_start = self._first.is_streaming
+        return self._first.to_json()
 
-    def _first(self) -> Offset:
-        source = self._planner().source
+    def _beginning(self, source: Source) -> Offset:
         wanted = wanted_of(source, self._options)
         listed = check(source, wanted)
         return first_offset(source, self._selection, wanted.start, listed, self._excerpt)
@@ -80,7 +88,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
-        end = self._awaited(offset, limit)
+        end = offset if self._keeps_start else self._awaited(offset, limit)
+        self._keeps_start = False
         self._planned = offset, end
         return end.to_json()
 

@@ -153,7 +153,7 @@ def test_a_start_before_the_oplog_is_lost_history(
         }
     )
     reader = source.ChangeReader(options, None)  # type: ignore[arg-type]
-    offset = reader.initialOffset()
+    offset = reader.latestOffset(reader.initialOffset(), None)  # type: ignore[arg-type]
     began = time.monotonic()
     with failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=286):
         text = refused(HistoryLost, lambda: reader.latestOffset(offset, None))  # type: ignore[arg-type]

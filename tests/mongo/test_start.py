@@ -167,6 +167,21 @@ def test_a_snapshot_ends_as_of_one_time_behind_its_start(
     assert following.replayed(coll) == contents(coll), "mode initial goes on from there"
 
 
+@pytest.mark.parametrize("mode", ["latest", "earliest"])
+def test_where_a_run_that_copies_nothing_begins_is_kept_before_anything_is_told(
+    capture: Begin, database: Database[Document], mode: str
+) -> None:
+    """Guards: Spark asks for the start of the first batch again when it reads it, and when it reads
+    it again; "now" is later by then, and the oldest change may be another one."""
+    coll = filled(database, "a", [])
+    following = reader(capture("a", mode=mode))
+    first = following.initialOffset()
+    coll.insert_one({"_id": 1})
+    assert following.initialOffset() == first
+    assert latest(following, Offset.from_json(first)).to_json() == first
+    assert latest(following, Offset.from_json(first)).to_json() != first
+
+
 def latest(bounded: source.ChangeReader, start: Offset) -> Offset:
     return Offset.from_json(bounded.latestOffset(start.to_json(), ReadAllAvailable()))
 

@@ -157,6 +157,16 @@ def test_a_checkpoint_older_than_its_tables_is_refused_not_skipped(
     assert ops(spark, tmp_path / LOG) == [("insert", "a")]
 
 
+def test_a_checkpoint_older_than_a_table_is_refused_by_a_batch_that_has_nothing_for_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: one that has is told twice, if others have made up the number of batches before."""
+    log_sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 3)
+    behind = log_sink(tmp_path)
+    with pytest.raises(ForeignOffset):
+        behind.write_batch(batch(spark, [], until=4), 3)
+
+
 def test_another_document_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     log_sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 0)
     strings = batch(spark, [change("insert", "b", {}, time=6)], until=7, document="string")

@@ -22,7 +22,7 @@ from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
 from tests.end_to_end.oracle import Checkpoint, Frontier, violations
 
-_STALL_SECONDS = 300.0
+_STALL_SECONDS = 200.0
 _MOST_TOLD = 20
 _STREAMED = 4
 _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
