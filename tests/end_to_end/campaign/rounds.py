@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from bson.timestamp import Timestamp
@@ -26,7 +27,6 @@ _STALL_SECONDS = 200.0
 _MOST_TOLD = 20
 _STREAMED = 4
 _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
-_PAUSE_SECONDS = 3.0  # at most, between one fault and the next
 # Of each round one is taken.
 _OPTIONS = {
     "snapshot.splits.per.batch": ("1", "8"),
@@ -37,18 +37,25 @@ _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
 
 class Campaign:
-    """Rounds on new collections, with one stream of chance."""
+    """Rounds on new collections, with one stream of chance. `pause`: seconds between one fault and
+    the next, at most, in each of two threads."""
 
     def __init__(
-        self, source: Source, spark: SparkSession, pipeline: Callable[..., Config], seed: int
+        self,
+        source: Source,
+        spark: SparkSession,
+        pipeline: Callable[..., Config],
+        seed: int,
+        pause: float = 3.0,
     ) -> None:
         self._source, self._spark, self._pipeline = source, spark, pipeline
-        self._chance = random.Random(seed)
+        self._chance, self._pause = random.Random(seed), pause
         self.report = Report(source.name, seed)
 
     def round(self, folder: Path, seconds: float) -> None:
-        """Writers and faults for so long, and until the job has streamed some batches; then all is
-        healed. When it has caught up, its tables are compared with the oplog."""
+        """Writers and faults for so long, and writers until the job has streamed some batches, at
+        the latest when all is healed. When it has caught up, its tables are compared with the
+        oplog."""
         number, chance = self.report.rounds, self._chance
         namespaces = self._source.begin(number, chance)
         folder = folder / str(number)
@@ -69,7 +76,9 @@ class Campaign:
             with self._source.load(chance) as load:
                 self._disturb(scenes, checkpoint, load, seconds)
                 self._source.heal()
-            self._wait(checkpoint, job, self._source.last_write())
+                load.pause = _SLOW
+                self._wait(checkpoint, job, _has_streamed)
+            self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
         self.report.writes_refused += Counter(load.refused)
         self.report.endings += job.endings
         self.report.violations += job.unexpected + load.broken
@@ -88,14 +97,14 @@ class Campaign:
         over = threading.Event()
         with ThreadPoolExecutor(2) as threads:
             found = [
-                threads.submit(_at_random, scene, disturbances, over)
+                threads.submit(_at_random, scene, disturbances, self._pause, over)
                 for scene, disturbances in (
                     (of_servers, self._source.disturbances(of_servers)),
                     (of_job, upon_the_job.disturbances(of_job, self._source)),
                 )
             ]
             ends = time.monotonic() + seconds
-            latest = ends + _STALL_SECONDS
+            latest = ends + seconds
             while time.monotonic() < ends or not _has_streamed(_written(checkpoint)):
                 if time.monotonic() > latest or any(each.done() for each in found):
                     break
@@ -105,10 +114,12 @@ class Campaign:
             for each in found:
                 self.report.faults += each.result()
 
-    def _wait(self, checkpoint: Checkpoint, job: Supervised, last: Timestamp) -> None:
-        """Until what is written has all; as long as one batch comes after the other."""
+    def _wait(
+        self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]
+    ) -> None:
+        """For that among the batches that are written; as long as one comes after the other."""
         batches, deadline = -1, time.monotonic() + _STALL_SECONDS
-        while not _has_all(last, _written(checkpoint)):
+        while not enough(_written(checkpoint)):
             if checkpoint.committed() > batches:
                 batches, deadline = checkpoint.committed(), time.monotonic() + _STALL_SECONDS
             assert time.monotonic() < deadline, f"no batch after {batches}: {job.said()}"
@@ -127,12 +138,14 @@ class Campaign:
             self.report.events_checked += rows.count() - copied
 
 
-def _at_random(scene: Scene, disturbances: Disturbances, over: threading.Event) -> Counter[str]:
+def _at_random(
+    scene: Scene, disturbances: Disturbances, pause: float, over: threading.Event
+) -> Counter[str]:
     """How often each befell it."""
     kinds, done = list(disturbances), Counter[str]()
     weights = [weight for weight, _ in disturbances.values()]
     while not over.is_set():
-        scene.a_while(_PAUSE_SECONDS)
+        scene.a_while(pause)
         [kind] = scene.chance.choices(kinds, weights)
         _, disturb = disturbances[kind]
         disturb()
