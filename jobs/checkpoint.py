@@ -65,10 +65,15 @@ class Planned:
 
 def read(path: str) -> Checkpoint:
     """The checkpoint as it is now, also while a job goes on with it. Raises BadOption if it is not
-    on the local file system, ForeignOffset if it is none of this source."""
+    on the local file system, ForeignOffset if it is none of this source, CheckpointDamaged if the
+    last batch that is written cannot be known: older ones may be damaged, which no job asks for."""
     folder = _local(path)
-    planned = max(_numbers(folder / "offsets"), default=None)
-    found = [_written(folder, n) for n in _newest(folder)]
+    planned, commits = max(_numbers(folder / "offsets"), default=None), _newest(folder)
+    is_lost = bool(commits) and _written(folder, commits[-1]) is None
+    # A repair may leave an older commit alone: of a batch that no job asks for.
+    if is_lost and (planned is None or planned <= commits[-1] + 1):
+        raise CheckpointDamaged(f"{_offset(folder, commits[-1])} is damaged.", REPAIR)
+    found = [each for n in commits if (each := _written(folder, n)) is not None]
     if not found:
         return Checkpoint(planned)
     *older, last = found
@@ -132,7 +137,7 @@ def parsed(text: str, path: str) -> Planned | None:
     """What a file `offsets/N` says; None if it is cut off, or anything else than Spark writes.
     Raises ForeignOffset if it is whole, and none of this source."""
     version, _, rest = text.partition("\n")
-    about, *offsets = [_json(line) for line in rest.split("\n")]
+    about, *offsets = [of_json(line) for line in rest.split("\n")]
     is_whole = isinstance(about, dict) and "batchTimestampMs" in about and None not in offsets
     is_other = version != _FORMAT and re.fullmatch("v[0-9]+", version) is not None
     if not is_other and not (is_whole and offsets and version == _FORMAT):
@@ -145,19 +150,25 @@ def parsed(text: str, path: str) -> Planned | None:
     return Planned(about, Offset.from_json(offsets[0]))
 
 
-def _json(line: str) -> Any:
+def of_json(text: str) -> Any:
+    """None for what is none."""
     try:
-        return json.loads(line)
+        return json.loads(text)
     except ValueError:
         return None
 
 
-def _written(folder: Path, batch: int) -> Written:
-    path = folder / "offsets" / str(batch)
+def _offset(folder: Path, batch: int) -> Path:
+    return folder / "offsets" / str(batch)
+
+
+def _written(folder: Path, batch: int) -> Written | None:
+    """None if its offset is damaged or missing."""
+    path = _offset(folder, batch)
     text = path.read_text(errors="replace") if path.exists() else ""
     found = parsed(text, str(path))
     if found is None:
-        raise CheckpointDamaged(f"{path} is damaged.", REPAIR)
+        return None
     began = found.about["batchTimestampMs"] / 1000
     return Written(batch, found.offset, began, _moment(path, began))
 

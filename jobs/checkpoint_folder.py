@@ -15,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from jobs.checkpoint import Planned, parsed
+from jobs.checkpoint import Planned, of_json, parsed
 
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 _UNREADABLE = ("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException")
@@ -44,13 +44,17 @@ class Folder:
     def is_written(self, batch: int) -> bool:
         """Whether it says so that the batch is in all its tables."""
         version, _, about = self._read(f"{COMMITS}/{batch}").partition("\n")
-        return version.startswith("v") and isinstance(_json(about), dict)
+        return version.startswith("v") and isinstance(of_json(about), dict)
 
     def pipeline(self) -> str | None:
         """The id of the query, by which the tables know their pipeline."""
-        about = _json(self._read(METADATA))
+        about = of_json(self._read(METADATA))
         found = about.get("id") if isinstance(about, dict) else None
         return found if isinstance(found, str) else None
+
+    def is_begun(self) -> bool:
+        """Whether a query has ever begun here, whatever is left of it."""
+        return self.exists(METADATA) or bool(self.numbers(OFFSETS) or self.numbers(COMMITS))
 
     def plan(self, batch: int, offset: Any, before: int) -> None:
         """Say that a batch ends at an offset; settings of Spark's as they were at another batch."""
@@ -118,10 +122,3 @@ class Folder:
     @property
     def _jvm(self) -> Any:
         return self.spark._jvm
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None

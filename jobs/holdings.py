@@ -72,6 +72,7 @@ def _only(owners: set[str], config: Config) -> str | None:
         raise CheckpointDamaged(
             f"{config.checkpoint} does not say which pipeline it is of, and there are tables of"
             f" {', '.join(sorted(owners))}.",
-            'Write the right one into its file metadata, as {"id": "…"}.',
+            'Write the right one into its file metadata, as {"id": "…"}, and remove the checksum of'
+            " the old one beside it, .metadata.crc.",
         )
     return owners.pop() if owners else None

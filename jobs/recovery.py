@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from cdc.errors import CheckpointDamaged
@@ -40,23 +41,35 @@ def require_whole(folder: Folder) -> None:
 def damages(folder: Folder) -> Iterator[str]:
     """What is wrong with the files that a query reads when it starts: who it is, the last two
     batches that were planned, and the last that is written."""
-    written = folder.numbers(COMMITS)
-    last = max([*folder.numbers(OFFSETS), *written], default=None)
+    last = max([*folder.numbers(OFFSETS), *folder.numbers(COMMITS)], default=None)
     if folder.pipeline() is None and (last is not None or folder.exists(METADATA)):
         yield _damaged(folder, METADATA)
     if last is None:
         return
-    for batch in (last, last - 1)[: last + 1]:
-        if folder.planned(batch) is None:
-            yield _damaged(folder, f"{OFFSETS}/{batch}")
-    if written and not folder.is_written(written[-1]):
-        yield _damaged(folder, f"{COMMITS}/{written[-1]}")
+    for batch in _unknown(folder, last):
+        yield _damaged(folder, f"{OFFSETS}/{batch}")
+    for batch in _unread(folder, last):
+        yield _damaged(folder, f"{COMMITS}/{batch}")
 
 
 def way_back(folder: Folder, held: Held) -> list[Step]:
     """The steps, in order; none if nothing is damaged. Raises CheckpointDamaged if there is no way
     that neither loses nor doubles anything."""
     return [*_named(folder, held), *_planned(folder, held)]
+
+
+def _unknown(folder: Folder, last: int) -> list[int]:
+    """Which of the batches that a query reads, if that one is the last that is planned, do not
+    say where they end."""
+    return [batch for batch in (last, last - 1) if batch >= 0 and folder.planned(batch) is None]
+
+
+def _unread(folder: Folder, last: int) -> list[int]:
+    """The damaged commits up to a batch, down to the newest whole one, which a query would read
+    without them: it makes no more than the last batch again, as none is planned before the one in
+    front of it is written."""
+    older = (batch for batch in reversed(folder.numbers(COMMITS)) if batch <= last)
+    return list(takewhile(lambda batch: not folder.is_written(batch), older))
 
 
 def _damaged(folder: Folder, name: str) -> str:
@@ -72,16 +85,16 @@ def _named(folder: Folder, held: Held) -> Iterator[Step]:
 
 
 def _planned(folder: Folder, held: Held) -> Iterator[Step]:
+    """Commits go last: without them a folder may look whole whose offsets are not right yet."""
     planned, written = folder.numbers(OFFSETS), folder.numbers(COMMITS)
     last = max([*planned, *written, *([] if held.newest is None else [held.newest])], default=None)
     if last is None:
         return
     batch = _last_known(folder, held, last)
-    yield from _without(folder, COMMITS, [n for n in written if n > batch])
     yield from _with(folder, held, batch)
     yield from _without(folder, OFFSETS, [n for n in planned if n > batch])
-    if batch in written and not folder.is_written(batch):
-        yield from _without(folder, COMMITS, [batch])
+    later = [n for n in written if n > batch]
+    yield from _without(folder, COMMITS, [*later, *_unread(folder, batch)])
 
 
 def _last_known(folder: Folder, held: Held, last: int) -> int:
@@ -95,7 +108,8 @@ def _last_known(folder: Folder, held: Held, last: int) -> int:
             continue
         if batch == 0 or folder.is_written(batch) or _end(folder, held, batch - 1) is not None:
             return batch
-    if held.newest is None and not any(map(folder.is_written, folder.numbers(COMMITS))):
+    # A commit, damaged or not, or a later batch: the first one was written, if only to no table.
+    if held.newest is None and last == 0 and not folder.numbers(COMMITS):
         return -1
     raise CheckpointDamaged(
         f"Nothing in {folder.path} or in the tables says where batch {max(least, last)} ends, or"
@@ -112,9 +126,7 @@ def _end(folder: Folder, held: Held, batch: int) -> Any:
 def _with(folder: Folder, held: Held, batch: int) -> Iterator[Step]:
     """The ends of a batch and of the one before it. Where the batch is written, nobody asks where
     it began, but Spark wants a file."""
-    for each in (batch, batch - 1):
-        if each < 0 or folder.planned(each) is not None:
-            continue
+    for each in _unknown(folder, batch):
         end = _end(folder, held, each) or _end(folder, held, batch)
         time = Offset.from_json(end).time
         says = f"write {OFFSETS}/{each}: it ends at {time.time}:{time.inc}"
@@ -122,6 +134,6 @@ def _with(folder: Folder, held: Held, batch: int) -> Iterator[Step]:
 
 
 def _without(folder: Folder, log: str, batches: list[int]) -> Iterator[Step]:
-    for batch in reversed(batches):
+    for batch in sorted(batches, reverse=True):
         name = f"{log}/{batch}"
         yield Step(f"remove {name}", partial(folder.remove, name))

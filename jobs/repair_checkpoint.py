@@ -6,6 +6,7 @@ import click
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cdc.errors import CheckpointDamaged
 from jobs import config as configuration
 from jobs.checkpoint import alone
 from jobs.checkpoint_folder import Folder
@@ -18,8 +19,15 @@ from jobs.session import session
 
 def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[Step]:
     """The steps that were done, or would be; none if nothing was wrong. May be repeated after any
-    failure. Raises CheckpointDamaged if nothing says how to go on."""
+    failure. Raises CheckpointDamaged if nothing says how to go on, or nothing is there: the tables
+    would say it, but of a pipeline that may go on elsewhere, and to be two is to lose changes."""
     folder = Folder(spark, config.checkpoint)
+    if not folder.is_begun():
+        raise CheckpointDamaged(
+            f"{config.checkpoint} has no file of a checkpoint, so that there is nothing to repair.",
+            "Name the right one, put a copy of it back, or start anew: a new checkpoint and other"
+            " paths.",
+        )
     with alone(config.checkpoint):
         steps = way_back(folder, held(spark, config, folder.pipeline()))
         if not dry_run:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -99,9 +100,9 @@ class Replication:
         Returns whether the query has ended. One that has not, a few seconds later, is busy with
         what nobody can interrupt; this process should end.
         """
-        is_written = self._writing.acquire(timeout=-1 if seconds is None else seconds)
+        is_between = self._writing.acquire(timeout=-1 if seconds is None else seconds)
         self._is_stopped, is_active = True, self.query.isActive
-        if is_written:
+        if is_between:
             # Spark waits for the query's thread, and that may be about to write.
             self._writing.release()
         given_up = None if seconds is None else GIVEN_UP_SECONDS
@@ -110,7 +111,7 @@ class Replication:
         error = None if is_active else self.query.exception()
         if error is not None:
             raise error
-        return is_written and has_ended
+        return is_between and has_ended
 
     def _end_leftovers(self) -> None:
         """Of this process, which Spark's end of the planner leaves, and of one that was killed."""
@@ -129,28 +130,48 @@ def run(config: Config, available_now: bool, console: Console) -> int:
 
 def _run(config: Config, available_now: bool, console: Console, stop: Stop) -> int:
     spark = session("mongodb-cdc replicate")
+    with _alone(spark, config) as (began, captured):
+        expected = {each.namespace: each.documents for each in captured}
+        with Display(console, expected) as display:
+            if began:
+                for each in captured:
+                    display.copied_before(each.namespace, _mirrored(spark, config, each))
+            stop.waits()
+            has_ended = _follow(spark, config, available_now, display, stop)
+        how = "stopped" if has_ended else "stopped within a batch, which the next run makes again,"
+        console.print(f"{how} after {display.rows:,} rows")
+        if not has_ended:
+            end(0)  # while no other job can begin
+    return 0
+
+
+@contextmanager
+def _alone(spark: SparkSession, config: Config) -> Iterator[tuple[bool, list[Captured]]]:
+    """The only job on its checkpoint, which has been looked at by then, as have source and tables.
+    Where there is no folder yet, one is made and locked last: no mistaken first run leaves one."""
     folder = Folder(spark, config.checkpoint)
+    with ExitStack() as lock:
+        is_there = folder.exists(".")
+        if is_there:
+            lock.enter_context(alone(config.checkpoint))
+        found = _looked_at(spark, config, folder)
+        if not is_there:
+            lock.enter_context(alone(config.checkpoint))
+        yield found
+
+
+def _looked_at(spark: SparkSession, config: Config, folder: Folder) -> tuple[bool, list[Captured]]:
+    """Whether there is a run to go on with, and what is captured; raises what forbids to."""
     require_whole(folder)
     began = bool(folder.numbers(OFFSETS))
     captured = preflight(config.source, is_new=not began)
     if not began:
         names = [each.namespace for each in captured]
         require_new(spark, config, names, folder.pipeline())
-    expected = {each.namespace: each.documents for each in captured}
-    with alone(config.checkpoint), Display(console, expected) as display:
-        if began:
-            for collection in captured:
-                display.copied_before(collection.namespace, _mirrored(spark, config, collection))
-        stop.waits()
-        has_ended = _is_stopped(spark, config, available_now, display, stop)
-    how = "stopped" if has_ended else "stopped within a batch, which the next run makes again,"
-    console.print(f"{how} after {display.rows:,} rows")
-    if not has_ended:
-        end(0)
-    return 0
+    return began, captured
 
 
-def _is_stopped(
+def _follow(
     spark: SparkSession, config: Config, available_now: bool, display: Display, stop: Stop
 ) -> bool:
     """Runs until the query ends or is told to; False if it was given up in the midst of a batch."""

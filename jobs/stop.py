@@ -74,9 +74,11 @@ def has_no_jvm() -> bool:
 
 def end(code: int) -> None:
     """Ends this process, the JVM that it started, and what that one started, whatever they do."""
-    if process := _jvm():
+    process = _jvm()
+    if process is not None and process.poll() is None:  # else its number may be another's by now
         started = [*_descendants(process.pid)]  # whose parent is another one when it has ended
-        for each in [process.pid, *started]:
+        process.kill()
+        for each in started:
             _kill(each)
     sys.stderr.flush()
     os._exit(code)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.delta.identity import PIPELINE
 from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableOwnedElsewhere
 from cdc.model.selection import Namespace
 from jobs import checkpoint
@@ -86,6 +87,7 @@ CASES = list(
         ("whole", "damaged", "gone"),
         ("whole", "damaged"),
         ("whole", "damaged", "gone"),
+        ("whole", "damaged"),
         range(-1, 3),
     )
 )
@@ -101,18 +103,18 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
     original = {n: lines(whole / f"offsets/{n}") for n in range(last + 1)}
     truth = Held("it", None, {})
     refused = 0
-    for offset, before, commit, newest in CASES:
+    for *hows, newest in CASES:
         folder = Folder(past.spark, str(tmp_path / "c"))
         of_tables = replace(truth, newest=None if newest < 0 else newest)
         if newest >= 0:
             of_tables = replace(of_tables, ends={newest: original[newest]})
-        begun = partial_damage(whole, tmp_path / "c", last, offset, before, commit)
+        begun = partial_damage(whole, tmp_path / "c", last, hows)
         begun()
         try:
             steps = way_back(folder, of_tables)
         except CheckpointDamaged:
             refused += 1
-            assert before == "damaged"
+            assert hows[1] == "damaged"
             continue
         for interrupted in range(len(steps) + 1):
             begun()
@@ -122,21 +124,21 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
                 refuses_to_start_or_is_right_to(folder, original, newest)
             for step in way_back(folder, of_tables):
                 step.do()
-            case = (offset, before, commit, newest, interrupted)
+            case = (*hows, newest, interrupted)
             require_whole(folder)
             goes_on_from_the_truth(folder, original, newest, case)
             assert way_back(folder, of_tables) == [], case
     assert 0 < refused < len(CASES) / 3
 
 
-def partial_damage(
-    whole: Path, into: Path, last: int, offset: str, before: str, commit: str
-) -> Callable[[], None]:
+def partial_damage(whole: Path, into: Path, last: int, hows: list[str]) -> Callable[[], None]:
+    """How the last two offsets are, and the last two commits."""
+    names = [f"{log}/{batch}" for log in ("offsets", "commits") for batch in (last, last - 1)]
+
     def begin() -> None:
         shutil.rmtree(into, ignore_errors=True)
         shutil.copytree(whole, into)
-        files = ((f"offsets/{last}", offset), (f"offsets/{last - 1}", before))
-        for name, how in (*files, (f"commits/{last}", commit)):
+        for name, how in zip(names, hows, strict=True):
             if how != "whole":
                 damaged(into / name, b"v1\n" if how == "damaged" else None)
 
@@ -218,6 +220,63 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     assert Checkpoint(config).committed() >= past.last
 
 
+@pytest.mark.parametrize(
+    "commits", ["1", "21", *(pytest.param(each, marks=pytest.mark.slow) for each in ("10", "210"))]
+)
+def test_damaged_commits_are_removed_down_to_one_that_is_whole(
+    past: Past, spark: SparkSession, tmp_path: Path, commits: str
+) -> None:
+    """Guards: the last one gone, there is one before it which a query reads."""
+    config = past.copied(tmp_path / "lakehouse")
+    folder = tmp_path / "lakehouse/_checkpoint"
+    for batch in {past.last, *map(int, commits)}:
+        damaged(folder / f"commits/{batch}", b"v1\n{" if str(batch) in commits else None)
+    if commits == "21":
+        damaged(folder / "offsets/0", b"")  # which is not asked for, and not repaired
+    done = [step.says for step in repair(spark, config)]
+    assert done == [f"remove commits/{batch}" for batch in commits]
+    assert checkpoint.read(config.checkpoint).planned == past.last
+    past.once(config)
+    found = checkpoint.read(config.checkpoint)
+    assert found.last is not None
+    assert found.last.batch >= past.last
+
+
+def test_where_no_checkpoint_is_nothing_is_repaired_or_made(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a mistyped name makes a pipeline twice, and Delta skips what one of them writes."""
+    folder = tmp_path / "mistyped"
+    config = past.config(past.folder, f"sink.checkpoint={folder}")
+    for is_dry in (True, False):
+        with pytest.raises(CheckpointDamaged, match="nothing to repair"):
+            repair(spark, config, is_dry)
+    assert not folder.exists()
+    (folder / "offsets").mkdir(parents=True)
+    with pytest.raises(CheckpointDamaged, match="nothing to repair"):
+        repair(spark, config)
+    assert [*folder.rglob("*")] == [folder / "offsets"]
+
+
+def test_a_lost_name_that_tables_do_not_tell_is_written_as_the_remedy_says(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    config = past.copied(tmp_path / "lakehouse")
+    metadata = tmp_path / "lakehouse/_checkpoint/metadata"
+    its = metadata.read_text()
+    table = config.table("mirror", past.orders)
+    assert table is not None
+    other = f"ALTER TABLE delta.`{table.target}` SET TBLPROPERTIES ('{PIPELINE}' = 'other')"
+    spark.sql(other)
+    damaged(metadata, b"{", has_checksum=True)
+    with pytest.raises(CheckpointDamaged, match="there are tables of") as raised:
+        repair(spark, config)
+    assert ".metadata.crc" in str(raised.value.remedy)
+    metadata.write_text(its)
+    metadata.with_name(".metadata.crc").unlink()
+    assert repair(spark, config) == []
+
+
 def test_a_lost_name_is_taken_from_the_tables(
     past: Past, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -249,7 +308,7 @@ def test_what_nobody_knows_is_refused_and_never_begun_anew(
     with pytest.raises(TableOwnedElsewhere, match="this checkpoint") as raised:
         past.once(config)
     assert "put the checkpoint back" in str(raised.value.remedy)
-    assert not (folder / "offsets").exists()
+    assert not folder.exists()
 
 
 def test_a_first_batch_that_is_in_no_table_is_planned_anew(
@@ -264,6 +323,10 @@ def test_a_first_batch_that_is_in_no_table_is_planned_anew(
     damaged(folder / "offsets/0", b"")
     assert [step.says for step in repair(spark, config)] == ["remove offsets/0"]
     require_whole(Folder(spark, config.checkpoint))
+    # What a run leaves that is killed while it plans its first batch.
+    (folder / "offsets/.0.0b5e6f2c-8a4f-4d5c-9d55-3a1f0c7e7c11.tmp").write_bytes(b"v1")
+    past.once(config)
+    assert Checkpoint(config).committed() >= 0
 
 
 def test_an_offset_of_a_later_release_is_no_damage_and_refused(
@@ -282,7 +345,9 @@ def test_an_offset_of_a_later_release_is_no_damage_and_refused(
 def test_one_job_at_a_time_goes_on_with_a_checkpoint(
     past: Past, spark: SparkSession, tmp_path: Path
 ) -> None:
+    """Guards: files that the one is writing are damaged to the other."""
     config = past.copied(tmp_path / "lakehouse")
+    damaged(tmp_path / f"lakehouse/_checkpoint/offsets/{past.last}", b"")
     with checkpoint.alone(config.checkpoint):
         for start in (past.once, lambda config: repair(spark, config)):
             with pytest.raises(CheckpointInUse, match="Another job runs"):

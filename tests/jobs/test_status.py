@@ -261,6 +261,36 @@ def test_a_checkpoint_of_something_else_is_refused(
         assert "Remedy: " in result.stderr
 
 
+def test_older_batches_may_be_damaged_and_the_last_may_not(
+    given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
+) -> None:
+    """Guards: a repair leaves what no job asks for."""
+    database.a.insert_one({"_id": 0})
+    job = Job(given, tmp_path / "_checkpoint")
+    for _ in range(3):
+        job.plan()
+        job.write()
+    job.stop()
+    offsets = tmp_path / "_checkpoint" / "offsets"
+    (offsets / "0").write_text("v1")
+    (offsets / "1").unlink()
+    assert told(run("--json"))["batches"]["written"] == 2
+    whole = (offsets / "2").read_text()
+    (offsets / "2").write_text("v1")
+    result = run()
+    assert result.exit_code == 1
+    assert "offsets/2 is damaged" in result.stderr
+    assert "repair-checkpoint" in result.stderr
+    (offsets / "3").write_text(whole)
+    (offsets / "4").write_text(whole)
+    assert told(run("--json"))["batches"] == {
+        "planned": 4,
+        "written": None,
+        "beganAt": None,
+        "writtenAt": None,
+    }
+
+
 def test_it_works_where_there_is_no_java(
     given: dict[str, str], database: Database[Document], tmp_path: Path
 ) -> None:
