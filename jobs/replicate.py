@@ -130,6 +130,7 @@ def run(config: Config, available_now: bool, console: Console) -> int:
 
 def _run(config: Config, available_now: bool, console: Console, stop: Stop) -> int:
     spark = session("mongodb-cdc replicate")
+    stop.again()
     with _alone(spark, config) as (began, captured):
         expected = {each.namespace: each.documents for each in captured}
         with Display(console, expected) as display:

@@ -36,13 +36,22 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._handle) for each in _SIGNALS}
+        self._before = self._taken()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def again(self) -> None:
+        """Behind the start of Spark, whose context takes Ctrl-C for itself."""
+        self._taken()
+
+    def _taken(self) -> dict[int, Any]:
+        """From whoever had them."""
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        return {each: signal.signal(each, self._handle) for each in _SIGNALS}
 
     def waits(self) -> None:
         """From now on the first signal only lets `within` return True."""

@@ -85,6 +85,7 @@ CASES = {
         lambda client: refusing(client, "ping"), waits_for_the_source, says=""
     ),
     "between batches": Case(lambda client: nullcontext(), has_written),
+    "between batches, by Ctrl-C": Case(lambda client: nullcontext(), has_written, (signal.SIGINT,)),
     "while a batch is read that takes for ever": Case(
         lambda client: hanging(client, "find"), reads, says="the next run makes again"
     ),
