@@ -14,6 +14,7 @@ from cdc.errors import BadOption
 from cdc.model import timestamp, token
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
+from cdc.model.uri import require_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,8 @@ OPTIONS = (
         int,
         None,
         "How fast the tasks of a batch read documents and changes from all servers together; each"
-        " gets an equal share. Without it, as fast as they can.",
+        " gets an equal share, so it needs `max.cursors`, the number of cores that Spark has for"
+        " the job. Without it, as fast as they can.",
         least=1,
     ),
     Option(
@@ -235,7 +237,8 @@ OPTIONS = (
         "comment",
         str,
         "mongodb-cdc",
-        "Borne by all cursors, where the server shows them: in `$currentOp`, its profiler and log.",
+        "Borne by the cursors of tasks, and that of a stream which waits for changes, where the"
+        " server shows them: in `$currentOp`, its profiler and log.",
     ),
     Option("server.timeout.ms", int, 30_000, "How long to look for a server.", least=1),
     Option(
@@ -267,6 +270,8 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
         name = unknown[0].partition(":")[0]
         raise BadOption(f"There is no option '{name}'.", nearest(name, list(_BY_NAME)))
     parsed = {option.name: _value(option, values.get(option.name)) for option in OPTIONS}
+    require_given(parsed["uri"])
+    _check_rate(parsed)
     _check_start(parsed["mode"], parsed["start"])
     _check_window(parsed)
     Selection.parse(parsed["collections"])
@@ -286,6 +291,15 @@ def _check_start(mode: str, start: str | None) -> None:
         )
     if start is not None:
         _STARTS[mode](start)
+
+
+def _check_rate(parsed: Mapping[str, Any]) -> None:
+    if parsed["max.mb.per.second"] is not None and parsed["max.cursors"] is None:
+        raise BadOption(
+            "Option 'max.mb.per.second' is set, but 'max.cursors' is not: of many splits each would"
+            " be read at a share of that rate, and only some of them at once.",
+            "Set max.cursors to the number of cores that Spark has for the job.",
+        )
 
 
 def _check_window(parsed: Mapping[str, Any]) -> None:

@@ -73,10 +73,10 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split, see `rows`; the next reply is read while one is encoded."""
     if isinstance(split, SnapshotSplit):
-        with closing(ahead(_documents(split, options, may_be_void, pace))) as read:
+        with closing(ahead(_documents(split, options, may_be_void, pace), pace.end)) as read:
             yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        with closing(ahead(_changes(split, options, pace))) as changes:
+        with closing(ahead(_changes(split, options, pace), pace.end)) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
         yield from batches.of_rows(control_rows(split), schema)

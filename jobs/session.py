@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
+from cdc.model.uri import CONNECTION_STRING
 from jobs.jvm import start_jvm
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -67,7 +68,7 @@ SETTINGS = {
     # Spark shows a source's options in some plans, in its UI and its event log; and there, too, the
     # command line of the JVM, under spark-submit with the arguments of the program.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
-    "spark.redaction.string.regex": "mongodb([+]srv)?://[!#-&(-~]*",
+    "spark.redaction.string.regex": CONNECTION_STRING,
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
     # cluster_time is a moment, and shows the same on every machine.
     "spark.sql.session.timeZone": "UTC",

@@ -18,7 +18,10 @@ LAYERS = {
     "cdc.locked": set[str](),
     "cdc.worker": set[str](),
     "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.worker", "cdc.model", "cdc.errors"},
-    "cdc.mongo": {"bson", "numpy", "pymongo", "tenacity", "cdc.kernel", "cdc.model", "cdc.errors"},
+    "cdc.mongo": {
+        *("bson", "dns", "numpy", "pymongo", "tenacity"),
+        *("cdc.kernel", "cdc.model", "cdc.errors"),
+    },
     "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
     "cdc.batches": {
         *("bson", "numpy", "pyarrow"),

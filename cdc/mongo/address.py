@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 from urllib.parse import quote_plus, unquote_plus
 
+import pymongo.errors
 from pymongo.uri_parser import parse_uri
 
 from cdc.errors import BadOption
+from cdc.model.uri import require_connection_string, require_given
+from cdc.mongo.refusals import unusable
+
+T = TypeVar("T")
 
 
 def resolve(uri: str) -> str:
@@ -17,11 +25,13 @@ def resolve(uri: str) -> str:
 
     Raises BadOption; the text of a connection string is never part of it.
     """
-    if "://" in uri.removeprefix("file://") and not _SCHEMES.match(uri):
-        raise BadOption(
-            "Option 'uri' names no variable or file, but holds a connection string.",
-            "Write it as env:NAME, without a dollar sign, as file:PATH, or by itself.",
-        )
+    require_given(uri)
+    found = _read(uri)
+    require_connection_string(found)
+    return found
+
+
+def _read(uri: str) -> str:
     if uri.startswith("env:"):
         value = os.environ.get(uri[4:], "")
         if not value:
@@ -36,6 +46,19 @@ def resolve(uri: str) -> str:
             pass  # which holds what it could not read
         raise BadOption(f"The file {uri[5:]} of 'uri' is no text.", "Write it as UTF-8.")
     return uri
+
+
+def understood(call: Callable[[], T]) -> T:
+    """What the driver makes of a connection string.
+
+    Raises BadOption, and SourceUnreachable where a name server does not tell what `mongodb+srv`
+    leads to; neither has a cause, see `unusable`.
+    """
+    try:
+        return call()
+    except (pymongo.errors.PyMongoError, ValueError, OSError) as error:
+        problem = unusable(error)
+    raise problem
 
 
 def stamp(uri: str) -> tuple[tuple[int, int, int] | None, ...]:
@@ -64,14 +87,14 @@ def of_shard(uri: str, shard: str) -> str:
 def leading_to(hosts: str, uri: str, how: str) -> str:
     """The connection string with other hosts; the user, and all options that do not say where the
     servers are, stay word for word. A driver's parsed options would not do: it does not take back
-    what it gives (seconds for milliseconds, a number for a name)."""
+    what it gives (seconds for milliseconds, a number for a name). Raises SourceUnreachable."""
     scheme, _, rest = uri.partition("://")
     address, database, query = _URI.fullmatch(rest).groups("")  # type: ignore[union-attr]
     user, at, _ = address.rpartition("@")
     options = [o for o in re.split("[&;]", query) if o]
     names = [option.partition("=")[0].lower() for option in options]
     if scheme == "mongodb+srv":  # what that scheme implies, and what its DNS entry may add
-        told = parse_uri(uri)["options"]
+        told = understood(partial(parse_uri, uri))["options"]
         if not {"tls", "ssl"} & set(names):
             options.append("tls=true")
         if "authsource" not in names and told.get("authSource"):
@@ -80,7 +103,6 @@ def leading_to(hosts: str, uri: str, how: str) -> str:
     return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
 
 
-_SCHEMES = re.compile(r"mongodb(\+srv)?://")
 _FILES = re.compile(r"[?&;](?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=([^&;]+)", re.IGNORECASE)
 _URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
 # Of the address that the user gave, not of the members or shards behind it.

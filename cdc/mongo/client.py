@@ -23,9 +23,8 @@ from pymongo.read_preferences import _ServerMode
 from pymongo.uri_parser import parse_uri
 
 from cdc.errors import SourceUnreachable
-from cdc.mongo.address import leading_to, of_shard, resolve, stamp
+from cdc.mongo.address import leading_to, of_shard, resolve, stamp, understood
 from cdc.mongo.pace import UNLIMITED, Pace
-from cdc.mongo.refusals import unusable
 
 Client = pymongo.MongoClient[dict[str, Any]]
 # `raw` of such a document may be bytes or a memoryview, by size and driver version: ask for
@@ -79,15 +78,9 @@ def _forget() -> None:
 
 
 def _opened(uri: str, settings: Mapping[str, Any]) -> Client:
-    try:
-        if not uri.startswith(("mongodb://", "mongodb+srv://")):
-            raise ValueError("a bare host name is accepted by the driver, and a typing error")
-        # By default an option that is misspelt is passed over: `tls=yes` would be none.
-        parse_uri(uri, warn=False)
-        return pymongo.MongoClient(uri, **settings, **_unasked(uri))
-    except (pymongo.errors.PyMongoError, ValueError, OSError) as error:
-        problem = unusable(error)
-    raise problem  # not from there, see `unusable`
+    # By default an option that is misspelt is passed over: `tls=yes` would be none.
+    understood(functools.partial(parse_uri, uri, warn=False))
+    return understood(lambda: pymongo.MongoClient(uri, **settings, **_unasked(uri)))
 
 
 def _settings(timeout_ms: int) -> dict[str, Any]:
@@ -237,12 +230,12 @@ _NO_SUCH_COMMAND = 59
 
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """One member's own `hello`, or None if it does not answer within a second or two."""
-    direct = _direct(current(uri), _HELLO_TIMEOUT_MS, _address(host, port), os.getpid())
     try:
+        direct = _direct(current(uri), _HELLO_TIMEOUT_MS, _address(host, port), os.getpid())
         # A connection that stands to a machine that does not answer would wait for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
             return hello(direct)
-    except pymongo.errors.PyMongoError:
+    except (SourceUnreachable, pymongo.errors.PyMongoError):
         return None
 
 
@@ -255,7 +248,7 @@ def _address(host: str, port: int) -> str:
 
 def each_member(client: Client, uri: str) -> Iterator[Client]:
     """A client of each member that is known now, for what does not take long: one that is gone is
-    waited for as long as for a `hello`. Raises the driver's errors."""
+    waited for as long as for a `hello`. Raises SourceUnreachable and the driver's errors."""
     hello(client)  # nobody may have asked for its members yet
     for host, port in sorted(client.nodes):
         address = _address(host, port or 27017)

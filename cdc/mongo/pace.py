@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+
+
+class Ended(Exception):
+    """To one who waits for more: nobody wants it any more."""
 
 
 class Pace:
@@ -15,11 +20,16 @@ class Pace:
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
         self._free_at = 0.0
+        self._ended = threading.Event()
 
     def wait(self) -> None:
-        """Until more may be asked for."""
-        if self._rate is not None:
-            time.sleep(max(0.0, self._free_at - time.monotonic()))
+        """Until more may be asked for. Raises Ended."""
+        if self._rate is not None and self._ended.wait(max(0.0, self._free_at - time.monotonic())):
+            raise Ended
+
+    def end(self) -> None:
+        """For another thread, whose reader may be waiting for hours: it asks for no more."""
+        self._ended.set()
 
     def came(self, size: int) -> None:
         """A reply of so many bytes. What was not made use of before is not saved up."""

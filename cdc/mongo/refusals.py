@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cdc.errors import BadOption
+from dns.exception import DNSException
+
+from cdc.errors import BadOption, CdcError, SourceUnreachable
 
 
 class Reason(NamedTuple):
@@ -40,9 +42,14 @@ _UNREACHABLE = (
         " that connects.",
     ),
     (
-        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNEXPECTED_EOF|EOF occurred",
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE",
         "the server does not speak TLS",
         "Take tls out of 'uri', or turn it on at the server.",
+    ),
+    (
+        r"UNEXPECTED_EOF|EOF occurred",  # as of a server that goes down in the handshake
+        "the server ended the connection in the TLS handshake",
+        "Check that the server is up and speaks TLS; if it does not, take tls out of 'uri'.",
     ),
     (
         r"ALERT|SSL",
@@ -72,9 +79,14 @@ def unreachable(text: str) -> Reason:
     return _NO_ANSWER
 
 
-def unusable(error: Exception) -> BadOption:
+def unusable(error: Exception) -> CdcError:
     """For what the driver raises for a connection string, or for the files that it names. To be
     raised without a cause: its text may quote the password, and Spark prints whole chains."""
+    if isinstance(error.__cause__, DNSException):
+        return SourceUnreachable(
+            "No name server tells which servers the name in 'uri' stands for.",
+            "Check that name, which mongodb+srv looks up, and this machine's DNS.",
+        )
     if isinstance(error, OSError) and error.filename is not None:
         return BadOption(
             f"The file {error.filename}, which 'uri' names, cannot be read.",

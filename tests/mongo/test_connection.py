@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import dns.message
+import dns.rcode
 import dns.resolver
 import dns.rrset
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from cdc.errors import SourceUnreachable
 from cdc.mongo import address, client
+from cdc.mongo.codes import is_transient
 from cdc.source import inquiry
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.mongo.access import SECRET, Guarded
@@ -106,7 +109,7 @@ def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> N
 
 
 class NameServer:
-    """Answers for one seed list, as DNS does for `mongodb+srv`."""
+    """Answers for one seed list, as DNS does for `mongodb+srv`, and knows no other name."""
 
     def __init__(self, text: str) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -128,9 +131,11 @@ class NameServer:
             [question] = message.question
             kind = dns.rdatatype.to_text(question.rdtype)
             answer = dns.message.make_response(message)
-            answer.answer.append(
-                dns.rrset.from_text(question.name, 9, "IN", kind, *self._records[kind])
-            )
+            if "gone" in question.name.to_text():
+                answer.set_rcode(dns.rcode.NXDOMAIN)
+            else:
+                records = dns.rrset.from_text(question.name, 9, "IN", kind, *self._records[kind])
+                answer.answer.append(records)
             self._socket.sendto(answer.to_wire(), asker)
 
     def end(self) -> None:
@@ -157,6 +162,27 @@ def test_what_a_seed_list_implies_and_adds_is_said_without_it(seed_list: None, w
     assert said(address.leading_to("h7:7", given, "directConnection=true")) == said(given)
     assert said(address.of_shard(given, "s1/h7:7")) == said(given)
     assert way(address.of_shard(given, "s1/h7:7"))[0] == "s1"
+
+
+def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reached(
+    seed_list: None, mongod: ReplicaSet
+) -> None:
+    """Guards: to the driver it is a wrong connection string, whose text it quotes; it is asked for
+    by each new connection, to a member too, in a run that is to go on."""
+    gone = f"mongodb+srv://u:{SECRET}@gone.cdc.test/"
+    shared = client.connect(mongod.uri, TIMEOUT_MS)
+    for ask in (
+        lambda: client.connect(gone, 1000),
+        lambda: address.leading_to("h7:7", gone, "directConnection=true"),
+        lambda: list(client.each_member(shared, gone)),
+        lambda: inquiry.preflight({"uri": gone, "collections": "a.b"}),
+    ):
+        with pytest.raises(SourceUnreachable, match="name server") as raised:
+            ask()
+        assert is_transient(raised.value)
+        assert raised.value.exit_code == 3
+        assert raised.value.__cause__ is raised.value.__context__ is None
+    assert client.hello_of(gone, "127.0.0.1", mongod.members[0].port) is None
 
 
 def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Guarded) -> None:

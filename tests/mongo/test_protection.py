@@ -14,8 +14,9 @@ import pytest
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
+from cdc import batches, task
 from cdc import options as declared
-from cdc import task
+from cdc.errors import BadOption
 from cdc.model.split import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo import client, scan, stream
 from cdc.mongo.leftovers import end_cursors
@@ -47,7 +48,7 @@ def test_each_task_that_reads_has_an_equal_share_and_none_more_splits_than_anoth
     splits = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=True)
     reading = [split for split in splits if not isinstance(split, ControlSplit)]
     assert len(splits) == len(reading) + 1
-    alone = limited(splits, max_mb_per_second="12")
+    alone = limited(splits, max_mb_per_second="12", max_cursors="9")
     assert [part.splits for part in alone] == [[split] for split in (*reading, splits[-1])]
     assert [part.bytes_per_second for part in alone] == [2 * _MB] * 6 + [None]
     dealt = limited(splits, max_mb_per_second="12", max_cursors="4")
@@ -56,6 +57,13 @@ def test_each_task_that_reads_has_an_equal_share_and_none_more_splits_than_anoth
     assert {id(split) for part in dealt for split in part.splits} == set(map(id, splits))
     assert [part.bytes_per_second for part in limited(splits)] == [None] * 7
     assert limited([]) == limited([], max_cursors="3", max_mb_per_second="1") == []
+
+
+def test_a_rate_without_a_number_of_tasks_that_share_it_is_refused() -> None:
+    """Guards: of 160 splits of which 8 are read at once each would have a 160th of it."""
+    with pytest.raises(BadOption, match=r"max\.cursors.*cores"):
+        limited([], max_mb_per_second="12")
+    limited([], max_cursors="4")
 
 
 @pytest.fixture
@@ -101,6 +109,27 @@ def test_documents_and_changes_come_no_faster_than_a_task_may_read(
     assert time.monotonic() - began >= (whole.num_rows - _REPLY) * size / _MB
     pace.wait()
     assert time.monotonic() - began >= whole.num_rows * size / _MB
+
+
+@pytest.mark.parametrize("kind", [SnapshotSplit, StreamSplit])
+def test_a_read_that_is_cancelled_closes_its_cursor_at_once_however_slow_its_pace(
+    batch: tuple[Capture, list[Split]],
+    mongo: Client,
+    kind: type[Split],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline, splits = batch
+    monkeypatch.setattr(batches, "_ROWS_PER_BATCH", _REPLY // 2)
+    split = next(each for each in splits if isinstance(each, kind))
+    before = _open_cursors(mongo)
+    told = task.record_batches(split, pipeline.options, schema("bson"), True, Pace(2000.0))
+    next(told)
+    assert _open_cursors(mongo) == before + 1
+    closing = threading.Thread(target=told.close, daemon=True)  # type: ignore[attr-defined]
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert _open_cursors(mongo) == before
 
 
 # --- cursors -------------------------------------------------------------------------------------

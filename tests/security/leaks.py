@@ -22,7 +22,7 @@ class Canary:
 
     def __init__(self, name: str) -> None:
         self._part = f"cAnArY{name}".encode()
-        self.password = f"p@:/?%&=+# {self._part.decode()}ü"
+        self.password = f"p@:/?%&=+#'\" {self._part.decode()}ü"
         for form in (self.password, quote(self.password, safe=""), quote_plus(self.password)):
             assert self._part in form.encode()
         # Base64 of a text depends on where in it the part begins.

@@ -80,11 +80,12 @@ def test_a_value_in_a_configuration_is_text_whatever_it_looks_like(
     marker, file = tmp_path / "was-here", tmp_path / "pipeline.toml"
     value = code.format(marker=marker)
     file.write_text(
-        f"[source]\nuri = '''{value}'''\ncollections = ['a.b']\nstart = '8:1'\nmode = 'timestamp'\n"
+        f"[source]\nuri = '''file:{value}'''\ncollections = ['a.b']\n"
+        "start = '8:1'\nmode = 'timestamp'\n"
         f"[sink]\npath = 'lake'\ntrigger = '''{value}'''\n"
     )
     config = configuration.load(str(file))
-    assert (config.source["uri"], config.trigger) == (value, value)
+    assert (config.source["uri"], config.trigger) == (f"file:{value}", value)
     assert not marker.exists()
 
 
