@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from cdc import errors
 from cdc.errors import CdcError
-from jobs.terminal import plain
+from cdc.logs import plain, print_plainly
 
 P = ParamSpec("P")
 _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
@@ -27,6 +27,7 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
 
     @wraps(program)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        print_plainly()
         try:
             sys.exit(program(*args, **kwargs))
         except KeyboardInterrupt:

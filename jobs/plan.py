@@ -19,13 +19,14 @@ from rich.table import Table
 
 from cdc import options as declared
 from cdc.errors import CdcError
+from cdc.logs import plain
 from cdc.model import timestamp
 from cdc.mongo.examination import Examination, Work
 from cdc.mongo.privileges import Need, on
 from cdc.source.inquiry import plan
 from jobs import config as configuration
 from jobs.failure import told
-from jobs.terminal import Terminal, plain
+from jobs.terminal import Terminal
 
 # An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.
 RATE = 20.0

@@ -19,10 +19,10 @@ from rich.progress import (
 )
 
 from cdc.delta.sink import BatchReport
+from cdc.logs import plain
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from jobs.metrics import Status
-from jobs.terminal import plain
 
 
 class Display:

@@ -1,15 +1,13 @@
-"""What is printed, printed as it is: names of collections and tables are data, not instructions."""
+"""What is printed at length, printed as it is; see `cdc.logs`."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-# Controls but for tab and line end, and what makes text run in the other direction.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from cdc.logs import plain
 
 
 class Terminal(Console):
@@ -24,8 +22,3 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(plain(text), **options)
-
-
-def plain(text: str) -> str:
-    r"""The text with controls written out, `\x1b`."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -128,22 +128,21 @@ def of_package(found: Distribution, name: str) -> Licensed:
     said = found.metadata.get_all
     expression = " ".join(said("License-Expression") or [])
     classified = [each.rpartition(" :: ")[2] for each in said("Classifier") or [] if _is_one(each)]
-    text = (said("License") or [""])[0]
+    text = (said("License") or [""])[0].partition("\n")[0][:40]
     if expression:
         licences = re.findall(r"[\w.+-]+", re.sub(r"\b(AND|OR|WITH)\b", " ", expression))
     else:
-        licences = spelled(classified) or spelled([text]) or [text.partition("\n")[0][:40]]
+        licences = spelled(classified or [text])
     return Licensed(name, found.version, tuple(filter(None, licences)))
 
 
 def _is_one(classifier: str) -> bool:
-    return classifier.startswith("License ::") and not classifier.endswith("approved")
+    return classifier.startswith("License ::") and not classifier.lower().endswith("approved")
 
 
 def spelled(names: Iterable[str]) -> list[str]:
-    """In SPDX's words, those that have some."""
-    found = (SPELLED.get(name.strip(), name.strip()) for name in names)
-    return [name for name in found if name in ALLOWED]
+    """In SPDX's words where there are some, the others as they are."""
+    return [SPELLED.get(name.strip(), name.strip()) for name in names]
 
 
 def jars() -> Iterator[Licensed]:
@@ -161,7 +160,7 @@ def jars() -> Iterator[Licensed]:
         module = ElementTree.parse(described).getroot()
         told = [each.get("name", "") for each in module.iterfind("info/license")]
         if (described.parent / "jars").exists():
-            yield Licensed(f"{group}:{name}", version, tuple(spelled(told) or told))
+            yield Licensed(f"{group}:{name}", version, tuple(spelled(told)))
         left += [
             (each.get("org", ""), each.get("name", ""), each.get("rev", ""))
             for each in module.iterfind("dependencies/dependency")

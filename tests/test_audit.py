@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
+from importlib.metadata import Distribution, distribution
+from importlib.metadata._meta import SimplePath
 from typing import Any
 
 import pytest
@@ -66,3 +67,38 @@ def test_licences_are_read_from_what_packages_say_of_themselves(
     name: str, licences: tuple[str, ...]
 ) -> None:
     assert of_package(distribution(name), name).licences == licences
+
+
+class Said(Distribution):
+    """A package of which no more is known than this."""
+
+    def __init__(self, *classifiers: str, text: str = "") -> None:
+        told = [f"Classifier: License :: {each}" for each in classifiers]
+        self._text = "\n".join(["Name: x", "Version: 1", f"License: {text}", *told])
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> SimplePath:
+        raise FileNotFoundError(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "licences", "is_allowed"),
+    [
+        (Said("OSI Approved", "OSI Approved :: MIT License"), ("MIT",), True),
+        (
+            Said("OSI Approved :: MIT License", "OSI Approved :: GNU GPLv3"),
+            ("MIT", "GNU GPLv3"),
+            False,
+        ),
+        (Said("Other/Proprietary License", text="MIT"), ("Other/Proprietary License",), False),
+        (Said(text="Apache 2.0"), ("Apache-2.0",), True),
+        (Said(), (), False),
+    ],
+)
+def test_a_licence_that_is_not_known_by_its_name_is_none_that_is_passed_over(
+    said: Said, licences: tuple[str, ...], is_allowed: bool
+) -> None:
+    found = of_package(said, "x")
+    assert (found.licences, found.is_allowed) == (licences, is_allowed)

@@ -16,6 +16,7 @@ LAYERS = {
     "cdc.options": {"cdc.model", "cdc.errors"},
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.locked": set[str](),
+    "cdc.logs": set[str](),
     "cdc.worker": set[str](),
     "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.worker", "cdc.model", "cdc.errors"},
     "cdc.mongo": {
@@ -34,7 +35,15 @@ LAYERS = {
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
-        *("cdc.task", "cdc.worker", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
+        *(
+            "cdc.task",
+            "cdc.worker",
+            "cdc.logs",
+            "cdc.mongo",
+            "cdc.model",
+            "cdc.options",
+            "cdc.errors",
+        ),
     },
     "cdc.delta": {
         *("pyspark", "delta", "tenacity"),

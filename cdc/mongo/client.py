@@ -22,8 +22,9 @@ from pymongo.client_session import ClientSession
 from pymongo.read_preferences import _ServerMode
 from pymongo.uri_parser import parse_uri
 
-from cdc.errors import SourceUnreachable
+from cdc.errors import SourceUnreachable, TransientError
 from cdc.mongo.address import leading_to, of_shard, resolve, stamp, understood
+from cdc.mongo.codes import is_login
 from cdc.mongo.pace import UNLIMITED, Pace
 
 Client = pymongo.MongoClient[dict[str, Any]]
@@ -140,7 +141,8 @@ class Member:
         which collections there are is shown as it is now; and a secondary has dropped one before
         it says so. The cluster time is at least that of all that a member has got to apply.
         """
-        known: Timestamp = self.command("admin", {"ping": 1})["$clusterTime"]["clusterTime"]
+        reply = self.command("admin", {"ping": 1})
+        known: Timestamp = time_told(reply, "$clusterTime")["clusterTime"]
         return known
 
     def advance(self, cluster_time: Mapping[str, Any]) -> None:
@@ -160,6 +162,17 @@ class Member:
 
     def end(self) -> None:
         self._session.end_session()
+
+
+def time_told(reply: Mapping[str, Any], name: str = "operationTime") -> Any:
+    """The operation time of a reply, or its `$clusterTime`.
+
+    Raises TransientError if it has none: a server with access control tells an ordinary user no
+    times until, soon after its start, it has the key to sign them with.
+    """
+    if name not in reply:
+        raise TransientError("The server, which has just been started, does not tell its time yet.")
+    return reply[name]
 
 
 @contextmanager
@@ -200,7 +213,7 @@ def hello_of_preferred(client: Client, other: _ServerMode | None = None) -> dict
     try:
         return hello(client, read_preference=preference)
     except pymongo.errors.ServerSelectionTimeoutError as error:
-        if other or not client.nodes:
+        if other or not client.nodes or is_login(error):
             raise
         tags = f" with the tags {list(preference.tag_sets)}" if any(preference.tag_sets) else ""
         raise SourceUnreachable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pymongo.errors
@@ -60,6 +61,7 @@ _TRANSIENT = frozenset(
 )
 # UserNotFound is what the owner of a certificate is told, AuthenticationFailed everyone else.
 _LOGIN_FAILED = frozenset({11, 18})
+_REFUSED = re.compile(r"'code': (11|18)\b")
 _UNAUTHORIZED = frozenset({13, 8000})
 CAPPED_POSITION_LOST = 136
 _HISTORY_LOST = frozenset({286, CAPPED_POSITION_LOST})
@@ -78,8 +80,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_login(error: BaseException) -> bool:
     """Whether the server knows another password than was given, or none."""
-    code = error.code if isinstance(error, pymongo.errors.OperationFailure) else None
-    return isinstance(error, LoginRefused) or code in _LOGIN_FAILED
+    return isinstance(error, LoginRefused) or _code_of(error) in _LOGIN_FAILED
 
 
 def may_pass(error: BaseException) -> bool:
@@ -127,9 +128,13 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     return kind(f"{attempted}: {how}.")
 
 
-def _code_of(error: pymongo.errors.PyMongoError) -> int | None:
-    """Also of a server that is no primary (any more), which to the driver is a lost connection."""
+def _code_of(error: BaseException) -> int | None:
+    """Also of a server that is no primary (any more), which to the driver is a lost connection, and
+    of one whose refusal of a login the driver tells as the reason why it found none."""
     if isinstance(error, pymongo.errors.OperationFailure):
         return error.code
+    if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
+        found = _REFUSED.search(str(error))
+        return int(found[1]) if found else None
     details = getattr(error, "details", None)
     return details.get("code") if isinstance(details, Mapping) else None

@@ -17,7 +17,7 @@ from cdc.model import token
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import LONGEST_MS, RAW, STALL_SECONDS, Member
+from cdc.mongo.client import LONGEST_MS, RAW, STALL_SECONDS, Member, time_told
 from cdc.mongo.codes import FIELD_UNKNOWN
 from cdc.mongo.images import Images
 from cdc.mongo.oversize import Raw
@@ -150,7 +150,7 @@ class Cursor:
         )
         batch = Batch.of(reply)
         self._id = batch.cursor
-        self.operation_time = reply["operationTime"]
+        self.operation_time = time_told(reply)
         return batch
 
     def _takes(self, event: Raw) -> bool:

@@ -20,7 +20,7 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import Copying
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange
-from cdc.mongo.client import LONGEST_MS, Client, term_of
+from cdc.mongo.client import LONGEST_MS, Client, term_of, time_told
 from cdc.mongo.codes import translated
 from cdc.mongo.cuts import cut_points
 
@@ -76,7 +76,7 @@ def listing(
             reply = client.get_database(db).command(
                 "listCollections", cursor={"batchSize": 10**6}, maxTimeMS=LONGEST_MS
             )
-            times.append(reply["operationTime"])
+            times.append(time_told(reply))
             for info in _all_batches(client, db, reply):
                 found += _captured(Namespace(db, info["name"]), info, selection)
         term = term if term == term_of(client) else None
@@ -98,7 +98,7 @@ def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> 
     named = {name.db for name in selection.names}
     if selection.patterns:
         reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
-        times.append(reply["operationTime"])
+        times.append(time_told(reply))
         named |= {entry["name"] for entry in reply["databases"]} - INTERNAL
     return sorted(named)
 

@@ -16,7 +16,7 @@ from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import key_of
 from cdc.mongo import excerpts, oversize
-from cdc.mongo.client import CONFIRM_MS, Member
+from cdc.mongo.client import CONFIRM_MS, Member, time_told
 from cdc.mongo.codes import TIME_UNREADABLE, TOO_LARGE, TOOK_TOO_LONG
 from cdc.mongo.oversize import Raw
 
@@ -184,8 +184,8 @@ def looked_up(
     found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
     # Under a collation, a document of another key may answer to this one.
     if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
-        return None, reply["operationTime"] if excerpt.condition else None
-    return found[0], reply["operationTime"]
+        return None, time_told(reply) if excerpt.condition else None
+    return found[0], time_told(reply)
 
 
 def _bytes(document: Any) -> bytes | None:

@@ -24,7 +24,7 @@ from cdc.errors import TransientError
 from cdc.model.offset import NEVER
 from cdc.model.selection import Namespace
 from cdc.model.split import SnapshotSplit
-from cdc.mongo.client import Client, connect, takes_sessions
+from cdc.mongo.client import Client, connect, takes_sessions, time_told
 from cdc.mongo.codes import TIME_UNREADABLE, translated
 from cdc.mongo.incarnation import Version, Void
 from cdc.mongo.scan import TimeUnreadable
@@ -67,9 +67,9 @@ class Metadata:
             "maxTimeMS": self.timeout_ms,
         }
         what = f"Reading config.{coll} as of {at}"
-        with self._behind_the_shards(what, waits=False) as session:
+        with self._behind_the_shards(what, waits=False) as (client, session):
             try:
-                reply = self.client.get_database("config").command(command, session=session)
+                reply = client.get_database("config").command(command, session=session)
             except pymongo.errors.OperationFailure as error:
                 if error.code not in TIME_UNREADABLE:
                     raise
@@ -81,8 +81,8 @@ class Metadata:
         """Metadata as of a time, or the newest if nobody knows any more."""
         found = self.at(at, coll, stages)
         if found is None:
-            with self._behind_the_shards(f"Reading config.{coll}") as session:
-                asked = config(self.client)[coll].aggregate(
+            with self._behind_the_shards(f"Reading config.{coll}") as (client, session):
+                asked = config(client)[coll].aggregate(
                     stages, session=session, maxTimeMS=self.timeout_ms
                 )
                 found = list(asked)
@@ -107,8 +107,8 @@ class Metadata:
             {"$group": {"_id": {"$arrayElemAt": [owner, 0]}}},
             {"$group": {"_id": "$_id.shard"}},
         ]
-        chunks = config(self.client)["chunks"]
-        with self._behind_the_shards(f"Asking who held {split.namespace}") as session:
+        with self._behind_the_shards(f"Asking who held {split.namespace}") as (client, session):
+            chunks = config(client)["chunks"]
             asked = chunks.aggregate(stages, session=session, maxTimeMS=self.timeout_ms)
             found = [entry["_id"] for entry in asked]
         if not found:
@@ -160,23 +160,26 @@ class Metadata:
 
     def find(self, coll: str, query: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
         """The newest entries of a collection of `config`."""
-        with self._behind_the_shards(f"Reading config.{coll}") as session:
+        with self._behind_the_shards(f"Reading config.{coll}") as (client, session):
             how = {"session": session, "max_time_ms": self.timeout_ms, **how}
-            return list(config(self.client)[coll].find(query, **how))
+            return list(config(client)[coll].find(query, **how))
 
     @contextmanager
-    def _behind_the_shards(self, what: str, waits: bool = True) -> Iterator[ClientSession]:
-        """A session with the metadata's server, which learns the time of the shards by it: what it
-        does next is later. With `waits`, its answers are of a moment after all that has been read:
+    def _behind_the_shards(
+        self, what: str, waits: bool = True
+    ) -> Iterator[tuple[Client, ClientSession]]:
+        """A client of the metadata's server, which may be another one at the next call, and a
+        session of that client, by which the server learns the time of the shards: what it does
+        next is later. With `waits`, its answers are of a moment after all that has been read:
         a majority read alone may be older than a change of the metadata that shards go by already.
         """
-        known = self._time_of_the_shards()
-        with self.client.start_session(causal_consistency=waits) as session:
+        known, client = self._time_of_the_shards(), self.client
+        with client.start_session(causal_consistency=waits) as session:
             session.advance_cluster_time(known)
             session.advance_operation_time(known["clusterTime"])
             try:
-                with takes_sessions(self.client):
-                    yield session
+                with takes_sessions(client):
+                    yield client, session
             except pymongo.errors.ExecutionTimeout as error:
                 raise TransientError(
                     f"{what}: the config servers have not reached the time of the shards.",
@@ -189,8 +192,8 @@ class Metadata:
         """The newest that one of them knows; all have reached what has been read of any."""
         for left, part in zip(itertools.count(1 - len(self.parts)), self.parts.values()):
             try:
-                known: dict[str, Any] = part.client.admin.command("ping")["$clusterTime"]
-                return known
+                known = part.client.admin.command("ping")
+                return dict(time_told(known, "$clusterTime"))
             except pymongo.errors.PyMongoError as error:
                 if left == 0:
                     raise translated(error, "Asking the shards for their time") from error

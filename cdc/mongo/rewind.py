@@ -19,7 +19,7 @@ from cdc.model.excerpt import Excerpt, passes
 from cdc.model.key import merge_key
 from cdc.model.split import MAX_KEY, SnapshotSplit, StreamSplit, key_of, literal
 from cdc.mongo import excerpts, pipeline, stream
-from cdc.mongo.client import Member
+from cdc.mongo.client import Member, time_told
 from cdc.mongo.codes import TIME_UNREADABLE
 from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
 from cdc.mongo.incarnation import Rest, Void
@@ -111,7 +111,7 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     # Deletes behind the last document found may have happened during the scan: nothing was read
     # after the reply that ended it, so its time is the end of the window.
     ping = member.command(rest.split.namespace.db, {"ping": 1})
-    return scanned, None, max(until, ping["operationTime"])
+    return scanned, None, max(until, time_told(ping))
 
 
 def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:

@@ -17,7 +17,7 @@ from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, SnapshotSplit
 from cdc.mongo import excerpts
 from cdc.mongo.batch import Batch
-from cdc.mongo.client import CONFIRM_MS, LONGEST_MS, STALL_SECONDS, Member
+from cdc.mongo.client import CONFIRM_MS, LONGEST_MS, STALL_SECONDS, Member, time_told
 from cdc.mongo.codes import SNAPSHOT_REFUSED
 from cdc.mongo.incarnation import ANY, Rest, Void, opened, void_if_gone
 
@@ -98,7 +98,7 @@ def _find(
         while True:
             documents = rest.without_lower(batch.documents)
             if documents:
-                yield documents, reply["operationTime"]
+                yield documents, time_told(reply)
             if not batch.cursor:
                 return
             more = {"getMore": batch.cursor, "collection": split.namespace.coll}
@@ -136,7 +136,7 @@ def reads_at_a_time(member: Member, namespace: Namespace) -> bool:
     A member that lags refuses a time with the same code. None lags behind its own operation time,
     so a server that refuses that too refuses every time.
     """
-    reached = member.command("admin", {"ping": 1})["operationTime"]
+    reached = time_told(member.command("admin", {"ping": 1}))
     probe = {"find": namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
     concern = {"level": "snapshot", "atClusterTime": reached}
     try:

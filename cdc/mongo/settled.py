@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time as clock
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import TransientError
 from cdc.model import timestamp
 from cdc.model.offset import NEVER, Times
-from cdc.mongo.client import LONGEST_MS, Member
+from cdc.mongo.client import LONGEST_MS, Member, time_told
 from cdc.mongo.codes import translated
 from cdc.mongo.retry import uncut
 from cdc.mongo.topology import ReplicaSet, majority
@@ -55,7 +55,7 @@ def edge(
         lowest, newest = min(edges.values()), max(at_least, *edges.values())
         ahead = [members[shard] for shard, reached in edges.items() if reached > lowest]
         if together or at_least > lowest or any(_wrote(member, lowest) for member in ahead):
-            known = max((hello["$clusterTime"] for hello in hellos.values()), key=_time_of)
+            known = _newest(hellos.values())
             for shard, reached in edges.items():
                 if reached < newest:
                     edges[shard] = _awaited(members[shard], newest, known) or reached
@@ -81,7 +81,7 @@ def late(parts: Parts, time: Timestamp) -> Times:
     outcome of one of them within 30 s.
     """
     with _primaries(parts) as members:
-        known = max((m.hello()["$clusterTime"] for m in members.values()), key=_time_of)
+        known = _newest(member.hello() for member in members.values())
         found = {shard: _late_on(shard, m, time, known) for shard, m in members.items()}
     return tuple((shard, times) for shard, times in sorted(found.items()) if times)
 
@@ -169,6 +169,11 @@ def _find(
         **more,
     }
     return uncut(lambda: list(member.command(db, command)["cursor"]["firstBatch"]))
+
+
+def _newest(hellos: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The newest `$clusterTime` of these replies. Raises TransientError if one tells none yet."""
+    return max((time_told(hello, "$clusterTime") for hello in hellos), key=_time_of)
 
 
 def _time_of(cluster_time: Mapping[str, Any]) -> Timestamp:

@@ -49,9 +49,12 @@ class Guarded:
 
 
 @contextmanager
-def guarded_server(folder: Path) -> Iterator[Guarded]:
+def guarded_server(folder: Path, **parameters: object) -> Iterator[Guarded]:
     arguments = access_control(folder)
-    with ReplicaSet(arguments=arguments) as replica_set, administered(replica_set) as root:
+    with (
+        ReplicaSet(set_parameters=parameters, arguments=arguments) as replica_set,
+        administered(replica_set) as root,
+    ):
         yield Guarded(replica_set, root)
 
 

@@ -36,8 +36,8 @@ from cdc.model.key import merge_key
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
-from cdc.mongo import settled, topology
-from cdc.mongo.client import Member, member
+from cdc.mongo import retry, settled, topology
+from cdc.mongo.client import Member, member, time_told
 from cdc.mongo.cluster import Cluster, Source
 from cdc.mongo.planner import Planner
 from cdc.mongo.slices import Limits
@@ -167,7 +167,7 @@ class Capture:
         """A majority time at or after every write that the test has made."""
         parts = list(self.source.parts.values()) if isinstance(self.source, Cluster) else []
         clients = [part.client for part in parts or [self.source]]
-        time_seen = max(client.admin.command("ping")["operationTime"] for client in clients)
+        time_seen = max(_told_by(client) for client in clients)
         edges: list[Timestamp] = []
         until(lambda: edges.append(self._edge(time_seen)) or edges[-1] >= time_seen)
         return edges[-1]
@@ -239,6 +239,13 @@ class Capture:
 
     def replayed(self, coll: Collection[Document] | Collection[RawBSONDocument]) -> Contents:
         return replayed([*self.resyncs, *self.rows], coll.database.name, coll.name)
+
+
+def _told_by(client: Client) -> Timestamp:
+    """A member's time, which one that was just started does not tell an ordinary user at once."""
+    asked = partial(client.admin.command, "ping")
+    time: Timestamp = retry.repeated(lambda: time_told(asked()), 20, "Asking for the time")
+    return time
 
 
 def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:

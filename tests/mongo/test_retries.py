@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import pymongo.errors
 import pytest
 from pymongo.database import Database
 
 from cdc import task
-from cdc.errors import CdcError, TransientError
+from cdc.errors import CdcError, LoginRefused, TransientError
 from cdc.model.change import Change
 from cdc.model.split import Split, StreamSplit
 from cdc.mongo import rewind, scan, stream
 from cdc.mongo.client import Member, member
+from cdc.mongo.codes import is_login, translated
 from cdc.mongo.images import IMAGES
 from jobs.mongod import ReplicaSet
 from tests.mongo.capture import (
@@ -176,3 +178,16 @@ def test_a_failure_behind_a_long_time_without_one_does_not_end_the_read(
 def fail_once(mongo: Client) -> None:
     data = {"failCommands": ["getMore"], "errorCode": 262, "appName": "mongodb-cdc"}
     mongo.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
+
+
+@pytest.mark.parametrize("code", [11, 18])
+def test_a_login_that_is_refused_while_a_server_is_looked_for_is_one(code: int) -> None:
+    """Guards: under load the driver tells it as the reason why it found no server."""
+    reply = {"ok": 0.0, "errmsg": "Authentication failed.", "code": code}
+    cause = pymongo.errors.OperationFailure("Authentication failed.", code, reply)
+    error = pymongo.errors.ServerSelectionTimeoutError(f"127.0.0.1:1: {cause}, Timeout: 2.0s")
+    assert is_login(error)
+    told = translated(error, "Asking")
+    assert isinstance(told, LoginRefused)
+    assert f"code {code}" in str(told)
+    assert not is_login(pymongo.errors.ServerSelectionTimeoutError("127.0.0.1:18: refused"))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc import options as declared
-from cdc.errors import LoginRefused
+from cdc.errors import LoginRefused, TransientError
+from cdc.model.selection import Namespace, Selection
 from cdc.mongo import client
+from cdc.mongo.enumerator import listing
+from cdc.mongo.scan import reads_at_a_time
 from cdc.source import ChangeReader, inquiry
 from tests.mongo.access import SECRET, Guarded, guarded_server
 from tests.mongo.capture import TIMEOUT_MS, Capture, contents, filled
@@ -26,17 +30,28 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 class WhenRefused(logging.Handler):
-    """Calls something at the first login that is refused and is to be tried again."""
+    """Calls something at the first login that is refused, or other error, and is tried again."""
 
-    def __init__(self, then: Callable[[], Any]) -> None:
+    def __init__(self, then: Callable[[], Any], error: str = "OperationFailure") -> None:
         super().__init__()
-        self._then, self.count = then, 0
+        self._then, self._error, self.count = then, error, 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "OperationFailure, trying again" in record.getMessage():
+        if f"{self._error}, trying again" in record.getMessage():
             self.count += 1
             if self.count == 1:
                 self._then()
+
+
+@contextmanager
+def calling(handler: WhenRefused) -> Iterator[None]:
+    """As long as the block lasts."""
+    logger = logging.getLogger("cdc.mongo.retry")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def changed_password(server: Guarded, name: str, password: str) -> str:
@@ -62,12 +77,9 @@ def test_a_password_that_is_changed_first_at_the_server_and_then_in_the_file_end
     end = pipeline.plan()
     uri = changed_password(restarted, "rotated", "another")
     refused = WhenRefused(lambda: file.write_text(uri))
-    logging.getLogger("cdc.mongo.retry").addHandler(refused)
-    try:
+    with calling(refused):
         # Its splits are made by the planner, which has to log in too.
         assert len(pipeline.read(end).ids("update")) == 30
-    finally:
-        logging.getLogger("cdc.mongo.retry").removeHandler(refused)
     assert refused.count > 0
     coll.delete_many({"_id": {"$lt": 10}})
     pipeline.run()
@@ -112,3 +124,28 @@ def test_a_certificate_that_is_renewed_in_its_place_is_taken(
     renewed = client.connect(uri, TIMEOUT_MS)
     assert renewed is not made
     assert renewed.admin.command("ping")["ok"] == 1
+
+
+def test_a_server_that_does_not_tell_its_time_yet_is_asked_again(tmp_path: Path) -> None:
+    """Guards: for an instant behind each start an ordinary user is told none: there is no key yet
+    to sign it with."""
+    no_keys = {"enableTestCommands": True, "failpoint.disableKeyGeneration": '{"mode": "alwaysOn"}'}
+    with guarded_server(tmp_path, **no_keys) as server:
+        filled(server.client["shop"], "orders", range(30))
+        uri = server.user(roles=[{"role": "read", "db": "shop"}])
+        given = {"uri": uri, "collections": "shop.orders"}
+        asked, member = client.connect(uri, TIMEOUT_MS), client.member(uri, TIMEOUT_MS)
+        for ask in (
+            lambda: listing(asked, Selection.parse("shop.orders")),
+            lambda: reads_at_a_time(member, Namespace("shop", "orders")),
+            member.newest_known,
+            lambda: inquiry.preflight({**given, "retry.seconds": "0"}),
+        ):
+            with pytest.raises(TransientError, match="does not tell its time yet"):
+                ask()
+        member.end()
+        off = {"configureFailPoint": "disableKeyGeneration", "mode": "off"}
+        refused = WhenRefused(lambda: server.client.admin.command(off), "TransientError")
+        with calling(refused):
+            [found] = inquiry.preflight(given)
+        assert (found.documents, refused.count > 0) == (30, True)

@@ -17,11 +17,10 @@ mpl.use("svg")
 from matplotlib import pyplot
 
 OUT = Path("build")
-_GROWTH = 1.1
-# What is no trend: of a batch more or less, of a heap that Java has not looked through yet. The
-# backlog's is that of the lag.
+# What is no trend, however long a run takes: of a batch more or less, of a heap that Java has not
+# looked through yet. The backlog's is that of the lag.
 _SLACK = {
-    "lag": 5.0,
+    "lag": 8.0,
     "backlog": 0.0,
     "driver": 50.0,
     "jvm": 300.0,
@@ -46,22 +45,23 @@ class Load:
         first, last = self.samples[0], self.samples[-1]
         return (last.written - first.written) / (last.second - first.second)
 
-    def medians(self, name: str) -> tuple[float, float]:
-        """Of the middle third and of the last one."""
-        third = len(self.samples) // 3
-        values = [getattr(each, name) for each in self.samples]
-        middle, last = values[third : 2 * third], values[2 * third :]
-        return statistics.median(middle), statistics.median(last)
+    def trend(self, name: str) -> tuple[float, float]:
+        """Where the straight line through the second half begins, and where it ends. (In the first
+        one Java's heap fills, and it compiles.)"""
+        later = self.samples[len(self.samples) // 2 :]
+        seconds = [each.second for each in later]
+        slope, at_zero = statistics.linear_regression(
+            seconds, [getattr(each, name) for each in later]
+        )
+        return at_zero + slope * seconds[0], at_zero + slope * seconds[-1]
 
     @property
     def growing(self) -> dict[str, tuple[float, float]]:
-        """What is larger in the last third than in the middle one by more than chance explains."""
+        """What grows in the second half by more than chance explains."""
         slack = {**_SLACK, "backlog": _SLACK["lag"] * self.rate}
-        found = {name: self.medians(name) for name in slack}
+        found = {name: self.trend(name) for name in slack}
         return {
-            name: (middle, last)
-            for name, (middle, last) in found.items()
-            if last > _GROWTH * middle + slack[name]
+            name: (begin, end) for name, (begin, end) in found.items() if end - begin > slack[name]
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Load:
             "seconds": self.seconds,
             "rate": self.rate,
             "achieved": round(self.achieved),
-            "medians": {name: self.medians(name) for name in _SLACK},
+            "trends": {name: self.trend(name) for name in _SLACK},
             "most": {name: max(getattr(each, name) for each in self.samples) for name in _SLACK},
             "growing": sorted(self.growing),
             "samples": [asdict(each) for each in self.samples],
@@ -86,9 +86,9 @@ def written(load: Load) -> None:
 def show(load: Load) -> None:
     print(f"{load.machine}\n{load.achieved:,.0f} of {load.rate:,} writes a second")
     for name in _SLACK:
-        middle, last = load.medians(name)
+        begin, end = load.trend(name)
         word = "GROWS" if name in load.growing else "bounded"
-        print(f"{name:12}{middle:14,.1f} -> {last:14,.1f}  {word}")
+        print(f"{name:12}{begin:14,.1f} -> {end:14,.1f}  {word}")
 
 
 def _plot(load: Load, path: Path) -> None:
