@@ -16,7 +16,8 @@ from cdc.mongo import address
 from jobs import config as configuration
 from jobs.session import SETTINGS
 
-SECRET = "gEhEiM"
+# In lower case, as names of options are made.
+SECRET = "geheim"
 PLAIN = f"mongodb://u:{SECRET}@h/?replicaSet=r"
 WRONG = {
     "a variable filled in by the shell": f"env:{PLAIN}",
@@ -42,7 +43,7 @@ def told(error: BaseException) -> str:
         chain.append(each)
         left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
     seen = (f"{each}{each!r}{each.args!r}{pickle.dumps(each)!r}" for each in chain)
-    return "".join([*traceback.format_exception_only(error), *seen])
+    return "".join([*traceback.format_exception_only(error), *seen]).lower()
 
 
 @pytest.mark.parametrize("wrong", WRONG)
