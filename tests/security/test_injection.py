@@ -101,12 +101,12 @@ def test_what_a_column_was_made_of_is_kept_in_a_catalog_as_it_is(spark: SparkSes
 
 DB = "evil`';--é"
 PLAIN = [
-    "../../../../tmp/pwned",
-    "..",
+    "/tmp/pwned",
+    "a/./b",
     "a\nb",
     "x\u202ey",
-    "\x1b]0;pwned\x07",
     "x" * 200,
+    "\x1bpwned\x07",
     "%2e%2e/a",
 ]
 # To `collections` they are regular expressions, if they are not escaped.
@@ -157,7 +157,8 @@ def test_nasty_names_are_copied_followed_and_verified_and_nothing_is_written_els
 
     before = {path for path in tmp_path.rglob("*") if lake not in path.parents}
     try:
-        assert "[/red]" in run(plan)
+        run(plan)
+        assert "[/red]" in run(plan, "--json")
         run(replicate, "--available-now")
         for name in names:
             database[name].update_one({"_id": 1}, {"$set": {"n": 1}})
