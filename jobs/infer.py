@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,6 @@ from jobs.terminal import Terminal
 from jobs.verify import namespaces
 
 _SAMPLE = 10_000
-_SPECIAL = re.compile(r"[\\\[\](){}?*+|^$]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def infer(spark: SparkSession, config: Config, namespace: Namespace, sample: int
     options = {
         name: value for name, value in config.source.items() if name not in ("mode", "start")
     }
-    options |= {"collections": json.dumps([str(namespace)]), "document.format": "variant"}
+    options |= {"collections": Selection.of([namespace]).text, "document.format": "variant"}
     rows = spark.read.format(NAME).options(**options).load().select("after").limit(sample).persist()
     try:
         return _inferred(rows, namespace, config.layout.of(namespace).columns)
@@ -117,15 +114,16 @@ def written(text: str, inferred: Inferred) -> str:
 
 
 def _own(overrides: AoT, namespace: Namespace) -> Any:
+    match = Selection.of([namespace]).text
     for number, override in enumerate(overrides):
-        if override.get(MATCH) == _match(namespace):
+        if override.get(MATCH) == match:
             return override
         if Selection.parse(override[MATCH]).matches(namespace):
             # The first that matches holds, so the new one goes before it, and says what it says.
-            values = tomlkit.parse(tomlkit.dumps(override)) | {MATCH: _match(namespace)}
+            values = tomlkit.parse(tomlkit.dumps(override)) | {MATCH: match}
             overrides.insert(number, _table(values))
             return overrides[number]
-    overrides.append(_table({MATCH: _match(namespace)}))
+    overrides.append(_table({MATCH: match}))
     return overrides[-1]
 
 
@@ -134,13 +132,6 @@ def _table(values: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         table[name] = value
     return table
-
-
-def _match(namespace: Namespace) -> str:
-    name = str(namespace)
-    if _SPECIAL.search(name):
-        name = re.escape(name)
-    return json.dumps([name]) if "," in name else name
 
 
 def _text(column: TypedColumn) -> str:

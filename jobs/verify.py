@@ -23,7 +23,7 @@ from cdc.delta.mirror import MirrorState
 from cdc.delta.target import Target
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp
-from cdc.model.selection import Namespace
+from cdc.model.selection import Namespace, Selection
 from cdc.source import NAME
 from cdc.source.inquiry import preflight
 from jobs import config as configuration
@@ -113,7 +113,7 @@ def read(
 ) -> DataFrame:
     """A batch read of one collection, as the pipeline reads it but for these options."""
     own = {name: value for name, value in config.source.items() if name not in ("mode", "start")}
-    own["collections"] = json.dumps([str(namespace)])
+    own["collections"] = Selection.of([namespace]).text
     return spark.read.format(NAME).options(**{**own, **options}).load()
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from cdc.errors import BadOption
 
@@ -68,11 +68,14 @@ class Selection:
         """From `db.a, db.b`, a JSON list, or regular expressions on the full name.
 
         An item with any of ``\\ [ ] ( ) { } ? * + | ^ $`` is a regular expression that has to match
-        the whole name; a dot in one matches any character. Raises BadOption.
+        the whole name; a dot in one matches any character. In a JSON list a pair `["db", "coll"]`
+        is a name whatever it holds. Raises BadOption.
         """
         names, patterns = [], []
         for item in _items(text):
-            if _META.search(item):
+            if isinstance(item, Namespace):
+                names.append(item)
+            elif _META.search(item):
                 patterns.append(_checked(item))
             else:
                 names.append(Namespace.parse(item))
@@ -88,15 +91,16 @@ class Selection:
     @classmethod
     def of(cls, names: Iterable[Namespace]) -> Selection:
         """Exactly these names."""
-        found = tuple(names)
-        return cls(json.dumps([str(name) for name in found]), found, ())
+        return cls._made(tuple(names), ())
 
     def union(self, other: Selection) -> Selection:
         """What either selects."""
-        items = [*map(str, (*self.names, *other.names)), *self.patterns, *other.patterns]
-        return Selection(
-            json.dumps(items), self.names + other.names, self.patterns + other.patterns
-        )
+        return self._made(self.names + other.names, self.patterns + other.patterns)
+
+    @classmethod
+    def _made(cls, names: tuple[Namespace, ...], patterns: tuple[str, ...]) -> Selection:
+        items = [*map(_item, names), *(f"^{pattern}$" for pattern in patterns)]
+        return cls(_text(items), names, patterns)
 
     @property
     def database(self) -> str | None:
@@ -146,17 +150,47 @@ def full_name(field: str) -> dict[str, Any]:
     return {"$concat": [f"${field}.db", ".", f"${field}.coll"]}
 
 
-def _items(text: str) -> list[str]:
+def _item(name: Namespace) -> str | Namespace:
+    """A name as an item that is read as just this name."""
+    text = str(name)
+    return name if _META.search(text) or text != text.strip() else text
+
+
+def _text(items: list[str | Namespace]) -> str:
+    """A text that is read as these items."""
+    match items:
+        case [str(item)] if "," not in item:
+            return item
+    return json.dumps(items)
+
+
+def _items(text: str) -> list[str | Namespace]:
     if text.lstrip().startswith("["):
         try:
             listed = json.loads(text)
         except json.JSONDecodeError:
             pass  # a regular expression may begin with a character class
         else:
-            if not all(isinstance(item, str) for item in listed):
-                raise BadOption("A JSON list in 'collections' may hold nothing but strings.")
-            return [item.strip() for item in listed if item.strip()]
-    return [item.strip() for item in _split_outside_brackets(text) if item.strip()]
+            items = [Namespace(*item) if _is_pair(item) else item for item in listed]
+            if not all(isinstance(item, str | Namespace) for item in items):
+                raise BadOption(
+                    "A JSON list in 'collections' may hold nothing but strings and pairs of them.",
+                    'Write "db.coll", or ["db", "coll"] for a name that looks like an expression.',
+                )
+            return list(filter(None, map(_stripped, items)))
+    return list(filter(None, map(_stripped, _split_outside_brackets(text))))
+
+
+def _is_pair(item: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(item, list)
+        and len(item) == 2
+        and all(isinstance(part, str) and part for part in item)
+    )
+
+
+def _stripped(item: str | Namespace) -> str | Namespace:
+    return item if isinstance(item, Namespace) else item.strip()
 
 
 def _split_outside_brackets(text: str) -> list[str]:

@@ -85,8 +85,40 @@ def test_names_separated_by_commas_and_a_json_list_of_them_select_the_same(
     assert separated.names == listed.names == tuple(names)
 
 
-@pytest.mark.parametrize("text", ["[5]", "[null]", '[["shop.a"]]', '[{"db": "shop"}]', "[true]"])
-def test_a_json_list_of_anything_but_strings_is_refused(text: str) -> None:
+ANY_NAMES = st.builds(
+    Namespace,
+    st.text("ab`'[(|?*+^ \n,é", min_size=1, max_size=8),
+    st.text("ab`'[](){}|?*+^.\\ \n,é\u202e", min_size=1, max_size=12),
+)
+
+
+@given(st.lists(ANY_NAMES, min_size=1, max_size=4))
+def test_the_text_of_names_is_read_as_just_these_names_whatever_they_hold(
+    names: list[Namespace],
+) -> None:
+    """Guards: one collection `a+b`, read alone by `verify`, or copied again by its own name."""
+    selection = Selection.parse(Selection.of(names).text)
+    assert selection.names == tuple(names)
+    assert selection.patterns == ()
+
+
+@given(
+    st.lists(ANY_NAMES, max_size=2),
+    st.lists(st.sampled_from([r"s\.[ab]", "^a.b$", "a.(b|c),d", r"x.y\\$", "a.b"]), min_size=1),
+)
+def test_the_text_of_a_union_is_read_as_what_either_selects(
+    names: list[Namespace], items: list[str]
+) -> None:
+    listed = Selection.parse(json.dumps(items))
+    both = Selection.of(names).union(listed)
+    again = Selection.parse(both.text)
+    assert (again.names, again.patterns) == (both.names, both.patterns)
+
+
+@pytest.mark.parametrize(
+    "text", ["[5]", "[null]", '[["shop.a"]]', '[["shop", ""]]', '[{"db": "shop"}]', "[true]"]
+)
+def test_a_json_list_of_anything_but_names_and_expressions_is_refused(text: str) -> None:
     with pytest.raises(BadOption):
         Selection.parse(text)
 
