@@ -18,6 +18,7 @@ from cdc import options as declared
 from cdc.delta.layout import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
 from cdc.model.selection import Namespace
+from cdc.model.uri import not_quoting
 
 T = TypeVar("T")
 SINK_KEYS = {
@@ -56,9 +57,7 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            # Where "uri=" was forgotten, it is a connection string.
-            told = name.partition(":")[0]
-            raise BadOption(f"'{told}' sets nothing.", "Write it as name=value.")
+            raise BadOption(f"'{not_quoting(name)}' sets nothing.", "Write it as name=value.")
         section, _, rest = name.partition(".")
         if section in sections:
             sections[section][rest] = value

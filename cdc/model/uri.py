@@ -13,6 +13,11 @@ _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"file:(//)?(?!.*://).*", re.DOTALL)
 
 
+def not_quoting(name: str) -> str:
+    """What an error may quote of a name: where "uri=" was forgotten, it is a connection string."""
+    return name.partition(":")[0]
+
+
 def require_given(uri: str) -> None:
     """Raises BadOption unless it is `env:NAME`, `file:PATH` or a connection string."""
     if not uri.startswith(("env:", "file:")):

@@ -172,7 +172,7 @@ class Cursor:
         reached = token.time_of(batch.document(b"postBatchResumeToken")["_data"])
         last = self._split.last
         self.complete = reached > last or (not delivered and reached >= last)
-        self._pace(delivered, reached)
+        self._keep_at_it(delivered, reached)
 
     def _invalidated(self, event: Raw) -> None:
         """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
@@ -186,7 +186,7 @@ class Cursor:
         else:
             self._open({"startAfter": event["_id"]})
 
-    def _pace(self, delivered: bool, reached: Timestamp) -> None:
+    def _keep_at_it(self, delivered: bool, reached: Timestamp) -> None:
         """Waits longer for a member that is behind, and gives up on one that does not move."""
         now = time.monotonic()
         if delivered or reached > self.reached:

@@ -16,7 +16,7 @@ from cdc.mongo.client import Member
 from cdc.mongo.privileges import OPLOG
 
 # Beyond that, nothing is saved by it.
-_LONGEST_MS = 10_000
+_PATIENCE_MS = 10_000
 # Commands, transactions among them; and the no-ops that stand for what a cluster does: only they
 # have an `o2`.
 _LOUD = {"$nor": [{"op": {"$in": ["i", "u", "d"]}}, {"op": "n", "o2": {"$exists": False}}]}
@@ -53,7 +53,7 @@ def _first(member: Member, query: dict[str, Any], **concern: Timestamp) -> Times
         "projection": {"ts": 1},
         "limit": 1,
         "singleBatch": True,
-        "maxTimeMS": _LONGEST_MS,
+        "maxTimeMS": _PATIENCE_MS,
         "readConcern": {"level": "majority", **concern},
     }
     for entry in member.command(OPLOG.db, command)["cursor"]["firstBatch"]:

@@ -39,9 +39,14 @@ class Progress:
         return now - self._failing_since
 
 
-def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
+def repeated(
+    call: Callable[[], T],
+    seconds: float,
+    attempted: str,
+    but: tuple[type[Exception], ...] = (),
+) -> T:
     """What the call returns, made again as `retrying` says."""
-    for attempt in retrying(Progress(), seconds, attempted):
+    for attempt in retrying(Progress(), seconds, attempted, but):
         with attempt:
             return call()
     raise AssertionError("an attempt fails or returns")
@@ -50,10 +55,7 @@ def repeated(call: Callable[[], T], seconds: float, attempted: str) -> T:
 def begun(call: Callable[[], T], seconds: float, attempted: str) -> T:
     """What the first question of all returns, made again as `retrying` says; but where no server is
     found, or none that knows the user, be it that `uri` is wrong, that is told at once."""
-    for attempt in retrying(Progress(), seconds, attempted, but=(SourceUnreachable, LoginRefused)):
-        with attempt:
-            return call()
-    raise AssertionError("an attempt fails or returns")
+    return repeated(call, seconds, attempted, but=(SourceUnreachable, LoginRefused))
 
 
 def uncut(read: Callable[[], T]) -> T:

@@ -83,7 +83,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first_offset(source, self._selection, wanted.start, listed, self._excerpt)
 
     def _answer(self, question: Callable[[], T]) -> T:
-        """Asked again for `retry.seconds`; only for what a query asks once, when it starts."""
+        """Asked again for `retry.seconds`; `latestOffset`, which Spark asks again, needs it not."""
         return repeated(question, self._options["retry.seconds"], "Asking MongoDB")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -3,7 +3,6 @@ round."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.end_to_end.campaign.scene import Source
 from tests.end_to_end.campaign.trio import OfTrio
 from tests.mongo.cluster import Cluster
 from tests.mongo.trio import three_members
+from tests.soak import soak
 
 _ROUND_SECONDS = 150.0
 
@@ -57,9 +57,7 @@ def test_a_campaign_of_faults_loses_and_doubles_no_change(
     pipeline: Callable[..., Config],
     tmp_path: Path,
 ) -> None:
-    seed = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
-    seconds = float(os.environ.get("SOAK_SECONDS", "900"))
-    print(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
+    seed, seconds = soak()
     of: Source = request.getfixturevalue(source)
     campaign, ends = Campaign(of, spark, pipeline, seed), time.monotonic() + seconds
     while time.monotonic() < ends:

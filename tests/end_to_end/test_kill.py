@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from jobs.replicate import Replication
 from tests.end_to_end.in_process import WRITERS_PAUSE, wait_until
 from tests.end_to_end.job import Phase, run_until
 from tests.end_to_end.oracle import Checkpoint, Frontier, OfReplicaSet, violations
+from tests.soak import soak
 
 _PHASES: dict[str, Phase] = {
     "first batch": lambda seen: len(seen) >= 1,
@@ -103,9 +103,7 @@ def test_a_job_killed_again_and_again_goes_on_without_losing_or_doubling_a_chang
     pipeline: Callable[..., Config],
     tmp_path: Path,
 ) -> None:
-    seed = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
-    seconds = float(os.environ.get("SOAK_SECONDS", "900"))
-    print(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
+    seed, seconds = soak()
     chance = random.Random(seed)
     truth = OfReplicaSet(database.client)
     ends, kills, rounds = time.monotonic() + seconds, 0, 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from tests.simulation.connector import Batch, Connector
 from tests.simulation.deployment import LAST_KEY, SELECTED, Deployment, number_of
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.oracle import Sink, Violation
+from tests.soak import soak
 
 STEPS = 15
 OPS = ("update", "replace", "delete")
@@ -180,9 +180,8 @@ def test_no_interleaving_is_found_in_which_a_change_is_lost_doubled_or_out_of_ti
 
 @pytest.mark.soak
 def test_no_interleaving_is_found_in_a_long_search_either() -> None:
-    seed = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
-    ends = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "900"))
-    print(f"SOAK_SEED={seed}")
+    seed, seconds = soak()
+    ends = time.monotonic() + seconds
     search(Connector, itertools.takewhile(lambda _: time.monotonic() < ends, itertools.count(seed)))
 
 

@@ -31,8 +31,8 @@ def disturbances(scene: Scene, source: Source) -> Disturbances:
     def refused(codes: tuple[int, ...]) -> Callable[[], None]:
         return lambda: _refused(scene, source, {"errorCode": scene.chance.choice(codes)})
 
-    def killed(*patterns: str) -> Callable[[], None]:
-        return lambda: _killed_at(scene, patterns)
+    def killed(pattern: str) -> Callable[[], None]:
+        return lambda: _killed_at(scene, pattern)
 
     job = scene.job
     return {
@@ -91,12 +91,12 @@ def _one_ended(scene: Scene) -> None:
     _ended(scene.chance.choice(found) if found else None)
 
 
-def _killed_at(scene: Scene, patterns: tuple[str, ...]) -> None:
+def _killed_at(scene: Scene, pattern: str) -> None:
     """As soon as there is a file that was not there before."""
     base = Path(scene.config.checkpoint).parent
 
     def files() -> set[Path]:
-        return {path for pattern in patterns for path in base.glob(pattern)}
+        return set(base.glob(pattern))
 
     before, deadline = files(), time.monotonic() + _MOMENT_SECONDS
     while time.monotonic() < deadline and files() <= before:
