@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,12 @@ from tests.mongo.cluster import Cluster
 
 RAW = CodecOptions(document_class=RawBSONDocument)
 _EVER = Timestamp(0, 0)
+_OF_CHANGES = (
+    *("position", "key", "op", "before", "after", "exact"),
+    *("txn", "cluster_time", "cluster_inc"),
+)
+# Of hundreds of thousands a JVM of tests cannot hold all.
+_ROWS_AT_ONCE = 50_000
 # From a key's state (present or not) to the state after each op; what is missing is forbidden.
 TRANSITIONS = {
     (False, "read"): True,
@@ -207,9 +214,9 @@ def violations(
     frontier = checkpoint.planned()[: batch + 1]
     if not frontier:
         return []
-    changelog = _rows(spark, config.table("changelog", namespace), batch)
+    changelog = _rows(spark, config.table("changelog", namespace), batch, _OF_CHANGES)
     of_documents = [row for row in changelog if row["key"] is not None]
-    mirrored = _rows(spark, config.table("mirror", namespace), batch)
+    mirrored = _rows(spark, config.table("mirror", namespace), batch, ("key", "document"))
     return [
         *_doubled(changelog),
         *_broken_paths(of_documents),
@@ -218,7 +225,9 @@ def violations(
     ]
 
 
-def _rows(spark: SparkSession, table: Table | None, batch: int) -> list[Row]:
+def _rows(
+    spark: SparkSession, table: Table | None, batch: int, columns: Sequence[str]
+) -> list[Row]:
     """A table's rows as of the last commit of a batch up to `batch`; none if there is no table."""
     assert table is not None
     if not table.target.exists(spark):
@@ -229,7 +238,9 @@ def _rows(spark: SparkSession, table: Table | None, batch: int) -> list[Row]:
         for row in history
         if row["userMetadata"] and json.loads(row["userMetadata"])["batch"] <= batch
     ]
-    return table.target.read(spark, max(versions, default=0)).collect()
+    rows = table.target.read(spark, max(versions, default=0)).select(*columns)
+    parts = -(-rows.count() // _ROWS_AT_ONCE)
+    return list(rows.repartition(parts).toLocalIterator()) if parts > 1 else rows.collect()
 
 
 def _doubled(rows: list[Row]) -> list[str]:

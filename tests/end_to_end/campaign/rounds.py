@@ -29,7 +29,7 @@ _STREAMED = 4
 _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
 # Of each round one is taken.
 _OPTIONS = {
-    "snapshot.splits.per.batch": ("1", "8"),
+    "snapshot.splits.per.batch": ("2", "8"),
     "max.events.per.batch": ("5000", "20000", "100000"),
     "stream.parallelism": ("1", "4"),
 }
