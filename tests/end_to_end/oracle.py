@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ import bson
 from bson import Timestamp
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
+from pyarrow.dataset import dataset
 from pymongo import MongoClient
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from cdc.delta.layout import Table
 from cdc.model.selection import Namespace
@@ -30,13 +32,12 @@ from jobs.config import Config
 from tests.mongo.cluster import Cluster
 
 RAW = CodecOptions(document_class=RawBSONDocument)
+Row = Mapping[str, Any]
 _EVER = Timestamp(0, 0)
 _OF_CHANGES = (
     *("position", "key", "op", "before", "after", "exact"),
-    *("txn", "cluster_time", "cluster_inc"),
+    *("txn", "unix_seconds(cluster_time) AS cluster_second", "cluster_inc"),
 )
-# Of hundreds of thousands a JVM of tests cannot hold all.
-_ROWS_AT_ONCE = 50_000
 # From a key's state (present or not) to the state after each op; what is missing is forbidden.
 TRANSITIONS = {
     (False, "read"): True,
@@ -238,9 +239,11 @@ def _rows(
         for row in history
         if row["userMetadata"] and json.loads(row["userMetadata"])["batch"] <= batch
     ]
-    rows = table.target.read(spark, max(versions, default=0)).select(*columns)
-    parts = -(-rows.count() // _ROWS_AT_ONCE)
-    return list(rows.repartition(parts).toLocalIterator()) if parts > 1 else rows.collect()
+    rows = table.target.read(spark, max(versions, default=0)).selectExpr(*columns)
+    # Not by `collect`: the JVM of the tests cannot hold hundreds of thousands.
+    with tempfile.TemporaryDirectory() as folder:
+        rows.write.mode("overwrite").parquet(folder)
+        return [row for batch in dataset(folder).to_batches() for row in batch.to_pylist()]
 
 
 def _doubled(rows: list[Row]) -> list[str]:
@@ -296,7 +299,7 @@ def _missing_or_invented(
         if _copied_at(event.key, namespace, frontier) < event.seen <= frontier[-1].time
     )
     given = Counter(
-        (Timestamp(int(row["cluster_time"].timestamp()), row["cluster_inc"]), row["op"], row["key"])
+        (Timestamp(row["cluster_second"], row["cluster_inc"]), row["op"], row["key"])
         for row in rows
         if row["op"] != "read"
     )
@@ -321,7 +324,7 @@ def _wrong_mirror(
     documents = truth.documents(namespace, frontier.time)
     numbered = [(bson.decode(raw)["_id"], raw) for raw in documents]
     source = {str(number): raw for number, raw in numbered if below is None or number < below}
-    there = {row["key"]: bytes(row["document"]) for row in table}
+    there = {row["key"]: row["document"] for row in table}
     found = [] if len(there) == len(table) else ["the mirror holds a key twice"]
     found += [] if len(dict(numbered)) == len(numbered) else ["two shards own a document"]
     found += [f"{key} is missing from the mirror" for key in source.keys() - there.keys()]
