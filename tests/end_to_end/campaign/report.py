@@ -1,4 +1,4 @@
-"""What a campaign has done, in build/soak.json, by source, and as a table."""
+"""What a campaign has done, in build/soak.json, run behind run, and as a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 
 import rich.table
@@ -16,12 +17,14 @@ OUT = Path("build/soak.json")
 
 @dataclass
 class Report:
-    """`events_checked` are rows of changes, `documents_checked` those of copies; `endings` are exit
-    codes of the job, by how often; `writes_refused` those that the writers were not told the
-    outcome of."""
+    """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
+    `documents_checked` those of copies; `endings` are exit codes of the job, by how often;
+    `writes_refused` those that the writers were not told the outcome of."""
 
     source: str
     seed: int
+    machine: str
+    began: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     seconds: float = 0.0
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -32,14 +35,15 @@ class Report:
     writes_refused: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._start = time.monotonic()
 
     def written(self) -> None:
-        self.seconds = round(time.monotonic() - self._began)
+        self.seconds = round(time.monotonic() - self._start)
         OUT.parent.mkdir(parents=True, exist_ok=True)
         told = {each.name: getattr(self, each.name) for each in fields(self)}
-        others = json.loads(OUT.read_text()) if OUT.exists() else {}
-        OUT.write_text(json.dumps({**others, self.source: told}, indent=2) + "\n")
+        runs = json.loads(OUT.read_text()) if OUT.exists() else []
+        others = [run for run in runs if run["began"] != self.began]
+        OUT.write_text(json.dumps([*others, told], indent=2) + "\n")
 
     def show(self, console: Console) -> None:
         table = rich.table.Table("fault", "times", title=f"{self.source}, seed {self.seed}")

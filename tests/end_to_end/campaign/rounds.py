@@ -11,11 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
 from jobs.config import Config
+from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Disturbances, Load, Scene, Source
@@ -50,7 +54,8 @@ class Campaign:
     ) -> None:
         self._source, self._spark, self._pipeline = source, spark, pipeline
         self._chance, self._pause = random.Random(seed), pause
-        self.report = Report(source.name, seed)
+        with MongoClient[dict[str, Any]](source.uri) as client:
+            self.report = Report(source.name, seed, machine(client.server_info()["version"]))
 
     def round(self, folder: Path, seconds: float) -> None:
         """Writers and faults for so long, and writers until the job has streamed some batches, at
@@ -97,7 +102,7 @@ class Campaign:
         over = threading.Event()
         with ThreadPoolExecutor(2) as threads:
             found = [
-                threads.submit(_at_random, scene, disturbances, self._pause, over)
+                threads.submit(self._at_random, scene, disturbances, over)
                 for scene, disturbances in (
                     (of_servers, self._source.disturbances(of_servers)),
                     (of_job, upon_the_job.disturbances(of_job, self._source)),
@@ -113,6 +118,25 @@ class Campaign:
             over.set()
             for each in found:
                 self.report.faults += each.result()
+
+    def _at_random(
+        self, scene: Scene, disturbances: Disturbances, over: threading.Event
+    ) -> Counter[str]:
+        """How often each befell it. Not counted is one that the servers, disturbed by the others,
+        have not let happen."""
+        kinds, done = list(disturbances), Counter[str]()
+        weights = [weight for weight, _ in disturbances.values()]
+        while not over.is_set():
+            scene.a_while(self._pause)
+            [kind] = scene.chance.choices(kinds, weights)
+            _, disturb = disturbances[kind]
+            try:
+                disturb()
+            except PyMongoError:
+                self._source.heal()
+            else:
+                done[kind] += 1
+        return done
 
     def _wait(
         self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]
@@ -136,21 +160,6 @@ class Campaign:
             copied = rows.where("op = 'read'").count()
             self.report.documents_checked += copied
             self.report.events_checked += rows.count() - copied
-
-
-def _at_random(
-    scene: Scene, disturbances: Disturbances, pause: float, over: threading.Event
-) -> Counter[str]:
-    """How often each befell it."""
-    kinds, done = list(disturbances), Counter[str]()
-    weights = [weight for weight, _ in disturbances.values()]
-    while not over.is_set():
-        scene.a_while(pause)
-        [kind] = scene.chance.choices(kinds, weights)
-        _, disturb = disturbances[kind]
-        disturb()
-        done[kind] += 1
-    return done
 
 
 def _lag(checkpoint: Checkpoint) -> float:

@@ -132,5 +132,7 @@ def _frozen(scene: Scene, member: Member) -> None:
 
 
 def _steps_down(primary: Member) -> Any:
+    # By force also where no other has all its writes: then they are rolled back.
+    step = {"replSetStepDown": 3, "secondaryCatchUpPeriodSecs": 2, "force": True}
     with primary.client() as client, suppress(NotPrimaryError):
-        return client.admin.command("replSetStepDown", 3, secondaryCatchUpPeriodSecs=2)
+        return client.admin.command(step)
