@@ -18,16 +18,26 @@ from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
-from cdc.model.selection import Selection
+from cdc.delta.commit import Commit, State
+from cdc.model.offset import Offset
+from cdc.model.selection import Namespace, Selection
+from cdc.model.timestamp import Timestamp
 from cdc.mongo import standing
+from cdc.mongo.copies import Extent
+from cdc.mongo.metrics import Metrics
+from cdc.mongo.oplog import Left
 from cdc.mongo.privileges import required
-from jobs import status
+from jobs import report, status
+from jobs.checkpoint import Checkpoint, Written
+from jobs.landed import Landed, Made
 from jobs.mongod import ReplicaSet
+from jobs.standing import Tables, View
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
 
 Run = Callable[..., Result]
+OFFSET = json.loads((Path(__file__).parents[1] / "model/offsets/v1_streaming.json").read_text())
 
 
 class Job:
@@ -300,3 +310,50 @@ def test_it_works_where_there_is_no_java(
     done = run_without_java("jobs.status", settings)
     assert done.returncode == 0, done.stderr
     assert "not begun" in done.stdout
+
+
+def view(**told: Any) -> View:
+    """Of a pipeline at which nobody has to look, but for what is told."""
+    namespace, now = Namespace("shop", "a<b>$c"), int(time.time())
+    at, written = Timestamp(now - 5, 1), now - told.pop("quiet", 3.0)
+    commit = Commit(7, at, {namespace: State(exact_from=told.pop("exact_from", None))})
+    landed = Landed(2, (Made(commit, now - 3.0, 2), Made(commit, now - 9.0, 2)))
+    edge, left = Timestamp(at.time + told.pop("lag", 5), 1), told.pop("left", Left(48.0, 90.0, ""))
+    return View(
+        path="/lake",
+        kept=Checkpoint(7, Written(7, Offset.from_json(OFFSET), written, written)),
+        metrics=Metrics(at, edge, 1.0, left, 100.0),
+        collections=[(Extent(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
+        letters=told.pop("letters", 0),
+        oplog_warn=25.0,
+        missed=120.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, None),
+        ({"left": Left(3.0, 12.0, "")}, "3.0 hours more (12 %)"),
+        ({"quiet": 500.0, "lag": 400}, "No batch was written for 50"),
+        ({"quiet": 500.0, "lag": 4}, None),
+        ({"quiet": 5.0, "lag": 400}, None),
+        ({"letters": 1234}, "1,234 values could not be mapped"),
+        ({"exact_from": Timestamp(2**32 - 1, 1)}, "is exact from"),
+    ],
+)
+def test_what_somebody_should_look_at_is_told_in_one_sentence(
+    told: dict[str, Any], said: str | None
+) -> None:
+    warnings = view(**told).warnings
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
+
+
+def test_a_page_shows_names_as_they_are() -> None:
+    """Guards: markup in a name, and a formula to the plots."""
+    page = report.page(view(letters=1), {"a<b": "c&d"})
+    assert "shop.a&lt;b&gt;$c" in page
+    assert "a&lt;b" in page
+    assert "c&amp;d" in page
+    assert "a<b" not in page

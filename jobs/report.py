@@ -1,0 +1,134 @@
+"""`status --html`: where a pipeline stands, as one page that needs nothing besides itself."""
+
+from __future__ import annotations
+
+import html
+import io
+from datetime import UTC, datetime
+from itertools import pairwise
+from string import Template
+
+from matplotlib import dates
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cdc.logs import plain
+from jobs.landed import Made
+from jobs.standing import View
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>mongodb-cdc: $title</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+.warning { background: #fff3cd; padding: .4rem .8rem; margin: .3rem 0 }
+svg { max-width: 100%; height: auto }
+</style>
+<h1>$title</h1>
+<p>As of $moment.</p>
+$warnings
+<table>$facts</table>
+$plots
+<table>$collections</table>
+</html>
+""")
+_COLUMNS = ("collection", "documents", "phase", "copied", "mirror", "changelog")
+_MOST_BARS = 30
+
+
+def page(view: View, facts: dict[str, str]) -> str:
+    """The page. `facts`: what is told of the pipeline in words, by what it is of."""
+    return _PAGE.substitute(
+        title=_text(view.path),
+        moment=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        warnings="\n".join(f'<p class="warning">{_text(each)}</p>' for each in view.warnings),
+        facts="".join(f"<tr><th>{_text(n)}</th><td>{_text(t)}</td></tr>" for n, t in facts.items()),
+        plots=_plots(view),
+        collections=_collections(view),
+    )
+
+
+def _text(text: str) -> str:
+    return html.escape(plain(text))
+
+
+def _collections(view: View) -> str:
+    rows = ["".join(f"<th>{name}</th>" for name in _COLUMNS)]
+    for extent, tables in view.collections:
+        numbers = ["" if extent.copied is None else f"{extent.copied:.0%}"]
+        for table in (tables.mirror, tables.changelog):
+            numbers.append("" if table is None else f"{table.rows:,}")
+        cells = [f"<td>{_text(str(extent.namespace))}</td>"]
+        cells += [f'<td class="number">{extent.documents:,}</td>', f"<td>{extent.phase}</td>"]
+        cells += [f'<td class="number">{number}</td>' for number in numbers]
+        rows.append("".join(cells))
+    return "\n".join(f"<tr>{row}</tr>" for row in rows)
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def _plots(view: View) -> str:
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    (lag, throughput), (copies, oplog) = figure.subplots(2, 2)
+    made = sorted(view.made, key=lambda each: each.moment)
+    _lag(lag, made)
+    _throughput(throughput, made)
+    _copies(copies, view)
+    _oplog(oplog, view)
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _lag(axes: Axes, made: list[Made]) -> None:
+    axes.set_title("seconds from a batch's time to its commit")
+    axes.plot([_day(each) for each in made], [each.freshness for each in made], ".-")
+    _by_time(axes)
+
+
+def _throughput(axes: Axes, made: list[Made]) -> None:
+    """Rows of all tables, by the second between one commit and the next."""
+    axes.set_title("rows written, per second")
+    pairs = list(pairwise(made))
+    rates = [(each.rows or 0) / max(1e-3, each.moment - before.moment) for before, each in pairs]
+    axes.plot([_day(each) for _, each in pairs], rates, drawstyle="steps-pre")
+    _by_time(axes)
+
+
+def _copies(axes: Axes, view: View) -> None:
+    axes.set_title("copied, percent")
+    found = [(e.namespace, e.copied) for e, _ in view.collections if e.copied is not None]
+    found = found[:_MOST_BARS]
+    # To matplotlib a dollar sign begins a formula.
+    names = [plain(str(name)).replace("$", r"\$") for name, _ in found]
+    axes.barh(range(len(found)), [100 * copied for _, copied in found])
+    axes.set_yticks(range(len(found)), names)
+    axes.set_xlim(0, 100)
+    axes.invert_yaxis()
+
+
+def _oplog(axes: Axes, view: View) -> None:
+    axes.set_title("hours of the oplog, and those behind T that are left")
+    left = view.metrics.oplog_left
+    if left is not None and left.percent > 0:
+        axes.barh([0], [100 * left.hours / left.percent], color="#ddd")
+        axes.barh([0], [left.hours])
+    axes.set_yticks([])
+
+
+def _day(made: Made) -> float:
+    return float(dates.date2num(datetime.fromtimestamp(made.moment, UTC)))
+
+
+def _by_time(axes: Axes) -> None:
+    axes.set_ylim(bottom=0)
+    locator = dates.AutoDateLocator(tz=UTC)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))
