@@ -34,7 +34,7 @@ _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
 # Of each round one is taken.
 _OPTIONS = {
     "snapshot.splits.per.batch": ("2", "8"),
-    "max.events.per.batch": ("5000", "20000", "100000"),
+    "max.events.per.batch": ("20000", "100000"),
     "stream.parallelism": ("1", "4"),
 }
 _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
@@ -108,12 +108,12 @@ class Campaign:
                     (of_job, upon_the_job.disturbances(of_job, self._source)),
                 )
             ]
-            ends = time.monotonic() + seconds
+            began, ends = time.time(), time.monotonic() + seconds
             latest = ends + seconds
             while time.monotonic() < ends or not _has_streamed(_written(checkpoint)):
                 if time.monotonic() > latest or any(each.done() for each in found):
                     break
-                load.pause = _BRISK if _lag(checkpoint) < _LAG_SECONDS else _SLOW
+                load.pause = _BRISK if _lag(checkpoint, began) < _LAG_SECONDS else _SLOW
                 time.sleep(0.2)
             over.set()
             for each in found:
@@ -162,10 +162,10 @@ class Campaign:
             self.report.events_checked += rows.count() - copied
 
 
-def _lag(checkpoint: Checkpoint) -> float:
-    """How far the last batch that is written is behind now, in seconds."""
+def _lag(checkpoint: Checkpoint, began: float) -> float:
+    """How far the last batch that is written is behind now, or the beginning, in seconds."""
     written = _written(checkpoint)
-    return time.time() - written[-1].time.time if written else 0.0
+    return time.time() - (written[-1].time.time if written else began)
 
 
 def _written(checkpoint: Checkpoint) -> list[Frontier]:
