@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from jobs.checkpoint import alone, is_here
 from jobs.checkpoint_folder import OFFSETS, Folder
 from jobs.config import Config
 from jobs.failure import told
+from jobs.gauges import Gauges, served
 from jobs.holdings import require_new
 from jobs.metrics import Meter, Status
 from jobs.progress import Display
@@ -122,14 +123,19 @@ class Replication:
         return self._meter.status(self.query.lastProgress)
 
 
-def run(config: Config, available_now: bool, console: Console) -> int:
+def run(
+    config: Config, available_now: bool, console: Console, metrics_port: int | None = None
+) -> int:
     """The program: until the query ends, or SIGTERM or Ctrl-C stops it, see `Stop`."""
+    extra = {} if metrics_port is None else served(metrics_port)
     with Stop() as stop:
-        return _run(config, available_now, console, stop)
+        return _run(config, available_now, console, stop, extra)
 
 
-def _run(config: Config, available_now: bool, console: Console, stop: Stop) -> int:
-    spark = session("mongodb-cdc replicate")
+def _run(
+    config: Config, available_now: bool, console: Console, stop: Stop, extra: Mapping[str, str]
+) -> int:
+    spark = session("mongodb-cdc replicate", extra=extra)
     stop.again()
     with _alone(spark, config) as (began, captured):
         expected = {each.namespace: each.documents for each in captured}
@@ -176,10 +182,13 @@ def _follow(
     spark: SparkSession, config: Config, available_now: bool, display: Display, stop: Stop
 ) -> bool:
     """Runs until the query ends or is told to; False if it was given up in the midst of a batch."""
+    gauges = Gauges(spark)
     try:
         replication = Replication(spark, config, available_now, display.batch)
         while replication.query.isActive and not stop.within(_POLL_SECONDS):
-            display.status(replication.status())
+            status = replication.status()
+            display.status(status)
+            gauges.show(status)
         return replication.stop(config.stop_seconds)
     except Exception:
         # A service's processes are often told all at once, and the JVM does not wait for a batch.
@@ -233,6 +242,11 @@ def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
 @click.option("--mode", type=click.Choice(MODES))
 @click.option("--start", help="ISO-8601 or t:i with --mode timestamp; a token with --mode token.")
 @click.option("--available-now", is_flag=True, help="Stop when all that is there now is written.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65_535),
+    help="Serve metrics to Prometheus, and Spark's pages, on this port of 127.0.0.1.",
+)
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @told
 def main(
@@ -240,6 +254,7 @@ def main(
     mode: str | None,
     start: str | None,
     available_now: bool,
+    metrics_port: int | None,
     overrides: tuple[str, ...],
 ) -> int:
     """Copy collections into Delta tables, then follow their changes.
@@ -250,7 +265,7 @@ def main(
     extra += [f"start={start}"] if start else []
     config = configuration.load(path, [*overrides, *extra])
     available_now |= config.source.get("mode") == "snapshot"  # else it would wait for ever
-    return run(config, available_now, Terminal(stderr=True))
+    return run(config, available_now, Terminal(stderr=True), metrics_port)
 
 
 if __name__ == "__main__":
