@@ -41,7 +41,7 @@ def shards() -> Iterator[OfShards]:
 def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
     three: OfTrio, spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
-    campaign = Campaign(three, spark, pipeline, seed=8, pause=6.0)
+    campaign = Campaign(three, spark, pipeline, seed=8)
     campaign.round(tmp_path, seconds=15)
     assert campaign.report.violations == []
     assert campaign.report.faults.total() >= 3

@@ -28,6 +28,8 @@ from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
 from tests.end_to_end.oracle import Checkpoint, Frontier, violations
 
 _STALL_SECONDS = 200.0
+# Between one fault and the next, at most, in each of two threads.
+_PAUSE_SECONDS = 6.0
 _MOST_TOLD = 20
 _STREAMED = 4
 _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
@@ -41,8 +43,7 @@ _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
 
 class Campaign:
-    """Rounds on new collections, with one stream of chance. `pause`: seconds between one fault and
-    the next, at most, in each of two threads."""
+    """Rounds on new collections, with one stream of chance."""
 
     def __init__(
         self,
@@ -50,10 +51,9 @@ class Campaign:
         spark: SparkSession,
         pipeline: Callable[..., Config],
         seed: int,
-        pause: float = 3.0,
     ) -> None:
         self._source, self._spark, self._pipeline = source, spark, pipeline
-        self._chance, self._pause = random.Random(seed), pause
+        self._chance = random.Random(seed)
         with MongoClient[dict[str, Any]](source.uri) as client:
             self.report = Report(source.name, seed, machine(client.server_info()["version"]))
 
@@ -127,7 +127,7 @@ class Campaign:
         kinds, done = list(disturbances), Counter[str]()
         weights = [weight for weight, _ in disturbances.values()]
         while not over.is_set():
-            scene.a_while(self._pause)
+            scene.a_while(_PAUSE_SECONDS)
             [kind] = scene.chance.choices(kinds, weights)
             _, disturb = disturbances[kind]
             try:
