@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import io
 from datetime import UTC, datetime
-from itertools import pairwise
 from string import Template
 
+import numpy
 from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ $plots
 </html>
 """)
 _COLUMNS = ("collection", "documents", "phase", "copied", "mirror", "changelog")
-_MOST_BARS = 30
+_MOST_BARS, _PARTS = 30, 60
 
 
 def page(view: View, facts: dict[str, str]) -> str:
@@ -89,16 +89,18 @@ def _plots(view: View) -> str:
 
 def _lag(axes: Axes, made: list[Made]) -> None:
     axes.set_title("seconds from a batch's time to its commit")
-    axes.plot([_day(each) for each in made], [each.freshness for each in made], ".-")
+    axes.plot([_day(each.moment) for each in made], [each.freshness for each in made], ".-")
     _by_time(axes)
 
 
 def _throughput(axes: Axes, made: list[Made]) -> None:
-    """Rows of all tables, by the second between one commit and the next."""
+    """Of all tables together, in parts of equal length of the time that is shown."""
     axes.set_title("rows written, per second")
-    pairs = list(pairwise(made))
-    rates = [(each.rows or 0) / max(1e-3, each.moment - before.moment) for before, each in pairs]
-    axes.plot([_day(each) for _, each in pairs], rates, drawstyle="steps-pre")
+    if made:
+        rows, ends = numpy.histogram(
+            [each.moment for each in made], _PARTS, weights=[each.rows or 0 for each in made]
+        )
+        axes.stairs(rows / (ends[1] - ends[0]), list(map(_day, ends)), fill=True)
     _by_time(axes)
 
 
@@ -123,8 +125,9 @@ def _oplog(axes: Axes, view: View) -> None:
     axes.set_yticks([])
 
 
-def _day(made: Made) -> float:
-    return float(dates.date2num(datetime.fromtimestamp(made.moment, UTC)))
+def _day(moment: float) -> float:
+    """As matplotlib counts time."""
+    return float(dates.date2num(datetime.fromtimestamp(moment, UTC)))
 
 
 def _by_time(axes: Axes) -> None:
