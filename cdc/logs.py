@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from types import TracebackType
 
 # Controls but for tab and line end, and what makes text run in the other direction.
@@ -16,7 +17,11 @@ def plain(text: str) -> str:
 
 
 class _Plain(logging.Formatter):
-    """A message is one line, whatever the names in it hold."""
+    """A message is one line, whatever the names in it hold; in the form of `log4j2.properties`."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return plain(super().formatMessage(record)).replace("\n", r"\n")
@@ -33,4 +38,12 @@ def print_plainly() -> None:
     """Where nobody has said what becomes of log lines, Python prints them: from now on so that the
     terminal shows what is in them."""
     if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_Plain())
+        logging.lastResort.setFormatter(_PLAIN)
+
+
+def line(name: str, text: str) -> str:
+    """What a program prints that others read in a log: as it would stand there, at INFO."""
+    return _PLAIN.format(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
+
+
+_PLAIN = _Plain("%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from cdc.delta.sink import BatchReport
-from cdc.logs import plain
+from cdc.logs import line, plain
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from jobs.metrics import Status
@@ -34,6 +34,7 @@ class Display:
         self._copied: dict[Namespace, int] = {}
         self._tasks: dict[Namespace, TaskID] = {}
         self.rows = 0
+        self._lag: int | None = None
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -63,10 +64,11 @@ class Display:
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
         if report.counts and not self._console.is_terminal:
-            self._console.print(self._line(report), soft_wrap=True)
+            self._console.print(line("jobs.replicate", self._line(report)), soft_wrap=True)
 
     def status(self, status: Status) -> None:
         """What there is to be seen besides the copies."""
+        self._lag = None if status.metrics is None else status.metrics.lag_seconds
         self._bars.update(self._stream, rate=_brief(status))
 
     def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
@@ -89,9 +91,11 @@ class Display:
             for namespace, counts in sorted(report.counts.items())
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
-        fresh = report.freshness
-        end = "" if fresh is None else f" freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"
-        return f"batch={report.batch_id} T={time_text} {'; '.join(parts)}{end}"
+        fresh, lag = report.freshness, self._lag
+        told = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
+        told += [] if lag is None else [f"lag={lag}s"]
+        told += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
+        return f"{' '.join(told)} {'; '.join(parts)}"
 
 
 def _brief(status: Status) -> str:

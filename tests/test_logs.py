@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_a_name_in_the_log_is_no_command_to_the_terminal_and_no_line_of_its_own(
     )
     assert done.returncode == 0
     first, *trace = done.stderr.splitlines()
-    assert first == r"shop.a\x1b[2J\nerror: b is told"
+    said = r"shop.a\x1b[2J\nerror: b is told"
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING cdc\.delta\.sink: "
+    assert re.fullmatch(form + re.escape(said), first)
     assert trace[0].startswith("Traceback")
     assert "\x1b" not in done.stderr

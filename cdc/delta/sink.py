@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +66,7 @@ class BatchReport:
     those of them that are not exact, images that could not be mapped, the collections whose copy is
     not complete after it, and how many tables were written. `freshness` is None where it held no
     change, or the server's clock is not known; of a batch that is written again, it is that of the
-    last time."""
+    last time. `seconds`: how long it took to read and to write it."""
 
     batch_id: int
     watermark: Timestamp | None
@@ -75,6 +76,7 @@ class BatchReport:
     copying: frozenset[Namespace]
     tables: int
     freshness: Freshness | None
+    seconds: float
 
 
 class Sink:
@@ -108,11 +110,11 @@ class Sink:
         The source is read once. Whatever forbids one of the writes (a foreign table) is found
         before the first of them. A batch of nothing but its watermark writes nothing.
         """
-        batch = batch.persist()
+        began, batch = time.monotonic(), batch.persist()
         try:
             facts = read_facts(batch)
             if facts is None:
-                return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None)
+                return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None, 0.0)
             written = self._write(batch, facts, batch_id)
             freshness = self._freshness(facts.happened)
             self._warn(facts)
@@ -125,6 +127,7 @@ class Sink:
                 frozenset(facts.copying),
                 written,
                 freshness,
+                time.monotonic() - began,
             )
         finally:
             batch.unpersist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich.console import Console
 
@@ -15,12 +16,13 @@ from jobs.metrics import Meter, Status, changes_of
 from jobs.progress import Display
 
 ORDERS = Namespace("shop", "orders")
+METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Left(30.24, 85.4, ""), 100.0)
 
 
 def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
     found = {ORDERS: counts} if counts else {}
     inexact = {ORDERS: 1} if "update" in counts else {}
-    return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness)
+    return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness, 3.21)
 
 
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
@@ -28,21 +30,24 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
     with Display(Console(file=said, width=200), {}) as display:
         display.batch(report(1, read=7))
         display.batch(report(2))
+        display.status(Status(2, METRICS, None, {}))
         display.batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
-    assert said.getvalue().splitlines() == [
-        "batch=1 T=9:1 shop.orders read=7",
-        "batch=3 T=9:1 shop.orders insert=2 update=1 inexact=1 freshness=0.9..1.4s",
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO jobs\.replicate: "
+    lines = said.getvalue().splitlines()
+    assert all(re.match(form, each) for each in lines)
+    assert [re.sub(form, "", each) for each in lines] == [
+        "batch=1 T=9:1 took=3.2s shop.orders read=7",
+        "batch=3 T=9:1 took=3.2s lag=3s freshness=0.9..1.4s"
+        " shop.orders insert=2 update=1 inexact=1",
     ]
 
 
 def test_a_terminal_shows_what_is_known() -> None:
     said = io.StringIO()
-    left = Left(30.24, 85.4, "")
-    metrics = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, left, 100.0)
     with Display(Console(file=said, width=200, force_terminal=True), {}) as display:
         display.status(Status(None, None, None, {}))
         assert "waiting" in _shown(display, said)
-        display.status(Status(4, metrics, Freshness(0.9, 1.44), {}))
+        display.status(Status(4, METRICS, Freshness(0.9, 1.44), {}))
         assert "1,234 events/s, lag 3 s, freshness 1.4 s, oplog 30.2 h (85 %)" in _shown(
             display, said
         )
