@@ -47,6 +47,7 @@ _INTO = ("mirror", "changelog")
 @click.option("--repair", is_flag=True, help="Take out of the mirror what is not in the source.")
 @click.option("--from", "start", help="Changes from this time on, into the changelog.")
 @click.option("--to", "end", help="Changes up to, but without, this time.")
+@click.option("--dry-run", "dry", is_flag=True, help="Tell what would be done, and write nothing.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
 @told
 def main(
@@ -61,6 +62,7 @@ def main(
     repair: bool,
     start: str | None,
     end: str | None,
+    dry: bool,
     json_path: str | None,
 ) -> int:
     """Read documents, or the changes of a window of time, again into tables that a job may write
@@ -83,11 +85,11 @@ def main(
     spark = session("mongodb-cdc backfill")
     done = Backfilled(collection, at or end or "")
     if window:
-        done = replace(done, changelog_rows=into_changelog(spark, config, namespace, window))
+        done = replace(done, changelog_rows=into_changelog(spark, config, namespace, window, dry))
     if "mirror" in kinds:
-        done = into_mirror(spark, config, namespace, part, repair)
+        done = into_mirror(spark, config, namespace, part, repair, dry)
     if "changelog" in kinds:
-        done = documents_into_changelog(spark, config, namespace, part, done)
+        done = documents_into_changelog(spark, config, namespace, part, done, dry)
     Terminal().print_json(json.dumps(asdict(done)))
     if json_path:
         Path(json_path).write_text(json.dumps(asdict(done), indent=2) + "\n")

@@ -17,7 +17,7 @@ import cdc
 from cdc.delta import mirror
 from cdc.delta.forms import CDF, cdf
 from cdc.delta.layout import Table
-from cdc.delta.repair import extend_changelog, repair_mirror, settle
+from cdc.delta.repair import extend_changelog, lacking, repair_mirror, settle
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp, token
 from cdc.model.offset import encode_key
@@ -69,11 +69,17 @@ class Backfilled:
 
 
 def into_mirror(
-    spark: SparkSession, config: Config, namespace: Namespace, part: Part, repair: bool
+    spark: SparkSession,
+    config: Config,
+    namespace: Namespace,
+    part: Part,
+    repair: bool,
+    dry: bool = False,
 ) -> Backfilled:
     """Bring the mirror to what the source holds, as of the time up to which the job has written it.
-    With `repair`, what only the mirror holds is taken out; that needs the whole collection. Raises
-    NotComparable if there is no such time, BadOption, ConflictsUnresolved."""
+    With `repair`, what only the mirror holds is taken out; that needs the whole collection. `dry`:
+    nothing is written, and all is left. Raises NotComparable if there is no such time, BadOption,
+    ConflictsUnresolved."""
     if repair:
         require_whole(part)
     cdc.register(spark)
@@ -84,7 +90,7 @@ def into_mirror(
         return read(spark, config, namespace, window)
 
     table = _table(config, "mirror", namespace)
-    if table.target.exists(spark):
+    if table.target.exists(spark) and not dry:
         settle(spark, table, namespace, changes)
     at, version = _standing(spark, config, namespace, table)
     options = {**part.options(config), "snapshot.at": timestamp.text(at)}
@@ -96,11 +102,13 @@ def into_mirror(
         extra = counts.get("extra", 0) if part.is_whole else 0
         done = ["missing", "differing"] + (["extra"] if repair else [])
         rows = _rows(source, found.where(F.col("what").isin(done)), namespace, at)
-        repair_mirror(spark, table, namespace, rows, at, changes)
+        if not dry:
+            repair_mirror(spark, table, namespace, rows, at, changes)
     finally:
         found.unpersist()
         source.unpersist()
     undecided = counts.get("undecided", 0)
+    todo = sum(counts.get(what, 0) for what in done) if dry else 0
     return Backfilled(
         collection=str(namespace),
         at=timestamp.text(at),
@@ -108,12 +116,17 @@ def into_mirror(
         differing=counts.get("differing", 0),
         extra=extra,
         undecided=undecided,
-        left=undecided + (0 if repair else extra),
+        left=undecided + todo + (0 if repair else extra),
     )
 
 
 def documents_into_changelog(
-    spark: SparkSession, config: Config, namespace: Namespace, part: Part, done: Backfilled
+    spark: SparkSession,
+    config: Config,
+    namespace: Namespace,
+    part: Part,
+    done: Backfilled,
+    dry: bool = False,
 ) -> Backfilled:
     """Add the documents as of the time at which the mirror was brought to them (`done.at`), or else
     as of that up to which the job has written. Raises BadOption if there is neither."""
@@ -123,22 +136,27 @@ def documents_into_changelog(
         raise BadOption("Nothing says as of when to read.", "Set --at.")
     told = timestamp.text(time)
     options = {**part.options(config), "snapshot.at": told}
-    rows = into_changelog(spark, config, namespace, options)
+    rows = into_changelog(spark, config, namespace, options, dry)
     return replace(done, at=told, changelog_rows=rows)
 
 
 def into_changelog(
-    spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
+    spark: SparkSession,
+    config: Config,
+    namespace: Namespace,
+    options: Mapping[str, str],
+    dry: bool = False,
 ) -> int:
     """Add what the source reads with these options: documents as of `snapshot.at`, or changes
-    `from` one time `to` another. Returns how many rows the changelog did not have."""
+    `from` one time `to` another. Returns how many rows the changelog did not have; `dry`: does not
+    have, for nothing is written."""
     cdc.register(spark)
     table = _table(config, "changelog", namespace)
     if not table.target.exists(spark):
         raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")
     rows = read(spark, config, namespace, options)
     is_cdf = table.options.changelog_form == CDF
-    return extend_changelog(spark, table, cdf(rows) if is_cdf else rows)
+    return (lacking if dry else extend_changelog)(spark, table, cdf(rows) if is_cdf else rows)
 
 
 def require_whole(part: Part) -> None:

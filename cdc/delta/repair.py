@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta import conflict, mirror
@@ -71,9 +71,13 @@ def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Cha
 
 def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     """Add the rows that the changelog does not have; returns how many. May be repeated."""
-    same = ["position", "key", "db", "coll"]
-    same += [name for name in rows.columns if name == "_change_type"]
-    return conflict.repeated(partial(_add, spark, table, rows, same), table.target)
+    return conflict.repeated(partial(_add, spark, table, rows), table.target)
+
+
+def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    """How many of the rows the changelog does not have."""
+    log = table.target.read(spark).alias("row")
+    return rows.alias("new").join(log, _is_the_same(rows), "left_anti").count()
 
 
 def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
@@ -133,9 +137,14 @@ def _take_out(
         merge.whenMatchedDelete().execute()
 
 
-def _add(spark: SparkSession, table: Table, rows: DataFrame, same: list[str]) -> int:
-    agree = [F.col(f"row.{name}").eqNullSafe(F.col(f"new.{name}")) for name in same]
+def _is_the_same(rows: DataFrame) -> Column:
+    same = ["position", "key", "db", "coll"]
+    same += [name for name in rows.columns if name == "_change_type"]
+    return reduce(and_, [F.col(f"row.{name}").eqNullSafe(F.col(f"new.{name}")) for name in same])
+
+
+def _add(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     log = table.target.delta(spark).alias("row")
-    log.merge(rows.alias("new"), reduce(and_, agree)).whenNotMatchedInsertAll().execute()
+    log.merge(rows.alias("new"), _is_the_same(rows)).whenNotMatchedInsertAll().execute()
     done = table.target.delta(spark).history(1).select("operationMetrics").head()
     return int(done.operationMetrics.get("numTargetRowsInserted", 0)) if done else 0

@@ -98,6 +98,14 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         "missing": 1, "differing": 1, "extra": 1, "left": 1, "undecided": 0,
     }.items()  # fmt: skip
     assert lake.mirror() == {**right, "x": 4}
+    mirror.delete("key = '1'")
+    dry, foreseen = tmp_path / "dry.json", ["--dry-run", "--json", str(tmp_path / "dry.json")]
+    run(backfill, *arguments(database, "--repair", *foreseen), code=6)
+    found = json.loads(dry.read_text())
+    assert (found["missing"], found["extra"], found["left"]) == (1, 1, 2)
+    assert found["changelog_rows"] == 7
+    assert lake.mirror() == {**{k: n for k, n in right.items() if k != "1"}, "x": 4}
+    assert lake.changelog() == told
     for _ in range(2):
         run(backfill, *arguments(database, "--into", "mirror", "--repair"))
         assert lake.mirror() == right
@@ -106,6 +114,9 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     (first,) = log.toDF().where("op = 'update'").select("cluster_time").collect()
     log.delete("op IN ('update', 'delete')")
     since = f"{int(first.cluster_time.timestamp())}:0"
+    run(backfill, *arguments(database, "--from", since, *foreseen))
+    assert json.loads(dry.read_text())["changelog_rows"] == 2
+    assert len(lake.changelog()) == len(told) - 2
     for _ in range(2):
         run(backfill, *arguments(database, "--from", since))
     found = lake.changelog()
