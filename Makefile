@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint audit soak load bench bench-growth lock clean java
+.PHONY: help demo test test-slow test-matrix lint audit soak load bench bench-growth lock dist clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -48,6 +48,12 @@ lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --extra bench --quiet --upgrade \
 		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.lock
+
+dist: $(INSTALLED) ## wheel and sdist, into dist
+	@rm -rf dist
+	@$(BIN)/pip install --quiet build
+	@$(BIN)/python -m build --outdir dist . > build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@rm build.log && ls dist/*
 
 clean: ## removes .venv and everything that was built or cached
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

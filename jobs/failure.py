@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
-from pyspark.errors import PySparkException
-
 from cdc import errors
 from cdc.errors import CdcError
 from cdc.logs import plain, print_plainly
@@ -34,14 +32,24 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
             sys.exit(130)
         except CdcError as error:
             _end(type(error), str(error))
-        except PySparkException as error:
-            found = _RAISED.findall(str(error))
-            kind = getattr(errors, found[-1][0], None) if found else None
+        except Exception as error:
+            kind, message = _wrapped(error)
             if kind is None:
                 raise
-            _end(kind, found[-1][1].rstrip())
+            _end(kind, message)
 
     return run
+
+
+def _wrapped(error: Exception) -> tuple[type[CdcError] | None, str]:
+    """The error of ours that one of Spark's tells of, if it does."""
+    from pyspark.errors import PySparkException  # half a second, and not every program needs Spark
+
+    found = _RAISED.findall(str(error)) if isinstance(error, PySparkException) else []
+    if not found:
+        return None, ""
+    name, message = found[-1]
+    return getattr(errors, name, None), message.rstrip()
 
 
 def _end(kind: type[CdcError], message: str) -> None:

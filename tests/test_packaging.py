@@ -1,0 +1,114 @@
+"""Wheel and sdist, as somebody gets them who has nothing of this project but them.
+
+PYTHONS="python3.12 python3.13" names other interpreters to install the wheel with.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.jvm import SHORT_LIVED
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = os.environ.get("PYTHONS", sys.executable).split()
+CONF = {path.name for path in ROOT.glob("conf/*")}
+# A session that nothing was registered in.
+_DISCOVERS = """
+from jobs.session import session
+print(session("discovery").read.format("mongodb-cdc").load())
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a slow registry is not a hanging one
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The two files, and what they hold."""
+
+    wheel: Path
+    in_wheel: frozenset[str]
+    in_sdist: frozenset[str]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """From what git has of the tree: the sdist from that, the wheel from the sdist."""
+    folder = tmp_path_factory.mktemp("packaging")
+    copied(folder / "tree")
+    ran(sys.executable, "-m", "venv", "tools", cwd=folder)
+    ran("tools/bin/pip", "install", "--quiet", "build", cwd=folder)
+    ran("tools/bin/python", "-m", "build", "--outdir", "dist", "tree", cwd=folder)
+    [sdist], [wheel] = folder.glob("dist/*.tar.gz"), folder.glob("dist/*.whl")
+    with tarfile.open(sdist) as packed:
+        files = [each.name for each in packed.getmembers() if each.isfile()]
+    in_sdist = frozenset(name.partition("/")[2] for name in files)
+    return Built(wheel, frozenset(ZipFile(wheel).namelist()), in_sdist)
+
+
+def copied(target: Path) -> None:
+    listed = ran("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
+    for name in listed.stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes((ROOT / name).read_bytes())
+
+
+def ran(*command: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """A program that finds nothing of this project but what is installed where it is."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=clean | SHORT_LIVED | {"TMPDIR": str(cwd)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests(
+    built: Built,
+) -> None:
+    modules = {
+        str(path.relative_to(ROOT))
+        for name in ("cdc", "jobs")
+        for path in ROOT.glob(f"{name}/**/*.py")
+    }
+    data = {"cdc/py.typed", "jobs/py.typed", "jobs/log4j2.properties", "pyspark_mongodb_cdc.py"}
+    besides = {name for name in built.in_wheel - modules - data if ".dist-info/" not in name}
+    assert modules | data <= built.in_wheel
+    assert {name.partition(".data/data/")[2] for name in besides} == {
+        f"share/mongodb-cdc/conf/{name}" for name in CONF
+    }
+
+
+def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(built: Built) -> None:
+    modules = {name for name in built.in_wheel if name.endswith(".py")}
+    others = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "jobs/log4j2.properties"}
+    assert modules | others | {f"conf/{name}" for name in CONF} <= built.in_sdist
+    assert not {name for name in built.in_sdist if name.startswith("tests/")}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_an_empty_environment_with_the_wheel_has_the_whole_program(
+    built: Built, tmp_path: Path, python: str
+) -> None:
+    ran(python, "-m", "venv", "environment", cwd=tmp_path)
+    ran("environment/bin/pip", "install", "--quiet", f"{built.wheel}[demo]", cwd=tmp_path)
+    program = "environment/bin/mongodb-cdc"
+    assert "repair-checkpoint" in ran(program, "--help", cwd=tmp_path).stdout
+    assert "--available-now" in ran(program, "replicate", "--help", cwd=tmp_path).stdout
+    assert "0 missing" in ran(program, "demo", "--documents", "3000", cwd=tmp_path).stdout
+    assert (tmp_path / "environment/share/mongodb-cdc/conf/spark-defaults.conf").is_file()
+    refused = ran("environment/bin/python", "-c", _DISCOVERS, cwd=tmp_path, code=1)
+    assert "Option 'uri' is not set" in refused.stderr
