@@ -7,19 +7,18 @@ the same arguments twice make the same tables.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
+from rich.console import Console
 
 from cdc.errors import BadOption
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from jobs import config as configuration
-from jobs.failure import told
+from jobs.failure import LEFT, told
 from jobs.reread import (
     Backfilled,
     Part,
@@ -28,11 +27,22 @@ from jobs.reread import (
     into_mirror,
     require_whole,
 )
+from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
 
-LEFT = 6
 _INTO = ("mirror", "changelog")
+
+
+def show(console: Console, done: Backfilled) -> None:
+    """One line."""
+    console.print(
+        f"{done.collection} at {done.at or 'the live edge'}: {done.missing:,} missing in the"
+        f" mirror, {done.differing:,} differing, {done.extra:,} extra, {done.undecided:,}"
+        f" undecided, of which {done.left:,} are left; {done.changelog_rows:,} rows into the"
+        " changelog",
+        soft_wrap=True,
+    )
 
 
 @click.command()
@@ -48,7 +58,7 @@ _INTO = ("mirror", "changelog")
 @click.option("--from", "start", help="Changes from this time on, into the changelog.")
 @click.option("--to", "end", help="Changes up to, but without, this time.")
 @click.option("--dry-run", "dry", is_flag=True, help="Tell what would be done, and write nothing.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
+@json_option
 @told
 def main(
     path: str | None,
@@ -90,9 +100,7 @@ def main(
         done = into_mirror(spark, config, namespace, part, repair, dry)
     if "changelog" in kinds:
         done = documents_into_changelog(spark, config, namespace, part, done, dry)
-    Terminal().print_json(json.dumps(asdict(done)))
-    if json_path:
-        Path(json_path).write_text(json.dumps(asdict(done), indent=2) + "\n")
+    tell(asdict(done), json_path, lambda: show(Terminal(), done))
     return LEFT if done.left else 0
 
 

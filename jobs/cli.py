@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from jobs.failure import EXIT_CODES, INTERRUPTED
 
 PROGRAMS = {
     "backfill": "Read documents or changes again, into tables that a job may write meanwhile.",
     "demo": "Show it all on this machine, with a MongoDB of its own.",
-    "maintain": "Compact the tables, and delete what no version of them needs.",
     "infer": "Infer typed columns from documents, and write them into the configuration.",
+    "maintain": "Compact the tables, and delete what no version of them needs.",
     "plan": "Tell whether a run could succeed, and about how long its copy takes.",
     "repair-checkpoint": "Go back to the last batch that is known, if the checkpoint is damaged.",
     "replay-dead-letters": "Put images through again that were repaired, or can be mapped by now.",
@@ -41,9 +46,23 @@ class _Programs(click.Group):
         command: click.Command = importlib.import_module(f"jobs.{module}").main
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # while the program's modules are imported
+            sys.exit(INTERRUPTED)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without the import of every program whose name begins so."""
+        found = [name for name in PROGRAMS if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=PROGRAMS[name]) for name in found]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(PROGRAMS.items()))
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), says) for code, says in EXIT_CODES.items()])
 
 
 @click.command(cls=_Programs)

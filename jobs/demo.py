@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
@@ -21,14 +19,15 @@ from cdc.model.selection import Namespace
 from cdc.source.inquiry import preflight
 from jobs import config as configuration
 from jobs.config import Config
-from jobs.failure import told
+from jobs.failure import LEFT, told
 from jobs.load import Writers, drop_orders, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.progress import Display
 from jobs.replicate import Replication
+from jobs.result import STDOUT, json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
-from jobs.verify import DIFFERENT, Verdict, show, verify
+from jobs.verify import Verdict, show, verify
 
 ORDERS = Namespace("mongodb_cdc_demo", "orders")
 _STREAM_SECONDS = 8.0
@@ -82,10 +81,8 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
         finally:
             spark.stop()
             drop_orders(server, ORDERS)
-    show(console, verdict)
-    if json_path:
-        Path(json_path).write_text(json.dumps(asdict(measured), indent=2) + "\n")
-    return 0 if verdict.is_equal else DIFFERENT
+    tell(asdict(measured), json_path, lambda: show(console, [verdict]))
+    return 0 if verdict.is_equal else LEFT
 
 
 def _replicate(
@@ -164,15 +161,21 @@ def _print(console: Console, frame: DataFrame) -> None:
 
 @click.command()
 @click.option("--uri", help="A replica set of your own instead of the embedded server.")
-@click.option("--documents", type=click.IntRange(1), default=50_000, show_default=True)
-@click.option("--json", "json_path", type=click.Path(), help="Write what was measured here.")
+@click.option(
+    "--documents",
+    type=click.IntRange(1),
+    default=50_000,
+    show_default=True,
+    help="Orders to begin with.",
+)
+@json_option
 @told
 def main(uri: str | None, documents: int, json_path: str | None) -> int:
     """Show it all: load orders, keep writing, replicate, verify. Exit code 6: they differ.
 
     Example: mongodb-cdc demo --json demo.json
     """
-    return run(uri, documents, json_path, Terminal())
+    return run(uri, documents, json_path, Terminal(stderr=json_path == STDOUT))
 
 
 if __name__ == "__main__":

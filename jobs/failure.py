@@ -12,6 +12,19 @@ from cdc import errors
 from cdc.errors import CdcError
 from cdc.logs import plain, print_plainly
 
+LEFT, INTERRUPTED = 6, 130
+EXIT_CODES = {
+    0: "done, or told to stop (replicate)",
+    1: "it cannot go on, see the message",
+    2: "bad arguments",
+    3: "source unreachable or not answering: start it again",
+    4: "history lost",
+    5: "other writers of a table left no gap: start it again",
+    LEFT: "differences are left (verify, backfill, replay-dead-letters, demo)",
+    INTERRUPTED: "ended at once by Ctrl-C",
+    143: "ended at once by SIGTERM",
+}
+
 P = ParamSpec("P")
 _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 
@@ -29,7 +42,7 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
         try:
             sys.exit(program(*args, **kwargs))
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
         except CdcError as error:
             _end(type(error), str(error))
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from cdc.source import NAME
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
+from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
 from jobs.verify import namespaces
@@ -139,7 +140,13 @@ def _text(column: TypedColumn) -> str:
     return kind if column.path == (column.name,) else f"{kind} from {path_text(column.path)}"
 
 
-def show(console: Console, inferred: Inferred) -> None:
+def show(console: Console, found: Iterable[Inferred]) -> None:
+    """One line per collection, then one for each of its columns."""
+    for inferred in found:
+        _show(console, inferred)
+
+
+def _show(console: Console, inferred: Inferred) -> None:
     console.print(
         f"{inferred.namespace}: {len(inferred.columns)} new columns,"
         f" from {inferred.documents:,} documents",
@@ -153,15 +160,42 @@ def show(console: Console, inferred: Inferred) -> None:
         )
 
 
+def described(inferred: Inferred) -> dict[str, Any]:
+    """As JSON takes it; `column` is what the configuration says of it."""
+    columns = [
+        {
+            "name": each.name,
+            "column": _text(each),
+            "present": inferred.present[each.name],
+            "fitting": inferred.fitting[each.name],
+        }
+        for each in inferred.columns
+    ]
+    name, documents = str(inferred.namespace), inferred.documents
+    return {"namespace": name, "documents": documents, "columns": columns}
+
+
 @click.command()
 @click.option("--config", "path", type=click.Path(), required=True, help="The TOML file to extend.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @click.option("--collection", "only", multiple=True, help="db.coll; all selected ones if absent.")
-@click.option("--sample", default=_SAMPLE, show_default=True, help="Documents to read of each.")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    default=_SAMPLE,
+    show_default=True,
+    help="Documents to read of each.",
+)
 @click.option("--dry-run", is_flag=True, help="Show it only.")
+@json_option
 @told
 def main(
-    path: str, overrides: tuple[str, ...], only: tuple[str, ...], sample: int, dry_run: bool
+    path: str,
+    overrides: tuple[str, ...],
+    only: tuple[str, ...],
+    sample: int,
+    dry_run: bool,
+    json_path: str | None,
 ) -> int:
     """Infer typed columns from documents, and write them into the configuration.
 
@@ -170,11 +204,11 @@ def main(
     config = configuration.load(path, overrides)
     chosen = namespaces(config, only)
     spark, console, file = session("mongodb-cdc infer"), Terminal(), Path(path)
-    for namespace in chosen:
-        inferred = infer(spark, config, namespace, sample)
-        show(console, inferred)
-        if not dry_run:
-            file.write_text(written(file.read_text(), inferred))
+    found = [infer(spark, config, namespace, sample) for namespace in chosen]
+    for inferred in [] if dry_run else found:
+        file.write_text(written(file.read_text(), inferred))
+    result = [described(inferred) for inferred in found]
+    tell(result, json_path, lambda: show(console, found))
     return 0
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 import rich.table
@@ -19,6 +17,7 @@ from cdc.errors import BadOption
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
+from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
 
@@ -77,7 +76,7 @@ def show(console: Console, done: list[Maintained]) -> None:
     help="How long deleted documents are remembered where delete = soft.",
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
+@json_option
 @told
 def main(
     path: str | None,
@@ -94,9 +93,7 @@ def main(
     config = configuration.load(path, overrides)
     require_safe(hours)
     done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
-    show(Terminal(), done)
-    if json_path:
-        Path(json_path).write_text(json.dumps([asdict(each) for each in done], indent=2) + "\n")
+    tell([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
     return 0
 
 

@@ -5,7 +5,6 @@ Asks the server for what the run itself would ask for, and for numbers; starts n
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from cdc.mongo.privileges import Need, on
 from cdc.source.inquiry import plan
 from jobs import config as configuration
 from jobs.failure import told
+from jobs.result import json_option, tell
 from jobs.terminal import Terminal
 
 # An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.
@@ -209,9 +209,9 @@ def _problem(error: CdcError) -> dict[str, Any]:
     show_default=True,
     help="MB/s that a copy is assumed to make, all tasks together.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@json_option
 @told
-def main(path: str | None, overrides: tuple[str, ...], rate: float, as_json: bool) -> int:
+def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: str | None) -> int:
     """Tell what a new run would meet, without reading documents. Exit code 0: it could succeed.
 
     Example: mongodb-cdc plan --config conf/local.toml
@@ -219,10 +219,8 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, as_json: boo
     config = configuration.load(path, overrides)
     found = plan(config.source)
     copy = estimate(found.work, declared.parse(config.source), rate)
-    if as_json:
-        click.echo(json.dumps(described(found, copy, rate), indent=2))
-    else:
-        show(Terminal(), found, copy, rate)
+    result = described(found, copy, rate)
+    tell(result, json_path, lambda: show(Terminal(), found, copy, rate))
     for problem in found.problems:
         sys.stderr.write(f"error: {plain(str(problem))}\n")
     return found.problems[0].exit_code if found.problems else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from cdc.errors import CheckpointDamaged
 from jobs import config as configuration
@@ -14,7 +13,9 @@ from jobs.config import Config
 from jobs.failure import told
 from jobs.holdings import held
 from jobs.recovery import Step, require_whole, way_back
+from jobs.result import json_option, tell
 from jobs.session import session
+from jobs.terminal import Terminal
 
 
 def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[Step]:
@@ -41,8 +42,9 @@ def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[S
 @click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@json_option
 @told
-def main(path: str | None, overrides: tuple[str, ...], dry_run: bool) -> int:
+def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path: str | None) -> int:
     """Repair a checkpoint whose last files are damaged or missing, while no job runs on it: what
     stands in tables is planned again as it was, what stands in none is planned anew.
 
@@ -50,11 +52,10 @@ def main(path: str | None, overrides: tuple[str, ...], dry_run: bool) -> int:
     """
     config = configuration.load(path, overrides)
     steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
-    console = Console(highlight=False, soft_wrap=True)
-    for step in steps:
-        console.print(f"{'would ' if dry_run else ''}{step.says}")
-    if not steps:
-        console.print(f"{config.checkpoint} is not damaged")
+    done = [f"{'would ' if dry_run else ''}{step.says}" for step in steps]
+    lines = done or [f"{config.checkpoint} is not damaged"]
+    result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
+    tell(result, json_path, lambda: Terminal().print(*lines, sep="\n", soft_wrap=True))
     return 0
 
 

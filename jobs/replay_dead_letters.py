@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from pyspark.sql import SparkSession
@@ -14,11 +12,10 @@ from cdc.delta.redelivery import Delivery, deliver
 from cdc.errors import BadOption
 from jobs import config as configuration
 from jobs.config import Config
-from jobs.failure import told
+from jobs.failure import LEFT, told
+from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
-
-LEFT = 6
 
 
 def replay(spark: SparkSession, config: Config) -> Delivery:
@@ -39,7 +36,7 @@ def replay(spark: SparkSession, config: Config) -> Delivery:
 @click.command()
 @click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
+@json_option
 @told
 def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) -> int:
     """Deliver dead letters whose column `repaired` holds BSON, or that can be mapped by now. Exit
@@ -49,9 +46,8 @@ def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) ->
     """
     config = configuration.load(path, overrides)
     result = replay(session("mongodb-cdc replay-dead-letters"), config)
-    Terminal().print(f"{result.delivered:,} delivered, {result.left:,} left")
-    if json_path:
-        Path(json_path).write_text(json.dumps(asdict(result), indent=2) + "\n")
+    line = f"{result.delivered:,} delivered, {result.left:,} left"
+    tell(asdict(result), json_path, lambda: Terminal().print(line))
     return LEFT if result.left else 0
 
 

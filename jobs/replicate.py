@@ -239,7 +239,9 @@ def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
 
 @click.command()
 @click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
-@click.option("--mode", type=click.Choice(MODES))
+@click.option(
+    "--mode", type=click.Choice(MODES), help="What a run without a checkpoint tells first."
+)
 @click.option("--start", help="ISO-8601 or t:i with --mode timestamp; a token with --mode token.")
 @click.option("--available-now", is_flag=True, help="Stop when all that is there now is written.")
 @click.option(

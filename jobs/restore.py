@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from rich.console import Console
 
 from cdc import options as declared
 from cdc.delta.documents import LOSSES, restored
@@ -25,7 +24,9 @@ from jobs import checkpoint
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.failure import told
+from jobs.result import json_option, tell
 from jobs.session import session
+from jobs.terminal import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,16 @@ def _losses(table: Table, json_mode: str, found: DataFrame) -> str | None:
     return LOSSES.get(json_mode if kind == "string" else kind)
 
 
+def show(console: Console, result: Restored) -> None:
+    """One line."""
+    console.print(
+        f"{result.collection} as of {result.at}: {result.documents:,} documents in {result.into}"
+        + (f"; {result.inexact:,} of them may not be as of that time" if result.inexact else "")
+        + (f"; {result.losses}" if result.losses else ""),
+        soft_wrap=True,
+    )
+
+
 @click.command()
 @click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
@@ -118,7 +129,7 @@ def _losses(table: Table, json_mode: str, found: DataFrame) -> str | None:
 @click.option("--namespace", required=True, help="db.coll to write into.")
 @click.option("--collection", help="db.coll to restore; that of --namespace if absent.")
 @click.option("--force", is_flag=True, help="Delete first what the target holds.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the result to this file.")
+@json_option
 @told
 def main(
     path: str | None,
@@ -140,13 +151,7 @@ def main(
     at = timestamp.parse(time)
     spark = session("mongodb-cdc restore")
     result = restore(spark, config, own, at, to_uri, into, force)
-    click.echo(
-        f"{result.collection} as of {result.at}: {result.documents:,} documents in {result.into}"
-        + (f"; {result.inexact:,} of them may not be as of that time" if result.inexact else "")
-        + (f"; {result.losses}" if result.losses else "")
-    )
-    if json_path:
-        Path(json_path).write_text(json.dumps(asdict(result), indent=2) + "\n")
+    tell(asdict(result), json_path, lambda: show(Terminal(), result))
     return 0
 
 

@@ -5,12 +5,10 @@ Starts no Spark, and reads no document but a sample of what is being copied.
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -28,6 +26,7 @@ from jobs.checkpoint import Checkpoint
 from jobs.config import Config
 from jobs.failure import told
 from jobs.landed import Landed
+from jobs.result import json_option, tell
 from jobs.standing import Tables, View, look
 from jobs.terminal import Terminal
 
@@ -43,10 +42,10 @@ def show(console: Console, view: View) -> None:
         console.print(line, soft_wrap=True)
 
 
-def watch(console: Console, config: Config) -> None:
+def watch(console: Console, config: Config) -> NoReturn:
     """Anew every two seconds, until Ctrl-C. What fails for now is told, and asked again."""
     said: RenderableType = _screen(look(config))
-    with suppress(KeyboardInterrupt), Live(said, console=console, auto_refresh=False) as live:
+    with Live(said, console=console, auto_refresh=False) as live:
         while True:
             live.update(said, refresh=True)
             time.sleep(_EVERY_SECONDS)
@@ -191,30 +190,30 @@ def _described(table: Landed | None) -> dict[str, Any] | None:
 @click.command()
 @click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@json_option
 @click.option("--html", "page", type=click.Path(), help="Write a page with plots to this file.")
 @click.option("--watch", "goes_on", is_flag=True, help="Look again every two seconds, to Ctrl-C.")
 @told
 def main(
-    path: str | None, overrides: tuple[str, ...], as_json: bool, page: str | None, goes_on: bool
+    path: str | None,
+    overrides: tuple[str, ...],
+    json_path: str | None,
+    page: str | None,
+    goes_on: bool,
 ) -> int:
     """Tell where a pipeline stands, running or not: copies, T, lag, what the oplog has left.
 
     Example: mongodb-cdc status --config conf/local.toml --watch
     """
-    if goes_on and (as_json or page):
+    if goes_on and (json_path or page):
         raise BadOption("--watch is for a terminal only.", "Call it again and again.")
     config = configuration.load(path, overrides)
     if goes_on:
         watch(Terminal(), config)
-        return 0
     view = look(config)
     if page:
         _write(page, view)
-    if as_json:
-        click.echo(json.dumps(described(view), indent=2))
-    else:
-        show(Terminal(), view)
+    tell(described(view), json_path, lambda: show(Terminal(), view))
     return 0
 
 

@@ -6,10 +6,8 @@ claims to be exact at; so writers and the replication may go on meanwhile.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import click
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,11 +26,11 @@ from cdc.source import NAME
 from cdc.source.inquiry import preflight
 from jobs import config as configuration
 from jobs.config import Config
-from jobs.failure import told
+from jobs.failure import LEFT, told
+from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
 
-DIFFERENT = 6
 _SHOWN = 20
 
 
@@ -175,8 +173,13 @@ def _count(found: DataFrame, verdict: Verdict) -> None:
             verdict.keys[what] = [row["key"] for row in first]
 
 
-def show(console: Console, verdict: Verdict) -> None:
+def show(console: Console, verdicts: Iterable[Verdict]) -> None:
     """One line per collection, then the first keys of each kind of difference."""
+    for verdict in verdicts:
+        _show(console, verdict)
+
+
+def _show(console: Console, verdict: Verdict) -> None:
     word = "equal" if verdict.is_equal else "DIFFERENT"
     console.print(
         f"{verdict.namespace} at T={verdict.at}: {word}; {verdict.documents:,} documents,"
@@ -199,7 +202,7 @@ def namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
 @click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @click.option("--collection", "only", multiple=True, help="db.coll; all selected ones if absent.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the verdicts to this file.")
+@json_option
 @told
 def main(
     path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
@@ -212,12 +215,9 @@ def main(
     chosen = namespaces(config, only)
     spark, console = session("mongodb-cdc verify"), Terminal()
     verdicts = [verify(spark, config, namespace) for namespace in chosen]
-    for verdict in verdicts:
-        show(console, verdict)
-    if json_path:
-        content = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
-        Path(json_path).write_text(json.dumps(content, indent=2) + "\n")
-    return 0 if all(verdict.is_equal for verdict in verdicts) else DIFFERENT
+    result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
+    tell(result, json_path, lambda: show(console, verdicts))
+    return 0 if all(verdict.is_equal for verdict in verdicts) else LEFT
 
 
 if __name__ == "__main__":
