@@ -50,10 +50,10 @@ lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 		--custom-compile-command "make lock" --output-file requirements.lock
 
 dist: $(INSTALLED) ## wheel and sdist, into dist
-	@rm -rf dist
-	@$(BIN)/pip install --quiet build
-	@$(BIN)/python -m build --outdir dist . > build.log 2>&1 || { cat build.log >&2; exit 1; }
-	@rm build.log && ls dist/*
+	@rm -rf dist && mkdir dist
+	@$(BIN)/pip install --quiet --disable-pip-version-check build
+	@$(BIN)/python -m build . > dist/log 2>&1 || { cat dist/log >&2; exit 1; }
+	@rm dist/log && ls dist/*
 
 clean: ## removes .venv and everything that was built or cached
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -74,12 +74,12 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
             "snapshot.splits.per.batch=4",
         ]
         config = configuration.load(None, overrides)
-        spark = session("mongodb-cdc demo")
         try:
+            spark = session("mongodb-cdc demo")
             measured, verdict = _replicate(spark, config, server, console)
             _sample(spark, config, console)
-        finally:
             spark.stop()
+        finally:
             drop_orders(server, ORDERS)
     tell(asdict(measured), json_path, lambda: show(console, [verdict]))
     return 0 if verdict.is_equal else LEFT

@@ -11,6 +11,7 @@ from typing import ParamSpec
 from cdc import errors
 from cdc.errors import CdcError
 from cdc.logs import plain, print_plainly
+from jobs.stop import Interrupt
 
 LEFT, INTERRUPTED = 6, 130
 EXIT_CODES = {
@@ -40,9 +41,9 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         print_plainly()
         try:
-            sys.exit(program(*args, **kwargs))
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+            with Interrupt():
+                code = program(*args, **kwargs)
+            sys.exit(code)
         except CdcError as error:
             _end(type(error), str(error))
         except Exception as error:

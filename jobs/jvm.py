@@ -14,6 +14,7 @@ from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
 from cdc.locked import locked
+from jobs.processes import started_whole
 
 OLDEST = 17
 STDERR = 2
@@ -37,7 +38,7 @@ def start_jvm(conf: SparkConf) -> None:
     reading, writing = os.pipe()
     relay = _Relay(reading)
     try:
-        with locked(_shared(conf)):
+        with locked(_shared(conf)), started_whole():
             gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)

@@ -136,7 +136,6 @@ def _run(
     config: Config, available_now: bool, console: Console, stop: Stop, extra: Mapping[str, str]
 ) -> int:
     spark = session("mongodb-cdc replicate", extra=extra)
-    stop.again()
     with _alone(spark, config) as (began, captured):
         expected = {each.namespace: each.documents for each in captured}
         with Display(console, expected) as display:

@@ -8,9 +8,12 @@ up before the program, too late for jars and extensions: there they come from
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from delta import configure_spark_with_delta_pip
@@ -87,6 +90,20 @@ LOCAL = {
 }
 
 
+@contextmanager
+def _ctrl_c_kept() -> Iterator[None]:
+    """Spark's context takes Ctrl-C for itself, and would ask its JVM something in the midst of
+    another question. A program that has it keeps it."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_own = callable(handler) and handler is not signal.default_int_handler
+        if is_own and current_thread() is main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+@_ctrl_c_kept()
 def session(
     app_name: str, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
