@@ -13,9 +13,22 @@ from delta import DeltaTable
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
+from cdc.model import timestamp
 from cdc.model.selection import Namespace
+from jobs import (
+    backfill,
+    infer,
+    maintain,
+    plan,
+    repair_checkpoint,
+    replay_dead_letters,
+    replicate,
+    restore,
+    status,
+    verify,
+)
 from jobs import config as configuration
-from jobs import replicate, verify
+from jobs.checkpoint import complete_until
 from jobs.cli import PROGRAMS, main
 from jobs.mongod import ReplicaSet
 
@@ -116,6 +129,49 @@ def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(
     refused = run(replicate, "--available-now", "-o", f"sink.checkpoint={tmp_path / 'new'}")
     assert refused.exit_code == 1
     _is_one_sentence(refused.stderr)
+
+
+@pytest.mark.slow
+def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
+    spark: SparkSession,
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    database.orders.insert_many({"_id": i} for i in range(50))
+    assert run(replicate, "--mode", "snapshot").exit_code == 0
+    orders, report = f"{database.name}.orders", tmp_path / "report.json"
+    at = complete_until(str(tmp_path / "lakehouse" / "_checkpoint"), Namespace.parse(orders))
+    assert at is not None
+    back = ["--as-of", timestamp.text(at), "--to-uri", mongod.uri, "--collection", orders]
+    for program, arguments, result in [
+        (plan, [], {"source": "rs0"}),
+        (status, [], {"checkpoint": str(tmp_path / "lakehouse" / "_checkpoint")}),
+        (verify, [], [{"namespace": orders, "documents": 50, "equal": True}]),
+        (backfill, ["--collection", orders], {"collection": orders, "changelog_rows": 0}),
+        (infer, ["--dry-run"], [{"namespace": orders, "documents": 50}]),
+        (maintain, ["--dry-run"], [{"purged": 0}, {"purged": 0}]),
+        (repair_checkpoint, [], {"steps": [], "dry_run": False}),
+        (replay_dead_letters, [], {"delivered": 0, "left": 0}),
+        (restore, [*back, "--namespace", f"{database.name}.back"], {"documents": 50}),
+    ]:
+        printed = run(program, *arguments, "--json")
+        assert printed.exit_code == 0, printed.output
+        _holds(json.loads(printed.stdout), result)
+        again = [*arguments, "--force"] if program is restore else arguments
+        shown = run(program, *again, "--json", str(report))
+        assert shown.exit_code == 0, shown.output
+        assert not shown.stdout.startswith(("{", "[")), shown.stdout
+        _holds(json.loads(report.read_text()), result)
+
+
+def _holds(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        found, expected = [found], [expected]
+    assert len(found) == len(expected)
+    for each, some in zip(found, expected, strict=True):
+        assert {name: each[name] for name in some} == some
 
 
 @pytest.mark.parametrize(
