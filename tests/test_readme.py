@@ -1,0 +1,96 @@
+"""What the documents name is there: headings, files, programs and targets."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from jobs.cli import main
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
+README = DOCUMENTS["README.md"]
+_FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
+
+
+def prose(text: str) -> str:
+    """Without what stands between fences, where a `#` is a comment."""
+    return _FENCED.sub("", text)
+
+
+def spans(text: str) -> list[str]:
+    """What is set as code in a line, or goes on in the next."""
+    return [" ".join(span.split()) for _, span in _SPAN.findall(text)]
+
+
+# --- links, programs, targets --------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them: of two headings that are alike the second one gets a number."""
+    seen = Counter[str]()
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(text), re.M):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_link_leads_to_a_file_or_heading_that_is_there(name: str) -> None:
+    links = re.findall(r"\]\(([^)\s]+)[^)]*\)", prose(DOCUMENTS[name]))
+    for path, _, anchor in (link.partition("#") for link in links if "://" not in link):
+        assert (ROOT / path).exists(), path
+        if anchor:
+            assert anchor in anchors((ROOT / (path or name)).read_text()), anchor
+
+
+def test_each_section_that_is_to_be_seen_is_there() -> None:
+    headings = re.findall(r"^#+ (.*)$", prose(README), re.M)
+    named = re.findall(r"(?:see|See|told of under)\s+\*([^*]+)\*", README)
+    assert named
+    assert {" ".join(name.split()) for name in named} <= set(headings)
+
+
+def code() -> list[str]:
+    """What the documents have as code: between fences, behind four spaces, and in a line."""
+    found = []
+    for text in DOCUMENTS.values():
+        found += [block.replace("\\\n", " ") for _, block in _FENCED.findall(text)]
+        found += re.findall(r"^ {4}\S.*$", prose(text), re.M)
+        found += spans(prose(text))
+    return found
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each `mongodb-cdc NAME` in code, and what follows it in its line."""
+    found = (re.findall(r"mongodb-cdc +([a-z][a-z-]*)(.*)", each) for each in code())
+    return [command for each in found for command in each]
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in commands()}))
+def test_each_program_that_is_named_is_there_with_the_options_that_are_named(name: str) -> None:
+    program = main.get_command(click.Context(main), name)
+    assert program is not None
+    known = {option for each in program.params for option in each.opts}
+    given = {
+        each
+        for of, rest in commands()
+        if of == name
+        for each in re.findall(r"(?<!\S)--?\w[\w-]*", rest)
+    }
+    assert given <= known
+
+
+def test_each_target_of_make_that_is_named_is_there() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+    called = re.compile(r"^\s*(?:\w+=\S+ )*make\s+([a-z][a-z-]*)", re.M)
+    named = {name for each in code() for name in called.findall(each)}
+    assert "test" in named
+    assert named <= targets
