@@ -1,14 +1,18 @@
-"""What the documents name is there: headings, files, programs and targets."""
+"""What the documents name is there: headings, files, programs, targets and errors."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from cdc import errors
+from cdc.errors import CdcError, UnmappableValue
 from jobs.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +30,19 @@ def prose(text: str) -> str:
 def spans(text: str) -> list[str]:
     """What is set as code in a line, or goes on in the next."""
     return [" ".join(span.split()) for _, span in _SPAN.findall(text)]
+
+
+def section(title: str) -> str:
+    """From a heading of the README to the next one of any level."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", prose(README), re.M | re.S)
+    assert found is not None, title
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the rows of its first table, but for the head."""
+    lines = re.findall(r"^\| (.*) \|$", text, re.M)
+    return [line.split(" | ") for line in lines[2:]]
 
 
 # --- links, programs, targets --------------------------------------------------------------------
@@ -94,3 +111,44 @@ def test_each_target_of_make_that_is_named_is_there() -> None:
     named = {name for each in code() for name in called.findall(each)}
     assert "test" in named
     assert named <= targets
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def texts() -> Iterator[str]:
+    """Every text in the code but docstrings; what is filled in is `…`."""
+    for path in [*ROOT.glob("cdc/**/*.py"), *ROOT.glob("jobs/**/*.py")]:
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        alone = {each.value for each in nodes if isinstance(each, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.JoinedStr):
+                parts = [getattr(each, "value", "") for each in node.values]
+                yield "".join(each if isinstance(each, str) else "…" for each in parts)
+            elif isinstance(node, ast.Constant) and node not in alone:
+                yield re.sub(r"%[\d.]*[sdf]", "…", str(node.value)).replace("%%", "%")
+
+
+def test_what_is_seen_when_something_fails_is_what_the_code_says() -> None:
+    known = "\n".join(texts())
+    for seen, *_ in rows(section("When something fails")):
+        for text in spans(re.sub(r"(\*\*|end: )[^|]*$", "", seen)):
+            whole = ".*".join(map(re.escape, text.split("…")))
+            assert re.search(whole, known), text
+
+
+def test_each_error_is_told_of_with_its_exit_code() -> None:
+    table = "\n".join(seen for seen, *_ in rows(section("When something fails")))
+    told = set(re.findall(r"\*\*(\d)\*\* `(\w+)`$", table, re.M))
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    # The last one is about a value, and never the end of a run.
+    ends = [each for each in kinds if issubclass(each, CdcError) and each is not UnmappableValue]
+    assert told == {(str(each.exit_code), each.__name__) for each in ends}
+    assert f"no end: `{UnmappableValue.__name__}`" in table
+
+
+def test_each_exit_code_of_the_list_is_told_of() -> None:
+    listed = " ".join(section("Errors and exit codes").split()).split("; ")
+    codes = {code for each in listed for code in re.findall(r"\d+", each.split(" (")[0])} - {"0"}
+    told = "\n".join(seen for seen, *_ in rows(section("When something fails")))
+    assert {"1", "143"} <= codes <= set(re.findall(r"\b\d+\b", told))

@@ -66,7 +66,7 @@ def test_help_tells_what_each_option_is_for(name: str) -> None:
     assert [each.name for each in options if not each.help] == []
 
 
-@pytest.mark.parametrize("name", PROGRAMS.keys() - {"replicate", "token"})
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"replicate", "token"}))
 def test_each_program_that_finds_something_tells_it_as_json_in_the_same_way(name: str) -> None:
     [common] = json_option(click.Command("any")).params
     [own] = [each for each in program(name).params if "--json" in each.opts]
