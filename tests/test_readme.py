@@ -1,9 +1,10 @@
-"""What the documents name is there: headings, files, programs, targets and errors."""
+"""What the documents name is there: headings, files, programs, targets, options and errors."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,25 @@ import click
 import pytest
 
 from cdc import errors
+from cdc.delta.layout import KEYS, MATCH
 from cdc.errors import CdcError, UnmappableValue
+from cdc.model.change import Change
+from cdc.model.selection import Namespace, Selection
+from cdc.options import OPTIONS
 from jobs.cli import main
+from jobs.config import SINK_KEYS, _flat
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
 README = DOCUMENTS["README.md"]
+PEERS = ("From Flink CDC", "From Debezium", "From mongo-spark")
 _FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
+_CHOICES = {
+    **{option.name: option.choices for option in OPTIONS},
+    **{name: key.choices for name, key in KEYS.items()},
+    **dict.fromkeys([*SINK_KEYS, MATCH, *Change._fields], ()),
+}
 
 
 def prose(text: str) -> str:
@@ -111,6 +123,62 @@ def test_each_target_of_make_that_is_named_is_there() -> None:
     named = {name for each in code() for name in called.findall(each)}
     assert "test" in named
     assert named <= targets
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def is_ours(span: str) -> bool:
+    """An option or column of ours, with a value that it may have; a program."""
+    if program := re.fullmatch(r"mongodb-cdc ([a-z-]+)", span):
+        return program[1] in main.list_commands(click.Context(main))
+    name, _, value = span.partition(" = ")
+    return name in _CHOICES and (not value or not _CHOICES[name] or value in _CHOICES[name])
+
+
+def test_only_options_that_are_there_count_as_ours() -> None:
+    assert is_ours("split.size.mb")
+    assert is_ours("mode = initial")
+    assert is_ours("exact = false")
+    assert is_ours("mongodb-cdc token")
+    assert not is_ours("split.size")
+    assert not is_ours("mode = always")
+    assert not is_ours("mongodb-cdc tokens")
+
+
+@pytest.mark.parametrize("title", PEERS)
+def test_each_option_of_ours_that_stands_beside_one_of_a_peer_is_there(title: str) -> None:
+    table = rows(section(title))
+    assert len(table) > 10
+    for theirs, ours in table:
+        assert [span for span in spans(ours) if not is_ours(span)] == [], theirs
+        assert spans(ours) or ours.startswith(("not there", "not needed, because")), theirs
+
+
+@pytest.mark.parametrize("title", ["Coming from Flink CDC, Debezium or mongo-spark", *PEERS])
+def test_what_is_said_below_names_options_of_ours_or_of_the_table_only(title: str) -> None:
+    text = section(title)
+    theirs = {span for cells in rows(text) for span in spans(cells[0])}
+    below = re.sub(r"^\|.*$", "", text, flags=re.M)
+    unknown = {span for span in spans(below) if not is_ours(span) and span[0] != "$"}
+    assert unknown <= theirs
+
+
+def test_each_option_in_an_example_of_a_file_is_there() -> None:
+    blocks = [tomllib.loads(block) for kind, block in _FENCED.findall(README) if kind == "toml"]
+    assert blocks
+    for block in blocks:
+        sections = [block.pop(name, {}) for name in ("source", "sink", "table")]
+        for keys in (block, *block.pop("override", []), *sections):
+            assert set(dict(_flat(keys))) <= set(_CHOICES)
+
+
+def test_the_example_of_what_is_left_out_leaves_it_out() -> None:
+    (given,) = re.findall(r'^collections = (\["shop\\\\\.\(\?!.*?\])', README, re.M)
+    captured = Selection.parse(given)
+    assert captured.matches(Namespace("shop", "orders"))
+    assert not captured.matches(Namespace("shop", "tmp_1"))
+    assert not captured.matches(Namespace("shop", "audit_1"))
 
 
 # --- errors --------------------------------------------------------------------------------------
