@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_the_parts_of_a_name_in_a_statement_are_those_parts_to_spark(
     spark: SparkSession, parts: list[str]
 ) -> None:
     """But for `${`, which no base path and no template may hold."""
-    parts = [part.replace("${", "$") for part in parts]
+    parts = [re.sub(r"\$\{+", "$", part) for part in parts]
     found = parser(spark).parseMultipartIdentifier(".".join(map(quoted, parts)))
     assert [found.apply(n) for n in range(found.size())] == parts
 
