@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from jobs.failure import EXIT_CODES, INTERRUPTED
+from jobs.failure import EXIT_CODES
+from jobs.stop import Interrupt
 
 PROGRAMS = {
     "backfill": "Read documents or changes again, into tables that a job may write meanwhile.",
@@ -43,14 +42,9 @@ class _Programs(click.Group):
         if name not in PROGRAMS:
             return None
         module = _MODULES.get(name, name)
-        command: click.Command = importlib.import_module(f"jobs.{module}").main
+        with Interrupt():  # some modules swallow what is raised while they are imported
+            command: click.Command = importlib.import_module(f"jobs.{module}").main
         return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # while the program's modules are imported
-            sys.exit(INTERRUPTED)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Without the import of every program whose name begins so."""

@@ -44,6 +44,8 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
             with Interrupt():
                 code = program(*args, **kwargs)
             sys.exit(code)
+        except KeyboardInterrupt:  # raised by hand, or where nobody takes signals
+            sys.exit(INTERRUPTED)
         except CdcError as error:
             _end(type(error), str(error))
         except Exception as error:
