@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r'\[test\]\((\S+) "(\w+)"\)')
 _PROMISED = re.search(
-    r"^## What is promised$(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S
+    r"^## What is promised$(.*?)^### The campaign$", (ROOT / "README.md").read_text(), re.M | re.S
 )
 assert _PROMISED is not None
 _SECTION = _PROMISED[1]
