@@ -28,8 +28,6 @@ GAUGES: Mapping[str, str] = {
     "snapshot_percent": "how much of all documents has been copied, about; 100: nothing is left",
     "inexact_rows": "rows marked exact = false since the program began",
 }
-
-
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"
 
 

@@ -21,7 +21,7 @@ from jobs.config import Config
 from jobs.landed import Landed, Made, is_told, landed
 
 # A table takes some milliseconds, or a request or two to a store.
-_MOST_TABLES, _THREADS = 400, 8
+_MOST_COLLECTIONS, _THREADS = 200, 8
 _QUIET_SECONDS = 120.0
 
 
@@ -98,7 +98,7 @@ class View:
 
 
 def look(config: Config) -> View:
-    """Everything at once; tables of the first some hundred collections only. Raises CdcError."""
+    """Everything at once; tables of the first 200 collections only. Raises CdcError."""
     kept = checkpoint.read(config.checkpoint)
     last, before, passed = kept.last, kept.before, None
     if last and before:
@@ -106,7 +106,7 @@ def look(config: Config) -> View:
     found = standing(config.source, last.offset if last else None, passed)
     options = declared.parse(config.source)
     with ThreadPoolExecutor(_THREADS) as threads:
-        looked_at = found.collections[: _MOST_TABLES // 2]
+        looked_at = found.collections[:_MOST_COLLECTIONS]
         names = [extent.namespace for extent in looked_at]
         tables = dict(zip(names, threads.map(partial(_tables, config), names), strict=True))
     return View(
