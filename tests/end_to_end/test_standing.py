@@ -56,7 +56,7 @@ def test_status_tells_rows_to_people_to_programs_and_to_a_browser(
     [found] = json.loads(done.stdout)["collections"]
     assert (found["mirror"]["rows"], found["changelog"]["rows"]) == (18, 32)
     assert found["mirror"]["batch"] == past.last
-    shown = CliRunner().invoke(status.main, given, env={"COLUMNS": "160"}, catch_exceptions=False)
+    shown = CliRunner().invoke(status.main, given, catch_exceptions=False)
     assert " 18 " in shown.stdout
     assert " 32 " in shown.stdout
     read = _Page()

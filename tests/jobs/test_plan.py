@@ -44,8 +44,7 @@ def run(mongod: ReplicaSet, database: Database[Document], tmp_path: Path) -> Run
     )
 
     def call(*arguments: str) -> Result:
-        environment = {"COLUMNS": "160"}
-        return CliRunner().invoke(plan.main, ["--config", str(file), *arguments], env=environment)
+        return CliRunner().invoke(plan.main, ["--config", str(file), *arguments])
 
     return call
 
@@ -223,7 +222,7 @@ def test_the_tables_show_what_is_missing_and_where(guarded: Guarded, shop: Names
     uri = guarded.user([*required(Selection.of([shop])), Need("splitVector", *shop)])
     given = (f"uri={uri}", f"collections={shop}", "sink.path=/lake")
     arguments = [argument for each in given for argument in ("-o", each)]
-    result = CliRunner().invoke(plan.main, arguments, env={"COLUMNS": "160"})
+    result = CliRunner().invoke(plan.main, arguments)
     assert result.exit_code == 0, result.output
     rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
     shown = {(row[1], row[2]): row[3:5] for row in rows if len(row) == 6}

@@ -44,7 +44,7 @@ def guarded(guarded_shards: GuardedCluster) -> GuardedCluster:
 def ran(uri: str, *arguments: str, collections: str = f"{ORDERS},{PLAIN}") -> Result:
     given = (f"uri={uri}", f"collections={collections}", "shards.direct=true", "split.size.mb=1")
     options = [argument for each in (*given, "sink.path=/lake") for argument in ("-o", each)]
-    result = CliRunner().invoke(plan.main, [*options, *arguments], env={"COLUMNS": "250"})
+    result = CliRunner().invoke(plan.main, [*options, *arguments])
     assert SECRET not in result.output
     return result
 

@@ -85,8 +85,7 @@ def run(given: dict[str, str], tmp_path: Path) -> Run:
     def call(*arguments: str, **overrides: str) -> Result:
         settings = {**named, **{k.replace("_", "."): v for k, v in overrides.items()}}
         options = [item for name, value in settings.items() for item in ("-o", f"{name}={value}")]
-        environment = {"COLUMNS": "160"}
-        return CliRunner().invoke(status.main, [*options, *arguments], env=environment)
+        return CliRunner().invoke(status.main, [*options, *arguments])
 
     return call
 

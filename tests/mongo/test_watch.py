@@ -107,13 +107,13 @@ def test_foreign_writes_make_no_batch_but_a_heartbeat(
     reader: Callable[..., Reader], database: Database[Document]
 ) -> None:
     """Guards: without the heartbeat, the offset would fall out of the oplog."""
+    began = time.monotonic()
     changes = reader(heartbeat_interval="2")
-    ends = time.monotonic() + 5
     batches = 0
-    while time.monotonic() < ends:
+    while (took := time.monotonic() - began) < 5:
         database.other.insert_one({})
         batches += changes.asks()
-    assert 1 <= batches <= 2
+    assert 1 <= batches <= 1 + took / 2  # positions count in seconds: the first may come early
 
 
 def test_a_heartbeat_of_no_time_lets_every_write_make_a_batch(

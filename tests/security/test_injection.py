@@ -187,3 +187,14 @@ def test_a_name_is_shown_as_it_is_and_commands_no_terminal(name: str) -> None:
     Terminal(file=said, width=80, force_terminal=True).print(f"shop.{name}: equal")
     shown = name.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\u202e", "\\u202e")
     assert said.getvalue() == f"shop.{shown}: equal\n"
+
+
+@pytest.mark.parametrize("environment", [{"COLUMNS": "80"}, {"FORCE_COLOR": "1", "TERM": "dumb"}])
+def test_what_goes_to_a_pipe_is_not_cut_whatever_the_environment_says(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    said = io.StringIO()
+    Terminal(file=said).print("shop." + "a b " * 50)
+    assert "a b " * 50 in said.getvalue()
