@@ -3,10 +3,11 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint audit soak load bench bench-growth lock dist clean java
+.PHONY: help demo test test-slow test-matrix test-airflow lint audit soak load bench bench-growth lock dist clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+AIRFLOW := .venv-airflow
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -22,6 +23,9 @@ test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of
 
 test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"
 	@$(BIN)/python -m tests.matrix $(VERSIONS)
+
+test-airflow: $(INSTALLED) $(AIRFLOW)/.installed ## the DAGs in a real Airflow, in an environment of its own
+	@$(BIN)/pytest -m airflow -n 0
 
 lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .
@@ -48,6 +52,9 @@ lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --extra bench --quiet --upgrade \
 		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.lock
+	@$(BIN)/uv pip compile tests/airflow/requirements.in --quiet --upgrade \
+		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --output-file tests/airflow/requirements.lock
 
 dist: $(INSTALLED) ## wheel and sdist, into dist
 	@rm -rf dist && mkdir dist
@@ -56,7 +63,7 @@ dist: $(INSTALLED) ## wheel and sdist, into dist
 	@rm dist/log && ls dist/*
 
 clean: ## removes .venv and everything that was built or cached
-	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf .venv $(AIRFLOW) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -79,4 +86,11 @@ $(INSTALLED): pyproject.toml requirements.lock | java
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@echo "compiling what encodes documents, once on this machine" >&2
 	@$(BIN)/python -c 'from cdc.kernel import loading; loading.columns(), loading.typed()'
+	@touch $@
+
+# Made anew whenever its list changes.
+$(AIRFLOW)/.installed: tests/airflow/requirements.lock | $(INSTALLED)
+	@rm -rf $(AIRFLOW) && $(BIN)/python -m venv $(AIRFLOW)
+	@echo "installing into $(AIRFLOW): $$(grep -c == $<) packages" >&2
+	@$(AIRFLOW)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

@@ -58,6 +58,7 @@ def show(console: Console, done: Backfilled) -> None:
 @click.option("--from", "start", help="Changes from this time on, into the changelog.")
 @click.option("--to", "end", help="Changes up to, but without, this time.")
 @click.option("--dry-run", "dry", is_flag=True, help="Tell what would be done, and write nothing.")
+@click.option("--run-id", "run", help="Tries under one id add documents to the changelog once.")
 @json_option
 @told
 def main(
@@ -73,6 +74,7 @@ def main(
     start: str | None,
     end: str | None,
     dry: bool,
+    run: str | None,
     json_path: str | None,
 ) -> int:
     """Read documents, or the changes of a window of time, again into tables that a job may write
@@ -99,7 +101,7 @@ def main(
     if "mirror" in kinds:
         done = into_mirror(spark, config, namespace, part, repair, dry)
     if "changelog" in kinds:
-        done = documents_into_changelog(spark, config, namespace, part, done, dry)
+        done = documents_into_changelog(spark, config, namespace, part, done, dry, run)
     tell(asdict(done), json_path, lambda: show(Terminal(), done))
     return LEFT if done.left else 0
 

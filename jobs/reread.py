@@ -17,7 +17,7 @@ import cdc
 from cdc.delta import mirror
 from cdc.delta.forms import CDF, cdf
 from cdc.delta.layout import Table
-from cdc.delta.repair import extend_changelog, lacking, repair_mirror, settle
+from cdc.delta.repair import extend_changelog, extend_once, lacking, repair_mirror, settle
 from cdc.errors import BadOption, NotComparable
 from cdc.model import timestamp, token
 from cdc.model.offset import encode_key
@@ -127,17 +127,22 @@ def documents_into_changelog(
     part: Part,
     done: Backfilled,
     dry: bool = False,
+    run: str | None = None,
 ) -> Backfilled:
     """Add the documents as of the time at which the mirror was brought to them (`done.at`), or else
-    as of that up to which the job has written. Raises BadOption if there is neither."""
+    as of that up to which the job has written; once for each `run`, if it has a name. Raises
+    BadOption if there is no such time."""
     written = checkpoint.complete_until(config.checkpoint, namespace)
     time = timestamp.parse(done.at) if done.at else written
     if time is None:
         raise BadOption("Nothing says as of when to read.", "Set --at.")
-    told = timestamp.text(time)
-    options = {**part.options(config), "snapshot.at": told}
-    rows = into_changelog(spark, config, namespace, options, dry)
-    return replace(done, at=told, changelog_rows=rows)
+    options = {**part.options(config), "snapshot.at": timestamp.text(time)}
+    if run is None or dry:
+        count = into_changelog(spark, config, namespace, options, dry)
+    else:
+        table, rows = _for_changelog(spark, config, namespace, options)
+        count, time = extend_once(spark, table, rows, time, run)
+    return replace(done, at=done.at or timestamp.text(time), changelog_rows=count)
 
 
 def into_changelog(
@@ -150,13 +155,8 @@ def into_changelog(
     """Add what the source reads with these options: documents as of `snapshot.at`, or changes
     `from` one time `to` another. Returns how many rows the changelog did not have; `dry`: does not
     have, for nothing is written."""
-    cdc.register(spark)
-    table = _table(config, "changelog", namespace)
-    if not table.target.exists(spark):
-        raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")
-    rows = read(spark, config, namespace, options)
-    is_cdf = table.options.changelog_form == CDF
-    return (lacking if dry else extend_changelog)(spark, table, cdf(rows) if is_cdf else rows)
+    table, rows = _for_changelog(spark, config, namespace, options)
+    return (lacking if dry else extend_changelog)(spark, table, rows)
 
 
 def require_whole(part: Part) -> None:
@@ -166,6 +166,18 @@ def require_whole(part: Part) -> None:
             "Which documents of a part are in the mirror only cannot be told.",
             "Repair the whole collection: leave out --filter, --min and --max.",
         )
+
+
+def _for_changelog(
+    spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
+) -> tuple[Table, DataFrame]:
+    """The changelog, and what the source reads, in its form."""
+    cdc.register(spark)
+    table = _table(config, "changelog", namespace)
+    if not table.target.exists(spark):
+        raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")
+    rows = read(spark, config, namespace, options)
+    return table, cdf(rows) if table.options.changelog_form == CDF else rows
 
 
 def _rows(source: DataFrame, compared: DataFrame, namespace: Namespace, at: Timestamp) -> DataFrame:

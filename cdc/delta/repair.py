@@ -7,7 +7,7 @@ document is gone. See `repair_mirror`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
@@ -19,6 +19,7 @@ from cdc.delta import conflict, mirror
 from cdc.delta.columns import of_table, with_image
 from cdc.delta.commit import Commit, merging
 from cdc.delta.layout import SOFT, Table
+from cdc.errors import NotComparable
 from cdc.model import timestamp, token
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
@@ -27,6 +28,8 @@ from cdc.model.timestamp import Timestamp
 # time as of which it was read follows.
 _REPAIR, _SETTLED = "mongodb-cdc repair as of ", "mongodb-cdc settled as of "
 _COMMITS = 1000
+# Whose rows a commit of `extend_once` has added, in its transaction id and in its userMetadata.
+_RUN = "mongodb-cdc backfill "
 
 # The changes of the namespace behind one time and up to another one, as the source tells them.
 Changes = Callable[[Timestamp, Timestamp], DataFrame]
@@ -72,6 +75,20 @@ def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Cha
 def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     """Add the rows that the changelog does not have; returns how many. May be repeated."""
     return conflict.repeated(partial(_add, spark, table, rows), table.target)
+
+
+def extend_once(
+    spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp, run: str
+) -> tuple[int, Timestamp]:
+    """Add the documents in `rows`, `read` as of `at`, unless they were added by an earlier try of
+    the same `run`, whose time was another one. Returns how many were, and as of when."""
+    # As hexadecimal digits: a MERGE takes both from settings, where `${` has a meaning.
+    name = f"{_RUN}{run.encode().hex()}"
+    transaction = {"txnAppId": name, "txnVersion": 1}
+    text = f"{name} as of {timestamp.text(at)}"
+    with merging(spark, {**transaction, "userMetadata": text}):
+        conflict.repeated(partial(_merge_rows, spark, table, rows), table.target)
+    return _added(spark, table, name)
 
 
 def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
@@ -144,7 +161,33 @@ def _is_the_same(rows: DataFrame) -> Column:
 
 
 def _add(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    _merge_rows(spark, table, rows)
+    done = table.target.delta(spark).history(1).select("operationMetrics").head()
+    return _inserted(done.operationMetrics) if done else 0
+
+
+def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
     log = table.target.delta(spark).alias("row")
     log.merge(rows.alias("new"), _is_the_same(rows)).whenNotMatchedInsertAll().execute()
-    done = table.target.delta(spark).history(1).select("operationMetrics").head()
-    return int(done.operationMetrics.get("numTargetRowsInserted", 0)) if done else 0
+
+
+def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:
+    """What the commit of that run says: the newest one, if this was the first try."""
+    limit = 4
+    while True:
+        history = table.target.delta(spark).history(limit)
+        rows = history.select("userMetadata", "operationMetrics").collect()
+        for row in rows:
+            run, _, at = (row.userMetadata or "").partition(" as of ")
+            if run == name:
+                return _inserted(row.operationMetrics), timestamp.parse(at)
+        if len(rows) < limit:
+            raise NotComparable(
+                f"The history of '{table.target}' tells no more what this run has added.",
+                "Give another --run-id to read them again.",
+            )
+        limit *= 8
+
+
+def _inserted(metrics: Mapping[str, str]) -> int:
+    return int(metrics.get("numTargetRowsInserted", 0))

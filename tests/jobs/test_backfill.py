@@ -129,6 +129,30 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         assert sorted((row[1], row[2]) for row in read) == [("read", str(i)) for i in range(7)]
 
 
+def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_between_them(
+    database: Database[dict[str, Any]], run: Run, lake: Lake, tmp_path: Path
+) -> None:
+    images = {"enabled": True}
+    database.create_collection("orders", changeStreamPreAndPostImages=images)
+    database.orders.insert_many({"_id": i, "n": i} for i in range(5))
+    run(replicate, "--mode", "latest", "--available-now")
+    found = list[dict[str, Any]]()
+    for i in range(3):
+        database.orders.insert_one({"_id": i - 9})
+        run(replicate, "--available-now")
+        name = ["--run-id", "of ${env:HOME}"] if i < 2 else ["--run-id", "another"]
+        report = tmp_path / "report.json"
+        into = ["--into", "changelog", "--json", str(report), *name]
+        run(backfill, *arguments(database, *into))
+        found.append(json.loads(report.read_text()))
+    assert found[0]["changelog_rows"] == 6
+    assert found[1] == found[0]
+    assert found[2]["changelog_rows"] == 8
+    assert found[2]["at"] != found[0]["at"]
+    read = [row for row in lake.changelog() if row[1] == "read"]
+    assert len(read) == len(set(read)) == 6 + 8
+
+
 @pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_later(
     database: Database[dict[str, Any]],

@@ -1,0 +1,187 @@
+"""Airflow runs the README's DAGs, with a real server, Spark and Delta."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from delta.tables import DeltaTable
+from pymongo import uri_parser
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from jobs import replicate, verify
+from tests.airflow.airflow import PROGRAM, ROOT, Airflow
+from tests.mongo.access import Guarded
+from tests.security.leaks import Canary, Watched, told
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
+DAG, HOURS = "shop_backfill", "shop_hours"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A pipeline that has run, and an Airflow beside it, which alone knows the password."""
+
+    airflow: Airflow
+    folder: Path
+    orders: Any
+    collection: str
+    canary: Canary
+    config: list[str]
+
+    def table(self, spark: SparkSession, kind: str) -> DeltaTable:
+        path = self.folder / "lakehouse" / self.collection.replace(".", "/") / kind
+        return DeltaTable.forPath(spark, str(path))
+
+    def replicates(self) -> None:
+        self.runs(replicate, "--mode", "latest", "--available-now")
+
+    def runs(self, program: Any, *arguments: str) -> None:
+        done = CliRunner().invoke(program.main, [*self.config, *arguments])
+        assert done.exit_code == 0, (done.output, done.exception)
+
+
+@pytest.fixture(scope="module")
+def shop(
+    guarded: Guarded, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp("shop")
+    canary = Canary("airflow")
+    guarded.client.admin.command("createUser", "airflow", pwd=canary.password, roles=["root"])
+    address = uri_parser.parse_uri(guarded.replica_set.uri)
+    ((host, port),) = address["nodelist"]
+    connection = {
+        "conn_type": "mongo",
+        "login": "airflow",
+        "password": canary.password,
+        "host": host,
+        "port": port,
+        "schema": "admin",
+        "extra": {"replicaSet": address["options"]["replicaSet"], "retryWrites": True},
+    }
+    shutil.copy(ROOT / "conf" / "spark-defaults.conf", folder)
+    (folder / "pipeline.toml").write_text(
+        f'[source]\nuri = "env:MONGODB_URI"\ncollections = ["shop.orders"]\n'
+        f'[sink]\npath = "{folder / "lakehouse"}"\n'
+    )
+    database: Database[Any] = guarded.client["shop"]
+    database.create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+    database.orders.insert_many({"_id": i, "n": i} for i in range(20))
+    config = ["--config", str(folder / "pipeline.toml"), "-o", f"uri={guarded.uri('root')}"]
+    airflow = Airflow(folder / "airflow", folder / "pipeline.toml", "shop.orders", connection)
+    shop = Shop(airflow, folder, database.orders, "shop.orders", canary, config)
+    shop.runs(replicate, "--mode", "initial", "--available-now")
+    yield shop
+    guarded.client.drop_database("shop")
+
+
+def test_a_run_on_demand_mends_the_mirror_returns_what_it_did_and_tells_no_password(
+    shop: Shop, spark: SparkSession
+) -> None:
+    shop.table(spark, "mirror").delete("key IN ('1', '2')")
+    wanted = {"collection": shop.collection, "into": "mirror", "repair": True}
+    empty = shop.folder / "empty"
+    empty.mkdir()
+    with Watched([shop.canary], psutil.Process().pid, empty) as watched:
+        for conf in ({**wanted, "dry-run": True}, wanted, wanted):
+            shop.airflow("dags", "test", DAG, "--conf", json.dumps(conf))
+    found = shop.airflow.results(DAG)
+    assert [(each["missing"], each["left"]) for each in found] == [(2, 2), (2, 0), (0, 0)]
+    shop.runs(verify)
+    rendered = shop.airflow.asked("SELECT rendered_fields FROM rendered_task_instance_fields")
+    assert any(shop.collection in text for (text,) in rendered)
+    assert told([shop.canary], shop.folder) == []
+    assert watched.found == set()
+    assert "java" in watched.seen.values()
+
+
+def test_what_another_try_cannot_cure_is_not_tried_again_and_says_why(shop: Shop) -> None:
+    before = len(shop.airflow.tries(DAG))
+    conf = {"collection": shop.collection, "into": "mirror", "filter": "{"}
+    said = shop.airflow("dags", "test", DAG, "--conf", json.dumps(conf), code=1)
+    assert shop.airflow.tries(DAG)[before:] == [("failed", 1)]
+    assert "Remedy" in said
+
+
+def test_a_try_that_is_killed_is_made_again_and_what_it_added_is_there_once(
+    shop: Shop, spark: SparkSession
+) -> None:
+    before = len(shop.airflow.tries(DAG))
+    conf = json.dumps({"collection": shop.collection, "into": "changelog"})
+    command = [str(PROGRAM), "dags", "test", DAG, "--conf", conf]
+    with (shop.folder / "killed.log").open("wb") as log:
+        run = subprocess.Popen(
+            command,
+            env=shop.airflow.environment,
+            cwd=shop.airflow.home,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        killed, left = _kill_java(psutil.Process(run.pid))
+        assert run.wait(300) == 0
+    assert shop.airflow.tries(DAG)[before:] == [("success", 2)]
+    assert shop.airflow.results(DAG)[-1]["changelog_rows"] == 20
+    _, alive = psutil.wait_procs([killed, *left], timeout=20)
+    assert alive == []
+    read = _rows(shop.table(spark, "changelog"), "op = 'read'")
+    assert len(read) == len(set(read)) == 20 + 20
+
+
+def _kill_java(run: psutil.Process) -> tuple[psutil.Process, list[psutil.Process]]:
+    """The JVM of the first try, once it has a Python worker; and what else it had started."""
+    ends = time.monotonic() + 200
+    while time.monotonic() < ends:
+        for java in [each for each in run.children(recursive=True) if each.name() == "java"]:
+            below = java.children(recursive=True)
+            if any("pyspark.daemon" in " ".join(each.cmdline()) for each in below):
+                java.kill()
+                return java, below
+        time.sleep(0.05)
+    raise AssertionError("there was no Java with a worker")
+
+
+def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
+    shop: Shop, spark: SparkSession
+) -> None:
+    now = datetime.now(UTC)
+    begin = now.replace(second=0, microsecond=0)
+    for i in range(5):
+        shop.orders.update_one({"_id": i}, {"$inc": {"n": 100}})
+    shop.replicates()
+    changelog = shop.table(spark, "changelog")
+    updates = "op = 'update'"
+    right = _rows(changelog, updates)
+    assert len(right) == 5
+    changelog.delete(updates)
+    end = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    time.sleep(max(0.0, (end - datetime.now(UTC)).total_seconds()))
+    with shop.airflow.running():
+        wanted = [
+            "--from-date",
+            begin.isoformat(),
+            "--to-date",
+            (end - timedelta(minutes=1)).isoformat(),
+        ]
+        shop.airflow("backfill", "create", "--dag-id", HOURS, *wanted, "--max-active-runs", "1")
+        runs = round((end - begin) / timedelta(minutes=1))
+        shop.airflow.wait_for(lambda: len(shop.airflow.results(HOURS)) >= runs)
+    assert {state for state, _ in shop.airflow.tries(HOURS)} == {"success"}
+    assert sum(each["changelog_rows"] for each in shop.airflow.results(HOURS)) == 5
+    assert _rows(changelog, updates) == right
+    shop.runs(verify)
+    assert told([shop.canary], shop.folder) == []
+
+
+def _rows(changelog: DeltaTable, which: str) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, changelog.toDF().where(which).select("position", "key").collect()))
