@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix test-airflow lint audit soak load bench bench-growth lock dist clean java
+.PHONY: help demo test test-slow test-matrix test-airflow test-browser lint audit soak load bench bench-growth lock dist clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -26,6 +26,9 @@ test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0:
 
 test-airflow: $(INSTALLED) $(AIRFLOW)/.installed ## the DAGs in a real Airflow, in an environment of its own
 	@$(BIN)/pytest -m airflow -n 0
+
+test-browser: $(INSTALLED) ## the page of `status --html` in Chromium, which has to be there
+	@$(BIN)/pytest -m browser -n 0
 
 lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -16,16 +16,19 @@ def uri_of(connection: Any) -> str:
     mask the string, and the password as it stands in it.
     """
     extra = dict(connection.extra_dejson)
-    scheme = "mongodb+srv" if extra.pop("srv", False) else "mongodb"
-    login = ""
-    if connection.login:
-        password = quote_plus(connection.password or "")
+    is_srv = extra.pop("srv", False)
+    login = quote_plus(connection.login or "")
+    if connection.password:
+        password = quote_plus(connection.password)
         mask_secret(password)
-        login = f"{quote_plus(connection.login)}:{password}@"
-    port = f":{connection.port}" if connection.port else ""
-    options = urlencode({name: _told(value) for name, value in extra.items()})
-    hosts, database = f"{connection.host or 'localhost'}{port}", connection.schema or ""
-    uri = f"{scheme}://{login}{hosts}/{database}{'?' if options else ''}{options}"
+        login += f":{password}"
+    uri = f"mongodb{'+srv' if is_srv else ''}://{login}{'@' if login else ''}"
+    uri += connection.host or "localhost"
+    if connection.port and not is_srv:  # DNS tells it then
+        uri += f":{connection.port}"
+    uri += f"/{connection.schema or ''}"
+    if extra:
+        uri += "?" + urlencode({name: _told(value) for name, value in extra.items()})
     mask_secret(uri)
     return uri
 

@@ -44,8 +44,9 @@ def window_dag(
 ) -> DAG:
     """Each interval's changes of these collections, from the oplog into their changelogs.
 
-    A run reads from its data interval's start up to its end, and writes what a changelog does not
-    have: runs may be repeated, overlap with a job, and be made for the past with `airflow backfill
+    Every interval from `start_date` on is read, also those that passed while Airflow stood. A run
+    reads from its data interval's start up to its end, and writes what a changelog does not have:
+    runs may be repeated, overlap with a job, and be made for the past with `airflow backfill
     create`, as far as the oplog reaches back. `operator`: see `BackfillOperator`.
     """
     dag = DAG(
@@ -53,7 +54,8 @@ def window_dag(
         description="The changes of each interval, from MongoDB's oplog into changelogs",
         schedule=CronDataIntervalTimetable(schedule, timezone="UTC"),
         start_date=start_date,
-        catchup=False,
+        # An interval that was missed is made up for: a changelog without it would have a hole.
+        catchup=True,
         max_active_runs=1,
         default_args=_TRIES,
         tags=["mongodb-cdc"],

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def _dags(folder: Path, collection: str) -> str:
         "/opt/shop": str(folder),
         "shop.orders": collection,
         "@hourly": "* * * * *",
+        "datetime(2026, 11, 22)": f"datetime.fromisoformat('{datetime.now(UTC):%Y-%m-%dT%H:%M}')",
         '"source_conn_id"': '"retry_delay": timedelta(seconds=1),\n    "source_conn_id"',
         "import datetime\n": "import datetime, timedelta\n",
     }

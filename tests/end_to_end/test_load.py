@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from cdc.model.selection import Namespace
+from cdc.model.timestamp import Timestamp
+from jobs import checkpoint
 from jobs.config import Config
 from jobs.load import load_orders
 from jobs.mongod import ReplicaSet
 from tests.bench.result import machine
 from tests.end_to_end.job import Job
+from tests.end_to_end.sustained.judged import judged
 from tests.end_to_end.sustained.report import Load, show, written
 from tests.end_to_end.sustained.samples import Sample, samples
 from tests.end_to_end.sustained.writers import Steady
 
 _DOCUMENTS = 50_000
 _ORDERS = Namespace("load", "orders")
+_NEVER = Timestamp(0, 0)
 # A JVM that lives long compiles with all that it has.
 _AS_BY_DEFAULT = {"JAVA_TOOL_OPTIONS": ""}
 
@@ -54,35 +60,50 @@ def test_what_grows_without_end_is_told_from_what_goes_up_and_down() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_under_a_steady_load_the_lag_and_all_that_is_kept_are_bounded(
-    pipeline: Callable[..., Config], tmp_path: Path
+def test_under_a_steady_load_nothing_is_lost_and_lag_and_all_that_is_kept_are_bounded(
+    spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """Lag, backlog, memory and checkpoint do not grow in the second half of the run;
-    how fast the server took the writes is told, and has to be what was asked for."""
+    """Lag, backlog, memory and checkpoint do not grow in the second half of the run; how fast the
+    server took the writes is told, and has to be what was asked for. At the end every change is
+    looked for."""
     seconds = float(os.environ.get("LOAD_SECONDS", "180"))
     rate = int(os.environ.get("LOAD_RATE", "1000"))
     print(f"LOAD_SECONDS={seconds:.0f} LOAD_RATE={rate}")
     with ReplicaSet(cache_gigabytes=2.0, oplog_megabytes=8192) as server:
         load_orders(server.uri, _ORDERS, _DOCUMENTS, must_be_new=True)
-        config = pipeline(str(_ORDERS), f"uri={server.uri}", "split.size.mb=64", "mode=latest")
+        config = pipeline(str(_ORDERS), f"uri={server.uri}", "split.size.mb=64", "mode=initial")
         job = Job(config, tmp_path, environment=_AS_BY_DEFAULT)
         try:
-            load = _observed(server, config, job, rate, seconds)
+            load, until = _observed(server, config, job, rate, seconds)
         finally:
             job.kill()
+        with server.client() as client:
+            events, wrong = judged(spark, client, config, _ORDERS, until, tmp_path)
+    load = replace(load, events_checked=events, violations=wrong)
     written(load)
     show(load)
+    assert load.violations == []
     assert load.growing == {}, "see build/load.json and build/load.svg"
     assert load.achieved >= 0.95 * rate, "the server did not take as many writes"
 
 
-def _observed(server: ReplicaSet, config: Config, job: Job, rate: int, seconds: float) -> Load:
+def _observed(
+    server: ReplicaSet, config: Config, job: Job, rate: int, seconds: float
+) -> tuple[Load, Timestamp]:
+    """And the time of the last write, which the job has come to."""
     process, found = psutil.Process(job.process.pid), []
-    with server.client() as client, Steady(server.uri, _ORDERS, rate, _DOCUMENTS) as steady:
-        for sample in samples(config, client, process, lambda: steady.written, steady.behind):
+    with server.client() as client:
+        with Steady(server.uri, _ORDERS, rate, _DOCUMENTS) as steady:
+            for sample in samples(config, client, process, lambda: steady.written, steady.behind):
+                assert job.process.poll() is None, job.said()
+                found.append(sample)
+                if sample.second >= found[0].second + seconds:
+                    break
+        last = client.admin.command("hello")["lastWrite"]["opTime"]["ts"]
+        while (
+            told := checkpoint.complete_until(config.checkpoint, _ORDERS)
+        ) is None or told < last:
             assert job.process.poll() is None, job.said()
-            found.append(sample)
-            if sample.second >= found[0].second + seconds:
-                break
+            time.sleep(1)
         version = client.server_info()["version"]
-    return Load(rate, seconds, machine(version), found)
+    return Load(rate, seconds, machine(version), found), last

@@ -38,6 +38,8 @@ class Load:
     seconds: float
     machine: str
     samples: Sequence[Sample]
+    events_checked: int = 0
+    violations: Sequence[str] = ()
 
     @property
     def achieved(self) -> float:
@@ -73,6 +75,8 @@ class Load:
             "trends": {name: self.trend(name) for name in _SLACK},
             "most": {name: max(getattr(each, name) for each in self.samples) for name in _SLACK},
             "growing": sorted(self.growing),
+            "events_checked": self.events_checked,
+            "violations": self.violations,
             "samples": [asdict(each) for each in self.samples],
         }
 
@@ -85,6 +89,7 @@ def written(load: Load) -> None:
 
 def show(load: Load) -> None:
     print(f"{load.machine}\n{load.achieved:,.0f} of {load.rate:,} writes a second")
+    print(f"{load.events_checked:,} changes, {len(load.violations)} violations")
     for name in _SLACK:
         begin, end = load.trend(name)
         word = "GROWS" if name in load.growing else "bounded"
