@@ -94,11 +94,11 @@ class Supervised:
     def workers(self) -> list[psutil.Process]:
         """Executors, Python workers of tasks, and the planner's."""
         executors = [each for each in self._java() if _EXECUTOR in _command(each)]
-        python = [each for each in self._processes() if "python" in each.name()]
+        python = [each for each in self._processes() if "python" in _name(each)]
         return executors + [each for each in python if _DRIVER not in _command(each)]
 
     def _java(self) -> list[psutil.Process]:
-        return [each for each in self._processes() if each.name() == "java"]
+        return [each for each in self._processes() if _name(each) == "java"]
 
     def _processes(self) -> Iterator[psutil.Process]:
         try:
@@ -106,6 +106,14 @@ class Supervised:
             yield from [job, *job.children(recursive=True)]
         except psutil.NoSuchProcess:
             return
+
+
+def _name(process: psutil.Process) -> str:
+    """Empty if it has ended meanwhile."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _command(process: psutil.Process) -> str:
