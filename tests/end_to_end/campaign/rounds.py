@@ -15,14 +15,13 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
-from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
 from jobs.config import Config
 from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.report import Report
-from tests.end_to_end.campaign.scene import Disturbances, Load, Scene, Source
+from tests.end_to_end.campaign.scene import Load, Scene, Source, at_random
 from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
 from tests.end_to_end.oracle import Checkpoint, Frontier, violations
@@ -99,13 +98,14 @@ class Campaign:
         """One thread disturbs the servers, and one the job; each one thing at a time. Meanwhile
         as much is written as the job keeps up with."""
         of_servers, of_job = scenes
+        heal = self._source.heal
         over = threading.Event()
         with ThreadPoolExecutor(2) as threads:
             found = [
-                threads.submit(self._at_random, scene, disturbances, over)
-                for scene, disturbances in (
+                threads.submit(at_random, scene, kinds, over.is_set, _PAUSE_SECONDS, heal)
+                for scene, kinds in (
                     (of_servers, self._source.disturbances(of_servers)),
-                    (of_job, upon_the_job.disturbances(of_job, self._source)),
+                    (of_job, upon_the_job.disturbances(of_job, self._source.members)),
                 )
             ]
             began, ends = time.time(), time.monotonic() + seconds
@@ -118,25 +118,6 @@ class Campaign:
             over.set()
             for each in found:
                 self.report.faults += each.result()
-
-    def _at_random(
-        self, scene: Scene, disturbances: Disturbances, over: threading.Event
-    ) -> Counter[str]:
-        """How often each befell it. Not counted is one that the servers, disturbed by the others,
-        have not let happen."""
-        kinds, done = list(disturbances), Counter[str]()
-        weights = [weight for weight, _ in disturbances.values()]
-        while not over.is_set():
-            scene.a_while(_PAUSE_SECONDS)
-            [kind] = scene.chance.choices(kinds, weights)
-            _, disturb = disturbances[kind]
-            try:
-                disturb()
-            except PyMongoError:
-                self._source.heal()
-            else:
-                done[kind] += 1
-        return done
 
     def _wait(
         self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bson.timestamp import Timestamp
+from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
 from cdc.model.selection import Namespace
@@ -77,3 +79,27 @@ class Source(Protocol):
 
     def end(self) -> None:
         """Drops what `begin` has made."""
+
+
+def at_random(
+    scene: Scene,
+    disturbances: Disturbances,
+    is_over: Callable[[], bool],
+    pause: float,
+    heal: Callable[[], object],
+) -> Counter[str]:
+    """Lets one after the other befall it, at most so many seconds apart, and tells how often each
+    did. Not counted is one that the servers, disturbed by others, have not let happen."""
+    kinds, done = list(disturbances), Counter[str]()
+    weights = [weight for weight, _ in disturbances.values()]
+    while not is_over():
+        scene.a_while(pause)
+        [kind] = scene.chance.choices(kinds, weights)
+        _, disturb = disturbances[kind]
+        try:
+            disturb()
+        except PyMongoError:
+            heal()
+        else:
+            done[kind] += 1
+    return done
