@@ -28,13 +28,14 @@ th, td { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 .warning { background: #fff3cd; padding: .4rem .8rem; margin: .3rem 0 }
 svg { max-width: 100%; height: auto }
+.wide { overflow-x: auto }
 </style>
 <h1>$title</h1>
 <p>As of $moment.</p>
 $warnings
-<table>$facts</table>
+<div class="wide"><table>$facts</table></div>
 $plots
-<table>$collections</table>
+<div class="wide"><table>$collections</table></div>
 </html>
 """)
 _COLUMNS = ("collection", "documents", "phase", "copied", "mirror", "changelog")

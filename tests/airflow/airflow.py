@@ -75,6 +75,11 @@ class Airflow:
         )
         return [json.loads(value) for (value,) in self.asked(query, dag)]
 
+    def backfilled(self, dag: str) -> list[str]:
+        """The states of the runs that `airflow backfill create` has made."""
+        query = "SELECT state FROM dag_run WHERE dag_id = ? AND run_type = 'backfill'"
+        return [state for (state,) in self.asked(query, dag)]
+
     def tries(self, dag: str) -> list[tuple[str, int]]:
         """How each task ended, at which try."""
         query = "SELECT state, try_number FROM task_instance WHERE dag_id = ? ORDER BY start_date"
@@ -86,7 +91,7 @@ class Airflow:
         servers = [
             ("api-server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"),
             ("dag-processor",),
-            ("scheduler",),
+            ("scheduler", "--skip-serve-logs"),
         ]
         with ExitStack() as stack:
             for name, *arguments in servers:
