@@ -2,9 +2,10 @@
 
 Compiling takes half a minute; what was compiled is kept on disk, for this version of the sources
 and of numba, and loading it takes a part of a second. Of the processes of a machine that need it at
-the same time one compiles, the others wait for it. The folder is the first of these that can be
-written: `NUMBA_CACHE_DIR`, the user's cache (`XDG_CACHE_HOME`, `~/.cache`), the one for temporary
-files. None of it is shared with other users: what is loaded from it is run.
+the same time one compiles, the others wait for it, wherever each has the sources from. The folder
+is the first of these that can be written: `NUMBA_CACHE_DIR`, the user's cache (`XDG_CACHE_HOME`,
+`~/.cache`), the one for temporary files. None of it is shared with other users: what is loaded from
+it is run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,8 +53,7 @@ def _compiled(name: str) -> ModuleType:
 def _folder(version: str) -> Path:
     """numba notices changes of one file, but not of those whose functions and constants it
     compiles into it."""
-    packages = [Path(__file__).parent, Path(__file__).parents[1] / "model"]
-    sources = [path.read_bytes() for each in packages for path in sorted(each.glob("*.py"))]
+    sources = [*_sources("cdc.kernel"), *_sources("cdc.model")]
     digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
     failed: list[OSError] = []
     for base in _bases():
@@ -61,6 +62,12 @@ def _folder(version: str) -> Path:
         except OSError as error:
             failed.append(error)
     raise failed[0]
+
+
+def _sources(package: str) -> Iterator[bytes]:
+    """Of its modules, in the order of their names; also where it lies in a zip."""
+    files = {each.name: each for each in resources.files(package).iterdir()}
+    return (files[name].read_bytes() for name in sorted(files) if name.endswith(".py"))
 
 
 def _bases() -> Iterator[Path]:
@@ -86,8 +93,9 @@ def _private(base: Path, name: str) -> Path:
 @contextmanager
 def _cached_in(config: Any, folder: Path) -> Iterator[None]:
     """Where functions are kept is decided when they are declared; others keep theirs."""
-    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), "cdc.kernel.compiled.Kept"
     try:
         yield
     finally:
-        config.CACHE_DIR = before
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
