@@ -16,6 +16,8 @@ So after every batch a mirror is exact as of T1, and the copy needs no hand-over
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,4 +31,14 @@ def register(spark: SparkSession) -> None:
     installed for Spark to discover (see `pyspark_mongodb_cdc`)."""
     from cdc.source import MongoCdcSource
 
+    _let_planners_find(Path(__file__).parents[1], spark)
     spark.dataSource.register(MongoCdcSource)
+
+
+def _let_planners_find(place: Path, spark: SparkSession) -> None:
+    """A zip that came with the job (`--py-files`): Spark 4.2 tells tasks of it, but has the process
+    that plans a stream look for it in a folder that is not there."""
+    if not place.is_dir():
+        environment = spark.sparkContext.environment
+        paths = [str(place), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
