@@ -31,16 +31,33 @@ def test_spark_submit_replicates_what_is_there_and_ends(
         f'[source]\nuri = "env:SOURCE_URI"\ncollections = ["{database.name}.orders"]\n'
         f'[sink]\npath = "{tmp_path / "lakehouse"}"\n'
     )
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("spark-submit")),
-            *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py"),
-            *("--config", str(file), "--mode", "initial", "--available-now"),
-        ],
+    done = submitted(mongod.uri, "--config", str(file), "--mode", "initial", "--available-now")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    config = configuration.load(str(file), ["uri=mongodb://h"])
+    table = config.table("mirror", Namespace(database.name, "orders"))
+    assert table is not None
+    mirror = Path(table.target.address)
+    assert sum(parquet.read_metadata(file).num_rows for file in committed(mirror)) == 100
+
+
+@pytest.mark.slow
+def test_spark_submit_ends_with_the_code_of_the_program() -> None:
+    done = submitted("", "--config", "no.toml")
+    assert done.returncode == 2
+    assert "error: There is no configuration file no.toml." in done.stdout
+
+
+def submitted(uri: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        str(Path(sys.executable).with_name("spark-submit")),
+        *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py", *arguments),
+    ]
+    return subprocess.run(
+        command,
         cwd=ROOT,
         env={
             **os.environ,
-            "SOURCE_URI": mongod.uri,
+            "SOURCE_URI": uri,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             **SHORT_LIVED,
@@ -50,12 +67,6 @@ def test_spark_submit_replicates_what_is_there_and_ends(
         timeout=200,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    config = configuration.load(str(file), ["uri=mongodb://h"])
-    table = config.table("mirror", Namespace(database.name, "orders"))
-    assert table is not None
-    mirror = Path(table.target.address)
-    assert sum(parquet.read_metadata(file).num_rows for file in committed(mirror)) == 100
 
 
 def committed(table: Path) -> list[Path]:
