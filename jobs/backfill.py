@@ -15,7 +15,6 @@ from rich.console import Console
 
 from cdc.errors import BadOption
 from cdc.model import timestamp
-from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from jobs import config as configuration
 from jobs.failure import LEFT, told
@@ -83,7 +82,7 @@ def main(
     Example: mongodb-cdc backfill --config conf/local.toml --collection shop.orders --repair
     """
     config = configuration.load(path, overrides)
-    namespace, part = Namespace.parse(collection), Part(least, below, condition)
+    namespace, part = config.captured(collection), Part(least, below, condition)
     part.options(config)
     window = {name: value for name, value in (("from", start), ("to", end)) if value is not None}
     kinds = [kind for kind in into or _INTO if config.table(kind, namespace)]

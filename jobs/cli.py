@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 
 import click
@@ -45,6 +46,15 @@ class _Programs(click.Group):
         with Interrupt():  # some modules swallow what is raised while they are imported
             command: click.Command = importlib.import_module(f"jobs.{module}").main
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With the name that was probably meant, where there is none of that name."""
+        close = difflib.get_close_matches(args[0], PROGRAMS, n=1)
+        if close and args[0] not in PROGRAMS and not ctx.resilient_parsing:
+            ctx.fail(f"There is no program '{args[0]}'. Did you mean '{close[0]}'?")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Without the import of every program whose name begins so."""

@@ -8,8 +8,9 @@ that is otherwise for some collections.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from cdc import options as declared
 from cdc.delta.layout import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
-from cdc.model.selection import Namespace
+from cdc.model.selection import Namespace, Selection
 from cdc.model.uri import not_quoting
 
 T = TypeVar("T")
@@ -29,6 +30,16 @@ SINK_KEYS = {
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
+_OVERRIDE = "override"
+_SECTIONS: Mapping[str, Collection[str]] = {
+    "source": [option.name for option in declared.OPTIONS],
+    "sink": SINK_KEYS,
+    "table": KEYS,
+}
+# Of what Spark takes for a trigger, what has a meaning: parts of time from days down.
+_TRIGGER = re.compile(
+    r"(?:\d+(?:\.\d+)?\s+(?:micro|milli)?(?:second|minute|hour|day)s?\s*)+", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +57,26 @@ class Config:
         """The namespace's changelog, mirror …, there or not; None if it is to have none."""
         return self.layout.table(kind, namespace)
 
+    def captured(self, name: str) -> Namespace:
+        """The collection of that full name. Raises BadOption if the pipeline captures none such."""
+        namespace = Namespace.parse(name)
+        if not Selection.parse(self.source["collections"]).matches(namespace):
+            raise BadOption(
+                f"This pipeline does not capture '{name}'.",
+                "Correct the name, or 'collections' in [source].",
+            )
+        return namespace
+
 
 def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     """The checked configuration. `overrides` are `section.name=value`; without a section, or with
     an unknown one, the name is an option of the source. Raises BadOption."""
-    sections: dict[str, dict[str, Any]] = {"source": {}, "sink": {}, "table": {}}
+    overrides = list(overrides)
+    if path is None and not overrides:
+        raise BadOption(
+            "There is no configuration.", "Name a file by --config; conf/example.toml shows one."
+        )
+    sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     by_match: list[dict[str, Any]] = []
     if path is not None:
         _read(path, sections, by_match)
@@ -73,16 +99,44 @@ def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[s
         raise BadOption(
             f"There is no configuration file {path}.", "conf/example.toml shows one."
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadOption(f"The configuration file {path} cannot be read: {error}") from error
-    for values in content.pop("override", []):
-        overrides.append(dict(_flat(values)))
+    except OSError as error:
+        raise BadOption(
+            f"The configuration file {path} cannot be read: {error.strerror}.",
+            "Name a file that this user may read.",
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadOption(
+            f"The configuration file {path} is no TOML: {error}.",
+            'Correct it there; text stands in quotes, as in uri = "env:MONGODB_URI".',
+        ) from error
+    given = content.pop(_OVERRIDE, [])
+    if not _are_tables(given):
+        raise BadOption(f"{path}: an override is no section.", "Write [[override]] before each.")
+    overrides.extend(dict(_flat(values)) for values in given)
     for name, values in content.items():
-        if name not in sections or not isinstance(values, dict):
-            raise BadOption(
-                f"{path}: there is no section [{name}].", declared.nearest(name, list(sections))
-            )
+        _require_section(path, name, values)
         sections[name] = dict(_flat(values))
+
+
+def _are_tables(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(each, dict) for each in values)
+
+
+def _require_section(path: str, name: str, values: Any) -> None:
+    if name in _SECTIONS and isinstance(values, dict):
+        return
+    if name in _SECTIONS:
+        raise BadOption(
+            f"{path}: '{name}' is a section.", f"Write [{name}], once, and its options below it."
+        )
+    option = next((full for full, _ in _flat({name: values})), name)
+    if _section_of(option) or not (isinstance(values, dict) or _are_tables(values)):
+        raise BadOption(
+            f"{path}: '{option}' stands in no section.",
+            f"Write it below [{_section_of(option) or 'source'}].",
+        )
+    known = [*_SECTIONS, _OVERRIDE]
+    raise BadOption(f"{path}: there is no section [{name}].", declared.nearest(name, known))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -96,15 +150,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 
 def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
-    _require_known("[sink]", sections["sink"], list(SINK_KEYS))
-    _require_known("[table]", sections["table"], list(KEYS))
+    for section in _SECTIONS:
+        _require_known(section, sections[section])
     for override in overrides:
-        _require_known("[[override]]", override, [MATCH, *KEYS])
+        _require_known(_OVERRIDE, override)
     source = {name: _text(value) for name, value in sections["source"].items()}
     parsed = declared.parse(source)
+    for name in ("path", "checkpoint"):
+        _require_plain(name, str(sections["sink"].get(name, "")))
     base = str(sections["sink"].get("path", "")).rstrip("/")
     if not base:
-        raise BadOption("Option 'path' in [sink] is not set.", SINK_KEYS["path"])
+        raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
     layout = Layout.parse(base, sections["table"], overrides)
     holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
     if holds_documents and parsed["images"] not in _MIRRORED_IMAGES:
@@ -121,11 +177,24 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
     return Config(
         source=source,
         checkpoint=str(sections["sink"].get("checkpoint", f"{base}/_checkpoint")),
-        trigger=str(sections["sink"].get("trigger", "0 seconds")),
+        trigger=_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
         layout=layout,
         dead_letters_limit=_number(sections["sink"], "dead.letters.limit", None),
         stop_seconds=_number(sections["sink"], "stop.seconds", 20),
     )
+
+
+def _require_plain(name: str, path: str) -> None:
+    if re.match(r"~|\$\w", path):
+        raise BadOption(
+            f"{name} cannot be '{path}': only a shell fills in how it begins.", "Write it out."
+        )
+
+
+def _trigger(text: str) -> str:
+    if not _TRIGGER.fullmatch(text.removeprefix("interval ")):
+        raise BadOption(f"trigger cannot be '{text}'.", "Write it like 5 seconds or 2 minutes.")
+    return text
 
 
 def _number(section: Mapping[str, Any], name: str, default: T) -> int | T:
@@ -137,12 +206,25 @@ def _number(section: Mapping[str, Any], name: str, default: T) -> int | T:
     raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number from 0 on.")
 
 
-def _require_known(section: str, given: Iterable[str], known: list[str]) -> None:
+def _require_known(section: str, given: Iterable[str]) -> None:
+    """Names of the source are looked at where its options are, unless they are another section's:
+    they may hold what is not to be quoted."""
+    known = [MATCH, *KEYS] if section == _OVERRIDE else list(_SECTIONS[section])
     for name in given:
-        if name not in known:
-            raise BadOption(
-                f"There is no option '{name}' in {section}.", declared.nearest(name, known)
-            )
+        home = _section_of(name)
+        if name in known or (section == "source" and home in (None, section)):
+            continue
+        shown = f"[[{_OVERRIDE}]]" if section == _OVERRIDE else f"[{section}]"
+        raise BadOption(
+            f"There is no option '{name}' in {shown}.",
+            f"It belongs to [{home}]; with -o it is {home}.{name}=…"
+            if home
+            else declared.nearest(name, known),
+        )
+
+
+def _section_of(name: str) -> str | None:
+    return next((section for section, known in _SECTIONS.items() if name in known), None)
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ def served(port: int) -> dict[str, str]:
             "--metrics-port comes too late under spark-submit: the JVM is up already.",
             "Give spark-submit the settings that the README names under Monitoring.",
         )
+    _require_free(port)
     os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
     return {
         "spark.ui.enabled": "true",
@@ -49,6 +51,19 @@ def served(port: int) -> dict[str, str]:
         f"{_SINK}.class": "org.apache.spark.metrics.sink.PrometheusServlet",
         f"{_SINK}.path": "/metrics/prometheus",
     }
+
+
+def _require_free(port: int) -> None:
+    """Spark would say it in a stack trace."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Spark binds
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadOption(
+                f"Port {port} of 127.0.0.1 cannot be served: {error.strerror}.",
+                "Choose another --metrics-port.",
+            ) from error
 
 
 class Gauges:

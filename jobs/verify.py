@@ -194,7 +194,7 @@ def _show(console: Console, verdict: Verdict) -> None:
 def namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
     """The collections to verify: those given, or all that the configuration selects."""
     if only:
-        return [Namespace.parse(name) for name in only]
+        return [config.captured(name) for name in only]
     return [collection.namespace for collection in preflight(config.source, is_new=False)]
 
 

@@ -39,13 +39,15 @@ INTERPRETED = {
 }
 
 
-def run_without_java(module: str, settings: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """A program with these options, where there is no Java to start."""
+def run_without_java(
+    module: str, settings: Iterable[str], java_home: str = "/nowhere"
+) -> subprocess.CompletedProcess[str]:
+    """A program with these options, where there is no Java to start but what JAVA_HOME names."""
     options = [argument for each in settings for argument in ("-o", each)]
     return subprocess.run(
         [sys.executable, "-m", module, *options],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"},
+        env={**os.environ, "PATH": "", "JAVA_HOME": java_home},
         capture_output=True,
         text=True,
         timeout=60,

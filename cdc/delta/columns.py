@@ -56,7 +56,10 @@ class Columns:
         found = []
         for name, text in texts.items():
             if not isinstance(text, str):
-                raise BadOption(f"The column '{name}' has no text as its type.")
+                raise BadOption(
+                    f"The column '{name}' has no text as its type.",
+                    f'Write it like {name} = "decimal(18,2)".',
+                )
             kind, path = typed_column.parse(text)
             found.append(TypedColumn(name, kind, (name,) if path is None else path))
         return cls(tuple(found))

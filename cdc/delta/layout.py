@@ -21,6 +21,7 @@ TYPED = ("mirror", "history")
 TRACK = "track_history_columns"
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
+_TRUTH = ("true", "false")
 
 
 class Key(NamedTuple):
@@ -223,6 +224,12 @@ def _checked(name: str, value: Any) -> Any:
     if isinstance(KEYS[name].default, bool):
         return _flag(name, value)
     choices = KEYS[name].choices
+    if name in KINDS and (not isinstance(value, str) or value.lower() in _TRUTH):
+        raise BadOption(
+            f"Option '{name}' of a table cannot be '{str(value).lower()}'.",
+            f"Write a template like {KEYS[name].default or '{db}/{coll}/history'}, or an empty text"
+            " for none.",
+        )
     if choices and value not in choices:
         raise BadOption(
             f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
@@ -231,6 +238,6 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _flag(name: str, value: Any) -> bool:
-    if str(value).lower() not in ("true", "false"):
+    if str(value).lower() not in _TRUTH:
         raise BadOption(f"Option '{name}' of a table cannot be '{value}'.", "Use true or false.")
     return str(value).lower() == "true"

@@ -29,6 +29,8 @@ _SHARED_SYNTAX = re.compile(
 _META = re.compile(r"[\\\[\](){}?*+|^$]")
 # An odd number of backslashes before the last character.
 _ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
+# What no database has in its name.
+_NO_DATABASE = re.compile(r'[/\\. "$\0]')
 # What holds no separator between items, nor a bracket that opens or closes anything.
 _ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
@@ -82,6 +84,17 @@ class Selection:
         if not names and not patterns:
             raise BadOption("Option 'collections' names no collection.", "Set it to db.coll.")
         return cls(text.strip(), tuple(names), tuple(patterns))
+
+    def require_possible(self) -> None:
+        """Raises BadOption for a name that no collection can have. `parse` takes such a name: it
+        reads what is written in checkpoints too."""
+        for name in self.names:
+            if _NO_DATABASE.search(name.db):
+                raise BadOption(
+                    f"No database can have the name '{name.db}', which 'collections' holds.",
+                    'Write "db.coll", or ["db", "coll"]: all behind the first dot is the'
+                    " collection's name.",
+                )
 
     def matches(self, namespace: Namespace) -> bool:
         return namespace in self.names or any(
@@ -213,7 +226,10 @@ def _checked(pattern: str) -> str:
     try:
         re.compile(f"(?:{bare})", re.ASCII)
     except re.error as error:
-        raise BadOption(f"'{pattern}' is not a regular expression: {error.msg}.") from error
+        raise BadOption(
+            f"'{pattern}' is not a regular expression: {error.msg}.",
+            r"Write .* for any characters, as in shop\..* for all of shop.",
+        ) from error
     if not _SHARED_SYNTAX.fullmatch(bare):
         raise BadOption(
             f"The regular expression '{pattern}' uses syntax that may mean another thing to the"

@@ -9,6 +9,8 @@ from cdc.errors import BadOption
 # Spark redacts what is spelt so, and nothing else is taken: the driver would take passwords with
 # quotes, spaces and letters of any language too, of which the part behind would be shown.
 CONNECTION_STRING = "mongodb([+]srv)?://[!#-&(-~]*"
+# What a password with a slash in it makes of a connection string: its beginning would be a host.
+_SLASH_IN_PASSWORD = re.compile("mongodb([+]srv)?://[^/?]*/[^?]*@")
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"file:(//)?(?!.*://).*", re.DOTALL)
 
@@ -41,4 +43,9 @@ def require_connection_string(uri: str) -> None:
             "Option 'uri' holds a quotation mark, a space or another character that may not stand"
             " in a connection string.",
             "Percent-encode it, as in p%27w for p'w; %20 is a space, %22 a double quotation mark.",
+        )
+    if _SLASH_IN_PASSWORD.match(uri):
+        raise BadOption(
+            "Option 'uri' holds an @ behind its first slash, as where a password holds a slash.",
+            "Percent-encode user and password: %2F is a slash, %40 an @.",
         )

@@ -35,13 +35,19 @@ def _read(uri: str) -> str:
     if uri.startswith("env:"):
         value = os.environ.get(uri[4:], "")
         if not value:
-            raise BadOption(f"The environment variable {uri[4:]} of 'uri' is not set.", "Set it.")
+            raise BadOption(
+                f"The environment variable {uri[4:]} of 'uri' is not set.",
+                f"Set it on each machine that connects: export {uri[4:]}='mongodb://…'.",
+            )
         return value.strip()
     if uri.startswith("file:"):
         try:
             return pathlib.Path(uri[5:]).read_text().strip()
         except OSError as error:
-            raise BadOption(f"The file {uri[5:]} of 'uri' cannot be read.") from error
+            raise BadOption(
+                f"The file {uri[5:]} of 'uri' cannot be read.",
+                "Check that it is there for this user, on each machine that connects.",
+            ) from error
         except UnicodeError:
             pass  # which holds what it could not read
         raise BadOption(f"The file {uri[5:]} of 'uri' is no text.", "Write it as UTF-8.")

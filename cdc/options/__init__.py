@@ -31,7 +31,7 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     _check_rate(parsed)
     _check_start(parsed["mode"], parsed["start"])
     _check_window(parsed)
-    Selection.parse(parsed["collections"])
+    Selection.parse(parsed["collections"]).require_possible()
     Excerpt.of(parsed["filter"], parsed["fields"])
     return parsed
 
@@ -94,11 +94,13 @@ def nearest(name: str, known: list[str]) -> str:
 def _value(option: Option, text: str | None) -> Any:
     if text is None:
         if option.required:
-            raise BadOption(f"Option '{option.name}' is not set.", option.says)
+            raise BadOption(f"Option '{option.name}' is not set.", f"Set it: {option.says}")
         return option.default
     if option.kind is bool:
         if text.lower() not in _TRUTH:
-            raise BadOption(f"Option '{option.name}' is neither true nor false.")
+            raise BadOption(
+                f"Option '{option.name}' is neither true nor false.", "Set it to one of them."
+            )
         return _TRUTH[text.lower()]
     if option.kind is int:
         return _number(option, text)
@@ -114,7 +116,12 @@ def _number(option: Option, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise BadOption(f"Option '{option.name}' is not a whole number.") from None
+        raise BadOption(
+            f"Option '{option.name}' is not a whole number.", "Write it in digits alone."
+        ) from None
     if option.least is not None and number < option.least:
-        raise BadOption(f"Option '{option.name}' is below {option.least}.")
+        raise BadOption(
+            f"Option '{option.name}' is below {option.least}.",
+            f"Set it to {option.least} or more.",
+        )
     return number

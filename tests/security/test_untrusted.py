@@ -81,11 +81,11 @@ def test_a_value_in_a_configuration_is_text_whatever_it_looks_like(
     value = code.format(marker=marker)
     file.write_text(
         f"[source]\nuri = '''file:{value}'''\ncollections = ['a.b']\n"
-        "start = '8:1'\nmode = 'timestamp'\n"
-        f"[sink]\npath = 'lake'\ntrigger = '''{value}'''\n"
+        f"start = '8:1'\nmode = 'timestamp'\ncomment = '''{value}'''\n"
+        "[sink]\npath = 'lake'\n"
     )
     config = configuration.load(str(file))
-    assert (config.source["uri"], config.trigger) == (f"file:{value}", value)
+    assert (config.source["uri"], config.source["comment"]) == (f"file:{value}", value)
     assert not marker.exists()
 
 
