@@ -20,7 +20,7 @@ from cdc.errors import HistoryLost, UnsuitableSource
 from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo import settled, spread
+from cdc.mongo import settled, silence, spread
 from cdc.mongo.client import Client, Member, connect
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
@@ -214,7 +214,8 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
     database = config(client)
     with named({"": client}, of_metadata()):
         try:
-            version, shards = database["version"].find_one(), list(database["shards"].find())
+            with silence.broken(client, timeout_ms):
+                version, shards = database["version"].find_one(), list(database["shards"].find())
         except pymongo.errors.PyMongoError as error:
             raise translated(error, "Looking for the shards") from error
     if not version or "clusterId" not in version or not shards:

@@ -162,6 +162,12 @@ def named(clients: Mapping[str, Client], needs: Iterable[Need]) -> Iterator[None
         yield
     except NotPermitted as refusal:
         lacking = missing(clients, needs)
+        if lacking is None:
+            raise NotPermitted(
+                "The server lets in nobody without a name, and 'uri' names no user.",
+                "Write it as mongodb://user:password@host/?authSource=admin, for a user with a role"
+                " as listed under 'Privileges'.",
+            ) from refusal.__cause__
         if not lacking:
             raise
         raise NotPermitted(

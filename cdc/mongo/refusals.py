@@ -64,8 +64,38 @@ _UNREACHABLE = (
         f"Check tls and {_FILE} in 'uri': whether the server wants one, whether it has expired and"
         " whether its CA is the server's; the server's log says which.",
     ),
+    (
+        r"\A(?!.*(?:RSPrimary|RSSecondary|RSOther)).*RSGhost",
+        "the server was started with --replSet and belongs to no replica set yet",
+        "Run rs.initiate() once, in mongosh on that server; one member is enough.",
+    ),
+    (
+        r"servers: \[\]",
+        "no server in 'uri' is a member of the replica set that its replicaSet names",
+        "Correct replicaSet in 'uri', or leave it out to learn what is there.",
+    ),
+    (
+        r"Name or service not known|name resolution|No address associated|nodename nor servname",
+        "no machine is known by the name in {where}",
+        "Correct the host in 'uri'; where it is not from there, but from the replica set's"
+        " configuration (rs.conf()), let each machine that connects know that name.",
+    ),
+    (
+        r"Connection refused",
+        "nothing listens at {where}",
+        "Correct host and port in 'uri', or start the server; where they are not from there, but"
+        " from the replica set's configuration (rs.conf()), correct them there.",
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable",
+        "there is no answer from {where}",
+        "Check host and port in 'uri', and firewalls and VPN on the way.",
+    ),
 )
-_NO_ANSWER = Reason(
+_SERVER = re.compile(
+    r"<ServerDescription \('([^']*)', (\w+)\)(.*?)(?=<ServerDescription|\Z)", re.DOTALL
+)
+NO_ANSWER = Reason(
     "no suitable server answered in time",
     "Check host, port, TLS and replicaSet in 'uri', and that the server is up.",
 )
@@ -75,8 +105,15 @@ def unreachable(text: str) -> Reason:
     """Why no server was found, by what the driver says of it."""
     for pattern, message, remedy in _UNREACHABLE:
         if re.search(pattern, text):
-            return Reason(message, remedy)
-    return _NO_ANSWER
+            return Reason(message.format(where=_where(text, pattern)), remedy)
+    return NO_ANSWER
+
+
+def _where(text: str, pattern: str) -> str:
+    """The servers of which the driver says it; those that a replica set names are not always those
+    of 'uri'."""
+    found = _SERVER.findall(text)
+    return ", ".join(f"{host}:{port}" for host, port, said in found if re.search(pattern, said))
 
 
 def unusable(error: Exception) -> CdcError:
