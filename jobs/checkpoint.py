@@ -8,7 +8,9 @@ which a copy of the folders may have lost.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,16 +91,30 @@ def is_here(path: str) -> bool:
 @contextmanager
 def alone(path: str) -> Iterator[None]:
     """The only job on this checkpoint among those of this machine, as long as it goes on; nobody
-    knows of others, nor of those on a checkpoint that is elsewhere. Raises CheckpointInUse."""
+    knows of others, nor of those on a checkpoint that is elsewhere. Raises CheckpointInUse, and
+    BadOption if its folder cannot be written."""
     if not is_here(path):
         yield
         return
     folder = _local(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     with tried(folder) as is_alone:
         if not is_alone:
             raise CheckpointInUse(f"Another job runs on the checkpoint {path}.", "End it first.")
         yield
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = None if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        why = error.strerror
+    if why is not None:
+        raise BadOption(
+            f"The folder {folder} of the checkpoint cannot be written: {why}.",
+            "Let path or checkpoint in [sink] name a folder that this user may make and write.",
+        )
 
 
 def complete_until(path: str, collection: Namespace) -> Timestamp | None:

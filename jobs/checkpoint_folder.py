@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cdc.errors import BadOption
 from jobs.checkpoint import Planned, of_json, parsed
 
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
@@ -113,7 +115,15 @@ class Folder:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}")
 
     def _files(self, path: Any) -> Any:
-        return path.getFileSystem(self._hadoop)
+        """Raises BadOption where Spark has none of that kind."""
+        try:
+            return path.getFileSystem(self._hadoop)
+        except (Py4JJavaError, PySparkException) as error:
+            raise BadOption(
+                f"Spark has no file system for {self.path}, or not all that it needs.",
+                "Start the program by spark-submit with that file system's jar (--packages) and its"
+                " credentials; a path in S3 begins with s3a:.",
+            ) from error
 
     @property
     def _hadoop(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
     @wraps(program)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         print_plainly()
+        # The stack trace of what a batch raises, which is told below.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
         try:
             with Interrupt():
                 code = program(*args, **kwargs)

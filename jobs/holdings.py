@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cdc.delta.commit import newest_commit
-from cdc.delta.identity import PIPELINE, existing, identity, require_ours
+from cdc.delta.identity import PIPELINE, existing, identity, require_ours, standing
 from cdc.delta.layout import KINDS, Table
 from cdc.errors import CheckpointDamaged
 from cdc.model.selection import Namespace, Selection
@@ -42,12 +42,13 @@ def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
 def require_new(
     spark: SparkSession, config: Config, captured: Iterable[Namespace], pipeline: str | None
 ) -> None:
-    """Makes sure that a run without a checkpoint finds no tables that another one, or a lost one,
-    has filled. Raises TableOwnedElsewhere; CheckpointDamaged if they are those of `pipeline`."""
+    """Makes sure that a run without a checkpoint finds no tables that another one, a lost one or
+    somebody else has made. Raises TableOwnedElsewhere; CheckpointDamaged if they are those of
+    `pipeline`."""
     names = list(captured)
     for kind in KINDS:
-        targets = {table.target for name in names if (table := config.table(kind, name))}
-        for table, properties in existing(spark, config.layout, kind, targets):
+        tables = [table for name in names if (table := config.table(kind, name))]
+        for table, properties in standing(spark, config.layout, kind, tables):
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(

@@ -18,6 +18,7 @@ from jobs.processes import started_whole
 
 OLDEST = 17
 STDERR = 2
+_FRAME = re.compile(r"at \S+\(.*\)$|\.\.\. \d+ more$")
 KEPT_BYTES = 65536
 
 REMEDY = (
@@ -44,8 +45,9 @@ def start_jvm(conf: SparkConf) -> None:
         os.close(writing)
         relay.join(timeout=5)
         raise CdcError(
-            f"Spark did not start. It printed last:\n{relay.last_lines()}",
-            "the first start downloads Delta's jars from Maven Central: check the connection.",
+            f"Spark did not start. It printed last: {relay.last_words()}",
+            "correct what it names; the first start downloads Delta's jars from Maven Central:"
+            " check the connection.",
         ) from error
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
@@ -81,8 +83,10 @@ class _Relay(threading.Thread):
     def forward(self) -> None:
         self._forwarding.set()
 
-    def last_lines(self) -> str:
-        return b"\n".join(self._kept.splitlines()[-15:]).decode(errors="replace")
+    def last_words(self) -> str:
+        """The last three lines that are no part of a stack trace, in one."""
+        lines = [line.strip() for line in self._kept.decode(errors="replace").splitlines()]
+        return " ".join([line for line in lines if line and not _FRAME.match(line)][-3:])
 
 
 def require_java() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.commit import Commit, newest_commit
 from cdc.delta.forms import EVENT
-from cdc.delta.identity import PIPELINE, existing, identity, require_ours
+from cdc.delta.identity import PIPELINE, existing, identity, occupied, require_ours
 from cdc.delta.layout import TRACK, TYPED, Layout, Table
 from cdc.delta.target import Target
 from cdc.delta.typed_column import TypedColumn
@@ -161,7 +161,11 @@ class Tables:
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         try:
             table.target.create(spark, schema, properties, cluster)
-        except AnalysisException:
+        except AnalysisException as error:
+            # Delta says the same of a table and of a folder with any files.
+            is_there = error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+            if is_there and not table.target.exists(spark):
+                raise occupied(table, ours) from error
             require_ours(table, ours, table.target.properties(spark))
             raise
         self._known[table.target] = _Known(table, document, form, None, self._configured(table))

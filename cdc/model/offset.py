@@ -132,10 +132,9 @@ class Offset:
     @classmethod
     def from_json(cls, data: Any) -> Offset:
         """Strict: reads what `to_json` writes and nothing else. Raises ForeignOffset."""
-        version = data.get("version") if isinstance(data, dict) else None
-        if version != VERSION:
+        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
             raise ForeignOffset(
-                f"The checkpoint holds an offset of version {version!r}; this release reads"
+                f"The checkpoint holds an offset of version {data['version']!r}; this release reads"
                 f" version {VERSION}.",
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )

@@ -121,16 +121,6 @@ def test_a_mirror_of_a_part_of_the_documents_follows_what_leads_into_it_and_out_
     assert found == {str(i): {"_id": i, "n": max(i, 10)} for i in [1, *range(10, 19)]}
 
 
-def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(
-    spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
-) -> None:
-    database.orders.insert_one({"_id": 1})
-    assert run(replicate, "--available-now").exit_code == 0
-    refused = run(replicate, "--available-now", "-o", f"sink.checkpoint={tmp_path / 'new'}")
-    assert refused.exit_code == 1
-    _is_one_sentence(refused.stderr)
-
-
 @pytest.mark.slow
 def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
     spark: SparkSession,
