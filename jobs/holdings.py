@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cdc.delta.commit import newest_commit
-from cdc.delta.identity import PIPELINE, existing, identity, require_ours, standing
+from cdc.delta.identity import PIPELINE, existing, identity, present, require_ours
 from cdc.delta.layout import KINDS, Table
 from cdc.errors import CheckpointDamaged
 from cdc.model.selection import Namespace, Selection
@@ -48,7 +48,7 @@ def require_new(
     names = list(captured)
     for kind in KINDS:
         tables = [table for name in names if (table := config.table(kind, name))]
-        for table, properties in standing(spark, config.layout, kind, tables):
+        for table, properties in present(spark, config.layout, kind, tables):
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(

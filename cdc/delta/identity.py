@@ -51,7 +51,7 @@ def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
     )
 
 
-def standing(
+def present(
     spark: SparkSession, layout: Layout, kind: str, tables: Iterable[Table]
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
     """Those of these tables that are there, whoever made them, and their properties. Costs about
