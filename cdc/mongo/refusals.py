@@ -23,6 +23,8 @@ class Reason(NamedTuple):
 
 
 _FILE, _CA = "tlsCertificateKeyFile", "tlsCAFile"
+# Else a member that is down may be no more than the reason why there is no primary.
+_NONE_KNOWN = r"(?s)\A(?!.*(?:RSPrimary|RSSecondary|RSOther|RSArbiter|Mongos)).*"
 _UNREACHABLE = (
     (
         r"Hostname mismatch|IP address mismatch|doesn't match",
@@ -65,7 +67,7 @@ _UNREACHABLE = (
         " whether its CA is the server's; the server's log says which.",
     ),
     (
-        r"\A(?!.*(?:RSPrimary|RSSecondary|RSOther)).*RSGhost",
+        _NONE_KNOWN + r"RSGhost",
         "the server was started with --replSet and belongs to no replica set yet",
         "Run rs.initiate() once, in mongosh on that server; one member is enough.",
     ),
@@ -75,19 +77,19 @@ _UNREACHABLE = (
         "Correct replicaSet in 'uri', or leave it out to learn what is there.",
     ),
     (
-        r"Name or service not known|name resolution|No address associated|nodename nor servname",
+        _NONE_KNOWN + r"(?:Name or service not known|name resolution|No address associated)",
         "no machine is known by the name in {where}",
         "Correct the host in 'uri'; where it is not from there, but from the replica set's"
         " configuration (rs.conf()), let each machine that connects know that name.",
     ),
     (
-        r"Connection refused",
+        _NONE_KNOWN + r"Connection refused",
         "nothing listens at {where}",
         "Correct host and port in 'uri', or start the server; where they are not from there, but"
         " from the replica set's configuration (rs.conf()), correct them there.",
     ),
     (
-        r"timed out|No route to host|Network is unreachable",
+        _NONE_KNOWN + r"(?:timed out|No route to host|Network is unreachable)",
         "there is no answer from {where}",
         "Check host and port in 'uri', and firewalls and VPN on the way.",
     ),

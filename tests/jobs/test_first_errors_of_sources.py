@@ -121,6 +121,14 @@ def test_a_member_that_its_replica_set_knows_by_another_address_is_told_by_that_
     require_short(done.stderr, [f"nothing listens at {network.hosts[0]}", "rs.conf()"])
 
 
+def test_a_primary_that_is_missing_is_not_taken_for_a_wrong_address() -> None:
+    with ReplicaSet(members=2) as there:
+        there.primary().kill()
+        done = planned(there.uri, "shop.orders", _QUICK)
+    assert done.exit_code == 3, done.output
+    require_short(done.stderr, ["no suitable server answered in time", "that the server is up"])
+
+
 def test_what_is_looked_for_in_vain_is_told_long_before_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
