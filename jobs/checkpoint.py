@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ REPAIR = (
     " FILE, with --dry-run to see first what it does."
 )
 _RECENT_SECONDS = 10.0
+# Spark keeps a hundred batches. The oldest of these a job that goes on may remove meanwhile.
+_NEWEST, _KEPT = 20, 90
 # Spark writes `offsets/N` as soon as the batch has got its time.
 _AT_ONCE_SECONDS = 5.0
 
@@ -75,12 +77,19 @@ def read(path: str) -> Checkpoint:
     # A repair may leave an older commit alone: of a batch that no job asks for.
     if is_lost and (planned is None or planned <= commits[-1] + 1):
         raise CheckpointDamaged(f"{_offset(folder, commits[-1])} is damaged.", REPAIR)
-    found = [each for n in commits if (each := _written(folder, n)) is not None]
+    found = _whole(folder, commits)
     if not found:
         return Checkpoint(planned)
     *older, last = found
     recent = [each for each in older if last.began - each.began <= _RECENT_SECONDS] or older[-1:]
     return Checkpoint(planned, last, recent[0] if recent else None)
+
+
+def batches(path: str) -> list[Written]:
+    """The newest ninety that are written, in order, also while a job goes on; without those that
+    are damaged. Raises BadOption and ForeignOffset, as `read` does."""
+    folder = _local(path)
+    return _whole(folder, _newest(folder, _KEPT))
 
 
 def is_here(path: str) -> bool:
@@ -144,9 +153,13 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in found if path.name.isdecimal())
 
 
-def _newest(folder: Path) -> list[int]:
+def _newest(folder: Path, count: int = _NEWEST) -> list[int]:
     """Of the commits, those that a job that goes on meanwhile does not remove."""
-    return _numbers(folder / "commits")[-20:]
+    return _numbers(folder / "commits")[-count:]
+
+
+def _whole(folder: Path, commits: Iterable[int]) -> list[Written]:
+    return [each for n in commits if (each := _written(folder, n)) is not None]
 
 
 def parsed(text: str, path: str) -> Planned | None:

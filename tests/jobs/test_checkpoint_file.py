@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import ForeignOffset
 from cdc.model.offset import Offset
-from jobs.checkpoint import parsed
+from jobs.checkpoint import batches, parsed
 
 SAMPLES = sorted((Path(__file__).parents[1] / "model/offsets").glob("*.json"))
 ABOUT = '{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{"a":"{\\"b\\": 1}"}}'
@@ -44,3 +44,21 @@ def test_what_is_whole_and_not_ours_is_no_damage() -> None:
     ):
         with pytest.raises(ForeignOffset):
             parsed(other, "f")
+
+
+def test_the_batches_are_those_that_are_written_and_whole_in_order(tmp_path: Path) -> None:
+    """Guards: a file of a commit tells nothing of a batch, and the names of files sort as text."""
+    offsets, commits = tmp_path / "offsets", tmp_path / "commits"
+    for folder in (offsets, commits):
+        folder.mkdir()
+    for number in range(12):
+        (offsets / str(number)).write_text(stored(SAMPLES[number % len(SAMPLES)]))
+        (commits / str(number)).write_text("v1\n{}")
+    (commits / "11").unlink()
+    (offsets / "4").write_text("v1\n")
+    (offsets / "6").unlink()
+    found = batches(str(tmp_path))
+    assert [each.batch for each in found] == [0, 1, 2, 3, 5, 7, 8, 9, 10]
+    for each in found:
+        text = (offsets / str(each.batch)).read_text().splitlines()[2]
+        assert each.offset == Offset.from_json(json.loads(text))
