@@ -54,6 +54,19 @@ def start_jvm(conf: SparkConf) -> None:
     relay.forward()
 
 
+def end_jvm() -> None:
+    """Ends the JVM that `start_jvm` started, with all that it has started; its SparkContext is
+    stopped. The next one of this process gets another."""
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process.stdin.close()  # at which a JVM ends whose program has ended
+    process.wait()
+
+
 def _shared(conf: SparkConf) -> Path:
     """A folder to lock for a start: where jars are still to be downloaded, JVMs of a user that
     start at once find each other's half-written files in Ivy's folder, and end."""

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.model.uri import CONNECTION_STRING
-from jobs.jvm import start_jvm
+from jobs.jvm import end_jvm, start_jvm
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -138,6 +138,13 @@ def session(
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
     return builder.getOrCreate()
+
+
+def end(spark: SparkSession) -> None:
+    """Stops a session, and ends the JVM that `session` started for it. A program need not: it ends
+    itself. A notebook's kernel goes on, and may ask for another session."""
+    spark.stop()
+    end_jvm()
 
 
 def under_spark_submit() -> bool:
