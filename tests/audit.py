@@ -50,6 +50,7 @@ SPELLED = {
     "BSD": "BSD-3-Clause",
     "BSD License": "BSD-3-Clause",
     "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
+    "ISC License (ISCL)": "ISC",
     "MIT License": "MIT",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",

@@ -21,6 +21,7 @@ from tests.jvm import SHORT_LIVED
 ROOT = Path(__file__).parents[1]
 PYTHONS = os.environ.get("PYTHONS", sys.executable).split()
 CONF = {path.name for path in ROOT.glob("conf/*")}
+NOTEBOOKS = {f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")}
 # A session that nothing was registered in.
 _DISCOVERS = """
 from jobs.session import session
@@ -96,7 +97,7 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
 def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(built: Built) -> None:
     modules = {name for name in built.in_wheel if name.endswith(".py")}
     others = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "jobs/log4j2.properties"}
-    assert modules | others | {f"conf/{name}" for name in CONF} <= built.in_sdist
+    assert modules | others | NOTEBOOKS | {f"conf/{name}" for name in CONF} <= built.in_sdist
     assert not {name for name in built.in_sdist if name.startswith("tests/")}
 
 

@@ -126,6 +126,11 @@ def test_each_target_of_make_that_is_named_is_there() -> None:
     assert named <= targets
 
 
+def test_each_notebook_is_told_of() -> None:
+    linked = re.findall(r"^\| \[.*?\]\((\S+)\)", section("Notebooks"), re.M)
+    assert sorted(linked) == sorted(f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*"))
+
+
 # --- options -------------------------------------------------------------------------------------
 
 
