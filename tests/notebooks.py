@@ -107,6 +107,9 @@ def execute(begun: Run, environment: Mapping[str, str] = MappingProxyType({})) -
     NotebookClient(
         begun.notebook,
         timeout=_CELL_SECONDS,
+        # By default a kernel has a minute to begin, and a cell's outputs four seconds to arrive.
+        startup_timeout=_CELL_SECONDS,
+        iopub_timeout=_CELL_SECONDS,
         kernel_name="python3",
         resources={"metadata": {"path": str(begun.folder / "work")}},
         on_cell_executed=look,

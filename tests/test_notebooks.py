@@ -106,13 +106,13 @@ def test_the_second_tells_each_batch_each_change_and_how_long_it_took(tmp_path: 
     ran = run("02_inspect_a_run", tmp_path)
     found = ran.found
     assert found["batches of the copy"] >= 2
-    assert found["batches of changes"] >= 6
+    assert found["batches of changes"] >= 5
     assert found["as the run said"] is True
     assert found["rows by commit"] == found["copied"] + found["changes"]
     assert found["of the bulk load"] == 2_000
     least, half, most = found["freshness"]
     assert 0 < least <= half <= most < found["seconds"]
-    assert most - 1 < found["greatest lag"] < found["seconds"] + 1
+    assert 0 < found["greatest lag"] < found["seconds"] + 1
     assert len(ran.plots) == 3
     require_nothing_left(ran)
 
