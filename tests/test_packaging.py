@@ -114,4 +114,4 @@ def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     assert json.loads(shown.stdout)["equal"] is True  # and nothing else on stdout
     assert (tmp_path / "environment/share/mongodb-cdc/conf/spark-defaults.conf").is_file()
     refused = ran("environment/bin/python", "-c", _DISCOVERS, cwd=tmp_path, code=1)
-    assert "Option 'uri' is not set" in refused.stderr
+    assert "Option 'uri' is not set" in refused.stderr, refused.stderr  # pytest would shorten it
