@@ -23,7 +23,8 @@ from cdc.model.uri import not_quoting
 
 T = TypeVar("T")
 SINK_KEYS = {
-    "path": "Folder (or URL that Spark can write) under which all tables live; required.",
+    "path": "Folder (or URL that Spark can write) under which all tables live; required. One that"
+    " begins with no slash is looked for where the program is started.",
     "checkpoint": "Where the stream keeps its offsets; `<path>/_checkpoint` by default.",
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
     "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
@@ -40,6 +41,9 @@ _SECTIONS: Mapping[str, Collection[str]] = {
 _TRIGGER = re.compile(
     r"(?:\d+(?:\.\d+)?\s+(?:micro|milli)?(?:second|minute|hour|day)s?\s*)+", re.IGNORECASE
 )
+
+
+_URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +160,8 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
         _require_known(_OVERRIDE, override)
     source = {name: _text(value) for name, value in sections["source"].items()}
     parsed = declared.parse(source)
-    for name in ("path", "checkpoint"):
-        _require_plain(name, str(sections["sink"].get(name, "")))
-    base = str(sections["sink"].get("path", "")).rstrip("/")
-    if not base:
+    base = _path(sections["sink"], "path", None)
+    if base is None:
         raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
     layout = Layout.parse(base, sections["table"], overrides)
     holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
@@ -176,7 +178,7 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
         )
     return Config(
         source=source,
-        checkpoint=str(sections["sink"].get("checkpoint", f"{base}/_checkpoint")),
+        checkpoint=_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
         trigger=_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
         layout=layout,
         dead_letters_limit=_number(sections["sink"], "dead.letters.limit", None),
@@ -184,11 +186,16 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
     )
 
 
-def _require_plain(name: str, path: str) -> None:
+def _path(section: Mapping[str, Any], name: str, default: T) -> str | T:
+    """Absolute, or a URL: Delta takes the path of a new table for a name if it is neither."""
+    path = str(section.get(name, "")).rstrip("/")
+    if not path:
+        return default
     if re.match(r"~|\$\w", path):
         raise BadOption(
             f"{name} cannot be '{path}': only a shell fills in how it begins.", "Write it out."
         )
+    return path if _URL.match(path) else str(Path(path).absolute())
 
 
 def _trigger(text: str) -> str:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.documents import README, ROOT, sections
+
 _LINK = re.compile(r'\[test\]\((\S+) "(\w+)"\)')
-_PROMISED = re.search(
-    r"^## What is promised$(.*?)^### The campaign$", (ROOT / "README.md").read_text(), re.M | re.S
-)
-assert _PROMISED is not None
-_SECTION = _PROMISED[1]
+_SECTION = sections(README)["What is promised"]
 # A point of a list, with the lines that go on, or a row of a table but for its head.
 _POINTS = re.findall(r"^\* .*(?:\n  .*)*|(?<=\| --- \|\n)\|(?:.|\n\|)*", _SECTION, re.M)
 _PROMISES = [line for point in _POINTS for line in re.split(r"\n(?=\|)", point)]

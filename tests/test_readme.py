@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -21,12 +20,17 @@ from cdc.options import OPTIONS
 from jobs.cli import main
 from jobs.config import SINK_KEYS, _flat
 from jobs.failure import EXIT_CODES
+from tests.documents import FENCED, README, ROOT, prose, sections
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
-README = DOCUMENTS["README.md"]
+# What no test runs: CI itself does; a program that is somebody else's, of which the notebooks are
+# run by another one; pipelines that need a server of their own, with Delta.
+NOT_RUN = {
+    ("Two commands", "sh"),
+    ("Notebooks", "sh"),
+    ("Spark Declarative Pipelines", "python"),
+}
 PEERS = ("From Flink CDC", "From Debezium", "From mongo-spark")
-_FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
 _CHOICES = {
     **{option.name: option.choices for option in OPTIONS},
@@ -35,21 +39,14 @@ _CHOICES = {
 }
 
 
-def prose(text: str) -> str:
-    """Without what stands between fences, where a `#` is a comment."""
-    return _FENCED.sub("", text)
-
-
 def spans(text: str) -> list[str]:
     """What is set as code in a line, or goes on in the next."""
     return [" ".join(span.split()) for _, span in _SPAN.findall(text)]
 
 
 def section(title: str) -> str:
-    """From a heading of the README to the next one of any level."""
-    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", prose(README), re.M | re.S)
-    assert found is not None, title
-    return found[1]
+    """Of the README, without what is fenced."""
+    return prose(sections(README)[title])
 
 
 def rows(text: str) -> list[list[str]]:
@@ -92,7 +89,7 @@ def code() -> list[str]:
     """What the documents have as code: between fences, behind four spaces, and in a line."""
     found = []
     for text in DOCUMENTS.values():
-        found += [block.replace("\\\n", " ") for _, block in _FENCED.findall(text)]
+        found += [block.replace("\\\n", " ") for _, block in FENCED.findall(text)]
         found += re.findall(r"^ {4}\S.*$", prose(text), re.M)
         found += spans(prose(text))
     return found
@@ -124,6 +121,20 @@ def test_each_target_of_make_that_is_named_is_there() -> None:
     named = {name for each in code() for name in called.findall(each)}
     assert "test" in named
     assert named <= targets
+
+
+def test_a_test_runs_each_code_of_the_readme_that_can_be_run() -> None:
+    """By its section, as `tests.documents.code` gives it to a test."""
+    runnable = {
+        (title, language)
+        for title, text in sections(README).items()
+        for language, _ in FENCED.findall(text)
+        if language in {"js", "python", "sh", "sql"}
+    }
+    asked = re.compile(r'\bcode\("([^"]+)", "(\w+)"\)')
+    tests = [path.read_text() for path in ROOT.glob("tests/**/*.py")]
+    run = {found for text in tests for found in asked.findall(text)}
+    assert runnable - run == NOT_RUN
 
 
 def test_each_notebook_is_told_of() -> None:
@@ -171,7 +182,7 @@ def test_what_is_said_below_names_options_of_ours_or_of_the_table_only(title: st
 
 
 def test_each_option_in_an_example_of_a_file_is_there() -> None:
-    blocks = [tomllib.loads(block) for kind, block in _FENCED.findall(README) if kind == "toml"]
+    blocks = [tomllib.loads(block) for kind, block in FENCED.findall(README) if kind == "toml"]
     assert blocks
     for block in blocks:
         sections = [block.pop(name, {}) for name in ("source", "sink", "table")]

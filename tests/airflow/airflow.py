@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.mongod import _free_ports
+from tests.documents import ROOT, code
 from tests.jvm import SHORT_LIVED
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / ".venv-airflow" / "bin" / "airflow"
 _PATIENCE_SECONDS = 200
 
@@ -119,8 +118,7 @@ class Airflow:
 
 def _dags(folder: Path, collection: str) -> str:
     """The README's file, but for where things are and for how long they take."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    [text] = [block for block in blocks if "from jobs.airflow import" in block]
+    [text] = code("Airflow", "python")
     changes = {
         "/opt/shop": str(folder),
         "shop.orders": collection,

@@ -4,7 +4,6 @@ midst of a copy: what is submitted brings the project, and what was lost is read
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from jobs import config as configuration
 from jobs.config import Config
 from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
+from tests.documents import code
 from tests.end_to_end.in_process import WRITERS_PAUSE
 from tests.end_to_end.job import ROOT, Job
 from tests.end_to_end.oracle import Checkpoint, Frontier, OfReplicaSet, violations
@@ -35,7 +35,6 @@ from tests.end_to_end.test_stop import hanging, running
 from tests.jvm import INTERPRETED
 from tests.mongo.capture import until
 
-README = (ROOT / "README.md").read_text()
 _DOCUMENTS = 15_000  # in seven splits, two to a batch
 _READ_SECONDS = 120
 _PROGRAM_SECONDS = 300
@@ -168,9 +167,6 @@ class Submit:
 
     def _command(self, word: str) -> list[str]:
         """The one that has this word, of those between the section's fences."""
-        section = re.search(r"^## On a cluster\n(.*?)^## ", README, re.M | re.S)
-        assert section is not None
-        blocks = re.findall(r"^```sh\n(.*?)^```$", section[1], re.M | re.S)
-        lines = "".join(blocks).replace("\\\n", " ").splitlines()
+        lines = "".join(code("On a cluster", "sh")).replace("\\\n", " ").splitlines()
         [words] = [words for line in lines if word in (words := shlex.split(line))]
         return [self._here.get(each, each) for each in words]

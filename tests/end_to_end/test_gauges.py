@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import socket
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -19,17 +21,16 @@ from pymongo.database import Database
 from jobs.config import Config
 from jobs.gauges import GAUGES, values
 from jobs.metrics import Status
+from tests.documents import README, ROOT, code
 from tests.end_to_end.job import IN_PYTHON, Job
 
-ROOT = Path(__file__).parents[2]
 _SHOWN = re.compile(r"metrics_mongodb_cdc_driver_AccumulatorSource_mongodb_cdc_(\w+)_Value")
 _PATIENCE_SECONDS = 120.0
 
 
 def test_each_gauge_has_a_value_or_is_not_known_and_is_in_the_readme_and_on_the_dashboard() -> None:
     assert set(values(Status(None, None, None, {}))) == set(GAUGES)
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"| `{name}` | {meaning} |" in readme for name, meaning in GAUGES.items())
+    assert all(f"| `{name}` | {meaning} |" in README for name, meaning in GAUGES.items())
     dashboard = json.loads((ROOT / "conf" / "grafana.json").read_text())
     drawn = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert {found[1] for expr in drawn if (found := _SHOWN.fullmatch(expr))} == set(GAUGES)
@@ -59,6 +60,25 @@ def test_prometheus_fetches_them_from_a_port_of_this_machine_alone_and_only_if_a
     assert not math.isnan(found["lag_seconds"])
     assert ("127.0.0.1", port) in listening
     assert {address for address, _ in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.slow
+def test_spark_submit_serves_them_by_the_settings_of_the_readme(
+    database: Database[dict[str, Any]], pipeline: Callable[..., Config], tmp_path: Path
+) -> None:
+    database.orders.insert_many({"_id": n} for n in range(50))
+    config = pipeline(f"{database.name}.orders", "heartbeat.interval=1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    [line] = code("Monitoring", "sh")
+    program, *rest = shlex.split(line.replace("\\\n", " "))
+    submit = str(Path(sys.executable).with_name(program))
+    job = Job(config, tmp_path, command=(submit, "--conf", f"spark.ui.port={port}", *rest))
+    try:
+        found = _until_known(f"http://127.0.0.1:{port}/metrics/prometheus", job)
+    finally:
+        job.kill()
+    assert set(found) == set(GAUGES)
 
 
 def _until_known(url: str, job: Job) -> dict[str, float]:

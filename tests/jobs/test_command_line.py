@@ -19,9 +19,8 @@ from cdc import errors
 from jobs.cli import PROGRAMS, main
 from jobs.failure import EXIT_CODES
 from jobs.result import json_option
+from tests.documents import README, ROOT
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 # Bash as it is when somebody presses the tabulator behind `mongodb-cdc re`.
 _TABULATOR = """
 eval "$(_MONGODB_CDC_COMPLETE=bash_source mongodb-cdc)"

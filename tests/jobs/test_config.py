@@ -16,8 +16,8 @@ from cdc.errors import BadOption
 from cdc.model.selection import Namespace
 from jobs import config as configuration
 from jobs.config import SINK_KEYS
+from tests.documents import README, ROOT
 
-ROOT = Path(__file__).parents[2]
 # Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
 _BATCH = {"snapshot.at", "snapshot.from", "snapshot.below", "from", "to"}
 _NOT_CONFIGURED = {"emit.watermark"} | _BATCH
@@ -53,17 +53,17 @@ def test_the_files_in_conf_are_accepted(name: str) -> None:
 
 
 def test_the_readme_prints_the_options_as_they_are_declared() -> None:
-    assert declared.table() in (ROOT / "README.md").read_text()
+    assert declared.table() in README
 
 
 def test_the_readme_prints_the_keys_of_tables_as_they_are_declared() -> None:
-    assert layout.table() in (ROOT / "README.md").read_text()
+    assert layout.table() in README
 
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
-        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\nimages="off"\n[sink]\npath="x"\n'
+        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\nimages="off"\n[sink]\npath="/x/"\n'
     )
     config = configuration.load(
         str(file), ["images=auto", "table.mirror=", "sink.trigger=5 seconds"]
@@ -71,7 +71,22 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     assert config.source["images"] == "auto"
     assert config.table("mirror", Namespace("a", "b")) is None
     assert config.trigger == "5 seconds"
-    assert config.checkpoint == "x/_checkpoint"
+    assert config.checkpoint == "/x/_checkpoint"
+
+
+def test_a_path_that_begins_with_no_slash_is_where_the_program_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: Delta takes the path of a new table for a name if it is not absolute."""
+    monkeypatch.chdir(tmp_path)
+    own = ["uri=mongodb://h", "collections=a.b", "sink.checkpoint=offsets"]
+    config = configuration.load(None, [*own, "sink.path=lake"])
+    mirror = config.table("mirror", Namespace("a", "b"))
+    assert mirror is not None
+    assert mirror.target.address == str(tmp_path / "lake/a/b/mirror")
+    assert config.checkpoint == str(tmp_path / "offsets")
+    elsewhere = configuration.load(None, [*own[:2], "sink.path=s3a://bucket/lake/"])
+    assert elsewhere.checkpoint == "s3a://bucket/lake/_checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +113,7 @@ def test_a_mistaken_option_is_refused_by_name_with_a_remedy(override: str, names
 def test_columns_are_read_by_collection_and_need_variants(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
-        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\n[sink]\npath="x"\n'
+        '[source]\nuri="mongodb://h"\ncollections=["a.b"]\n[sink]\npath="/x/"\n'
         '[[override]]\nmatch="a.b"\nschema.evolution=true\n'
         "[override.columns]\n'a.b' = \"int from c.`d.e`\"\n"
     )

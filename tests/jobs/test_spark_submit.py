@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,8 @@ from pymongo.database import Database
 from cdc.model.selection import Namespace
 from jobs import config as configuration
 from jobs.mongod import ReplicaSet
+from tests.documents import ROOT, code
 from tests.jvm import SHORT_LIVED
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_spark_submit_replicates_what_is_there_and_ends(
         f'[source]\nuri = "env:SOURCE_URI"\ncollections = ["{database.name}.orders"]\n'
         f'[sink]\npath = "{tmp_path / "lakehouse"}"\n'
     )
-    done = submitted(mongod.uri, "--config", str(file), "--mode", "initial", "--available-now")
+    done = submitted(mongod.uri, str(file), "--available-now")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     config = configuration.load(str(file), ["uri=mongodb://h"])
     table = config.table("mirror", Namespace(database.name, "orders"))
@@ -42,18 +42,17 @@ def test_spark_submit_replicates_what_is_there_and_ends(
 
 @pytest.mark.slow
 def test_spark_submit_ends_with_the_code_of_the_program() -> None:
-    done = submitted("", "--config", "no.toml")
+    done = submitted("", "no.toml")
     assert done.returncode == 2
     assert "error: There is no configuration file no.toml." in done.stdout
 
 
-def submitted(uri: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        str(Path(sys.executable).with_name("spark-submit")),
-        *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py", *arguments),
-    ]
+def submitted(uri: str, file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With that configuration file for the one that stands there, and more arguments."""
+    [*_, line] = code("Your own collection in five minutes", "sh")
+    program, *rest = shlex.split(line.replace("conf/local.toml", file).replace("\\\n", " "))
     return subprocess.run(
-        command,
+        [str(Path(sys.executable).with_name(program)), *rest, *arguments],
         cwd=ROOT,
         env={
             **os.environ,

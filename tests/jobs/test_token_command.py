@@ -11,6 +11,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from jobs.cli import main
+from tests.documents import code
 from tests.mongo.capture import Document
 
 MARK = "826B016EF0000000082B0229296E04"
@@ -24,6 +25,13 @@ TYPE_BITS = {"$binary": {"base64": "QA==", "subType": "00"}}
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["token", *arguments])
+
+
+def test_the_token_of_the_readme_is_told_as_it_stands_there() -> None:
+    [shown] = code("What a position means", "sh")
+    command, _, told = shown.partition("\n")
+    result = run(command.split()[-1])
+    assert result.stdout == told
 
 
 def test_a_token_is_told_line_by_line() -> None:

@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pymongo.database import Database
@@ -21,10 +20,10 @@ from cdc.mongo.oplog import oplog_window
 from cdc.mongo.privileges import OPLOG, Need, missing, optional, required
 from cdc.mongo.topology import discover
 from cdc.source import inquiry
+from tests.documents import README
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Capture, Client, Document, contents, filled
 
-README = Path(__file__).parents[2] / "README.md"
 _numbers = itertools.count(1)
 
 
@@ -215,7 +214,7 @@ def test_the_oplog_window_is_told_by_whom_the_user_may_ask(
 
 
 def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
-    assert privileges.table() in README.read_text()
+    assert privileges.table() in README
 
 
 @pytest.mark.parametrize("collections", ["shop.orders", "shop.orders,crm.people", r"shop\..*"])
