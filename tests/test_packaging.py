@@ -64,8 +64,10 @@ def copied(target: Path) -> None:
 
 
 def ran(*command: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """A program that finds nothing of this project but what is installed where it is."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """A program that finds nothing of this project but what is installed where it is, not even by
+    what a session of Spark left in the environment of this process."""
+    strange = ("PYTHON", "PYSPARK_", "SPARK_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     done = subprocess.run(
         command,
         cwd=cwd,
