@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pyspark.sql import SparkSession
+
 from cdc.delta.sink import BatchReport
+from jobs.config import Config
 from jobs.replicate import Replication
 
 STALL_SECONDS = 120
@@ -13,6 +16,13 @@ _MOST_BATCHES = 40
 
 # Some dozens of writes in each batch: more would only be more work for everyone.
 WRITERS_PAUSE = 0.02
+
+
+def replicated(spark: SparkSession, config: Config) -> None:
+    """All that is there."""
+    replication = Replication(spark, config, available_now=True)
+    replication.query.awaitTermination(2 * STALL_SECONDS)
+    replication.stop()
 
 
 def wait_until(

@@ -22,7 +22,7 @@ from cdc.model.selection import Namespace
 from jobs import checkpoint, restore
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
+from tests.end_to_end.in_process import replicated
 from tests.model import mixed
 from tests.model.test_key import OTHERS, SPECIAL_NUMBERS
 from tests.model.test_key import document as of_elements
@@ -113,12 +113,6 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     refused = CliRunner().invoke(restore.main, [*arguments, "--as-of", timestamp.text(at)])
     assert refused.exit_code == 1
     assert "--force" in refused.output
-
-
-def replicated(spark: SparkSession, config: Config) -> None:
-    replication = Replication(spark, config, available_now=True)
-    replication.query.awaitTermination(240)
-    replication.stop()
 
 
 def state(spark: SparkSession, config: Config, name: str, at: Timestamp) -> Contents | None:

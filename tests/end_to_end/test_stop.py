@@ -20,7 +20,7 @@ from cdc.model.selection import Namespace
 from jobs.config import Config
 from jobs.load import load_orders
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
+from tests.end_to_end.in_process import replicated
 from tests.end_to_end.job import Job
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.mongo.capture import failing, until
@@ -144,9 +144,7 @@ def test_a_job_that_is_told_to_stop_ends_in_time_and_leaves_nothing_behind(
     assert code == case.code, said
     assert case.says in said
     assert "Traceback" not in said
-    replication = Replication(spark, config, available_now=True)
-    replication.query.awaitTermination()
-    replication.stop()
+    replicated(spark, config)
     assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
 
 

@@ -49,7 +49,9 @@ def judged(
         "changes never happened": given.exceptAll(happened),
     }
     found = [f"{count} {what}" for what, each in counts.items() if (count := each.count())]
-    return given.count(), found + _mirror(spark, config, namespace)
+    told = given.count()
+    rows.unpersist()
+    return told, found + _mirror(spark, config, namespace)
 
 
 def _changelog(spark: SparkSession, config: Config, namespace: Namespace) -> DataFrame:
