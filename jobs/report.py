@@ -27,6 +27,7 @@ table { border-collapse: collapse; margin: 1rem 0 }
 th, td { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 .warning { background: #fff3cd; padding: .4rem .8rem; margin: .3rem 0 }
+h1, .warning { overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto }
 .wide { overflow-x: auto }
 </style>

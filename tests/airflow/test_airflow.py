@@ -156,7 +156,7 @@ def _kill_java(run: psutil.Process) -> tuple[psutil.Process, list[psutil.Process
 def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
     shop: Shop, spark: SparkSession
 ) -> None:
-    begin = datetime.now(UTC).replace(second=0, microsecond=0)
+    begin = _next_minute()  # in which no other test has written
     for i in range(5):
         shop.orders.update_one({"_id": i}, {"$inc": {"n": 100}})
     shop.replicates()
@@ -165,8 +165,7 @@ def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
     right = _rows(changelog, updates)
     assert len(right) == 5
     changelog.delete(updates)
-    end = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
-    time.sleep(max(0.0, (end - datetime.now(UTC)).total_seconds()))
+    end = _next_minute()
     first, last = begin.isoformat(), (end - timedelta(minutes=1)).isoformat()
     dates = ["--from-date", first, "--to-date", last, "--max-active-runs", "1"]
     with shop.airflow.running():
@@ -178,6 +177,14 @@ def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
     assert _rows(changelog, updates) == right
     shop.runs(verify)
     assert told([shop.canary], shop.folder) == []
+
+
+def _next_minute() -> datetime:
+    """Its beginning, once that is there."""
+    begin = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    while (left := (begin - datetime.now(UTC)).total_seconds()) > 0:
+        time.sleep(left)
+    return begin
 
 
 def _rows(changelog: DeltaTable, which: str) -> list[tuple[Any, ...]]:
