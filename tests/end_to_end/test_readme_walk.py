@@ -31,6 +31,7 @@ _DOCUMENTS = 2_000
 _URI = "mongodb://user:password@host:27017/?replicaSet=rs0"
 _NOON = "2026-01-31T12:00:00Z"
 _PATIENCE_SECONDS = 180
+_REST_SECONDS = 3  # who asks all the time slows down what he waits for
 # What reads as a reader does who has the README's tables, and prints what each part of it found.
 _PROGRAM = """
 import json
@@ -141,6 +142,7 @@ def until_it_streams(here: Newcomer, status: str, job: subprocess.Popen[bytes]) 
     while "streaming" not in (said := here.run(status)):
         assert job.poll() is None, here.said()
         assert time.monotonic() < ends, said
+        time.sleep(_REST_SECONDS)
 
 
 def use(here: Newcomer, replicate: str, orders: Collection[dict[str, Any]]) -> None:
