@@ -23,11 +23,12 @@ from jobs.failure import LEFT, told
 from jobs.load import Writers, drop_orders, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.progress import Display
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from jobs.result import STDOUT, json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
-from jobs.verify import Verdict, show, verify
+from jobs.verification import Verdict, verify
+from jobs.verify import show
 
 ORDERS = Namespace("mongodb_cdc_demo", "orders")
 _STREAM_SECONDS = 8.0

@@ -6,46 +6,15 @@ from dataclasses import asdict
 
 import click
 import rich.table
-from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc.delta.identity import existing
-from cdc.delta.layout import KINDS
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
-from cdc.delta.maintenance import maintain as maintain_table
-from cdc.errors import BadOption
 from jobs import config as configuration
-from jobs.config import Config
 from jobs.failure import told
+from jobs.maintenance import maintain, require_safe
 from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
-
-
-def maintain(
-    spark: SparkSession,
-    config: Config,
-    hours: float = LEAST_RETENTION_HOURS,
-    days: float = 30,
-    dry_run: bool = False,
-) -> list[Maintained]:
-    """All tables that lie where the configuration puts them, one after the other. Raises BadOption
-    if `hours` is less than is safe while jobs write."""
-    require_safe(hours)
-    return [
-        maintain_table(spark, kind, table, hours, days, dry_run)
-        for kind in KINDS
-        for table, _ in existing(spark, config.layout, kind)
-    ]
-
-
-def require_safe(hours: float) -> None:
-    """Raises BadOption if a retention is less than is safe while jobs write and read."""
-    if hours < LEAST_RETENTION_HOURS:
-        raise BadOption(
-            f"A retention of {hours:g} hours may delete files that a reader or a writer needs.",
-            f"Keep at least {LEAST_RETENTION_HOURS} hours.",
-        )
 
 
 def show(console: Console, done: list[Maintained]) -> None:

@@ -5,32 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from pyspark.sql import SparkSession
 
-from cdc import options as declared
-from cdc.delta.redelivery import Delivery, deliver
-from cdc.errors import BadOption
 from jobs import config as configuration
-from jobs.config import Config
+from jobs.dead_letters import replay
 from jobs.failure import LEFT, told
 from jobs.result import json_option, tell
 from jobs.session import session
 from jobs.terminal import Terminal
-
-
-def replay(spark: SparkSession, config: Config) -> Delivery:
-    """Deliver what can be delivered of a pipeline's dead letters. Raises BadOption if it keeps
-    none."""
-    targets = config.layout.letters()
-    if not targets:
-        raise BadOption("There are no dead_letters in [table].", "Set their template.")
-    options = declared.parse(config.source)
-    found = [
-        deliver(spark, target, config.layout, options["document.format"], options["document.json"])
-        for target in targets
-        if target.exists(spark)
-    ]
-    return Delivery(sum(each.delivered for each in found), sum(each.left for each in found))
 
 
 @click.command()

@@ -25,7 +25,7 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from jobs import checkpoint
 from jobs.config import Config
-from jobs.verify import compared, exact_state, read
+from jobs.verification import compared, exact_state, read
 
 
 @dataclass(frozen=True, slots=True)

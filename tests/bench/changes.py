@@ -13,7 +13,7 @@ from cdc.delta.sink import Sink
 from cdc.model.split import StreamSplit
 from cdc.source import WindowReader
 from jobs import config as configuration
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.bench import drains
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, TASKS, Stage

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from cdc.delta.sink import BatchReport
 from jobs import config as configuration
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.bench.processes import SERVER, cpu_seconds
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, Stage

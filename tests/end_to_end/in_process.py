@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc.delta.sink import BatchReport
 from jobs.config import Config
-from jobs.replicate import Replication
+from jobs.replication import Replication
 
 STALL_SECONDS = 120
 _MOST_BATCHES = 40

@@ -19,10 +19,10 @@ from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableO
 from cdc.model.selection import Namespace
 from jobs import checkpoint
 from jobs.checkpoint_folder import Folder
+from jobs.checkpoint_repair import repair
 from jobs.holdings import Held, held
 from jobs.mongod import ReplicaSet
 from jobs.recovery import require_whole, way_back
-from jobs.repair_checkpoint import repair
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
 

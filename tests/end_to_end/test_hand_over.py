@@ -19,8 +19,8 @@ from jobs.config import Config
 from jobs.load import Writers, load_orders
 from jobs.metrics import Status
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
-from jobs.verify import verify
+from jobs.replication import Replication
+from jobs.verification import verify
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 

@@ -17,7 +17,7 @@ from cdc.model.selection import Namespace
 from jobs.config import Config
 from jobs.load import Writers, load_orders
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.end_to_end.in_process import WRITERS_PAUSE, wait_until
 from tests.end_to_end.job import Phase, run_until
 from tests.end_to_end.oracle import Checkpoint, Frontier, OfReplicaSet, violations

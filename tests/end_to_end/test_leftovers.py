@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import cdc
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.end_to_end.job import Job
 from tests.mongo.capture import until
 

@@ -24,8 +24,8 @@ from cdc.model.selection import Namespace
 from cdc.model.split import key_of
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
-from jobs.verify import verify
+from jobs.replication import Replication
+from jobs.verification import verify
 
 Orders = Collection[dict[str, Any]]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)

@@ -23,7 +23,7 @@ from cdc.delta.sink import BatchReport
 from jobs import config as configuration
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.mongo.capture import filled
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StringType
 from cdc.delta.typed_column import TypedColumn
 from cdc.model.selection import Namespace
 from jobs import infer, replicate, verify
-from jobs.infer import Inferred, written
+from jobs.column_inference import Inferred, written
 from jobs.mongod import ReplicaSet
 
 FILE = """# Mine.

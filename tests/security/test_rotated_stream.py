@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cdc.delta.sink import BatchReport
 from cdc.model.selection import Namespace
 from jobs import config as configuration
-from jobs.replicate import Replication
+from jobs.replication import Replication
 from tests.end_to_end.in_process import wait_until
 from tests.mongo.access import guarded_server
 from tests.mongo.capture import filled

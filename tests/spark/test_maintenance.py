@@ -16,7 +16,8 @@ from cdc.delta.layout import Layout
 from cdc.delta.target import Target
 from cdc.model.selection import Namespace
 from jobs.config import Config
-from jobs.maintain import main, maintain
+from jobs.maintain import main
+from jobs.maintenance import maintain
 from tests.spark.batches import batch, change, commits, sink
 
 
