@@ -17,7 +17,6 @@ from cdc.errors import BadOption
 from cdc.model import timestamp
 from cdc.model.timestamp import Timestamp
 from jobs import config as configuration
-from jobs.failure import LEFT, told
 from jobs.reread import (
     Backfilled,
     Part,
@@ -26,7 +25,7 @@ from jobs.reread import (
     into_mirror,
     require_whole,
 )
-from jobs.result import json_option, tell
+from jobs.result import LEFT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 

@@ -8,7 +8,7 @@ import importlib
 import click
 from click.shell_completion import CompletionItem
 
-from jobs.failure import EXIT_CODES
+from jobs.result import EXIT_CODES
 from jobs.stop import Interrupt
 
 PROGRAMS = {

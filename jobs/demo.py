@@ -19,12 +19,11 @@ from cdc.model.selection import Namespace
 from cdc.source.inquiry import preflight
 from jobs import config as configuration
 from jobs.config import Config
-from jobs.failure import LEFT, told
 from jobs.load import Writers, drop_orders, load_orders
 from jobs.mongod import ReplicaSet
 from jobs.progress import Display
 from jobs.replication import Replication
-from jobs.result import STDOUT, json_option, tell
+from jobs.result import LEFT, STDOUT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 from jobs.verification import Verdict, verify

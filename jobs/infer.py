@@ -11,8 +11,7 @@ from rich.console import Console
 
 from jobs import config as configuration
 from jobs.column_inference import Inferred, column_text, infer, written
-from jobs.failure import told
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 from jobs.verification import namespaces

@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
 from cdc.locked import locked
-from jobs.processes import started_whole
+from jobs.stop import started_whole
 
 OLDEST = 17
 STDERR = 2

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
 from jobs import config as configuration
-from jobs.failure import told
 from jobs.maintenance import maintain, require_safe
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 

@@ -24,8 +24,7 @@ from cdc.mongo.examination import Examination, Work
 from cdc.mongo.privileges import Need, on
 from cdc.source.inquiry import plan
 from jobs import config as configuration
-from jobs.failure import told
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.terminal import Terminal
 
 # An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.

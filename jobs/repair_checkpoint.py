@@ -6,8 +6,7 @@ import click
 
 from jobs import config as configuration
 from jobs.checkpoint_repair import repair
-from jobs.failure import told
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 

@@ -7,9 +7,8 @@ from dataclasses import asdict
 import click
 
 from jobs import config as configuration
-from jobs.dead_letters import replay
-from jobs.failure import LEFT, told
-from jobs.result import json_option, tell
+from jobs.maintenance import replay
+from jobs.result import LEFT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 

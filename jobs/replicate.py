@@ -17,12 +17,12 @@ from jobs import config as configuration
 from jobs.checkpoint import alone
 from jobs.checkpoint_folder import OFFSETS, Folder
 from jobs.config import Config
-from jobs.failure import told
 from jobs.gauges import Gauges, served
 from jobs.holdings import require_new
 from jobs.progress import Display
 from jobs.recovery import require_whole
 from jobs.replication import Replication
+from jobs.result import told
 from jobs.session import session
 from jobs.stop import Stop, end, has_no_jvm
 from jobs.terminal import Terminal

@@ -23,8 +23,7 @@ from cdc.mongo.restore import Destination
 from jobs import checkpoint
 from jobs import config as configuration
 from jobs.config import Config
-from jobs.failure import told
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 

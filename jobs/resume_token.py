@@ -14,7 +14,7 @@ from cdc.errors import BadToken
 from cdc.model import timestamp, token
 from cdc.model.key import document_key_json
 from cdc.model.token import Token
-from jobs.failure import told
+from jobs.result import told
 from jobs.terminal import Terminal
 
 _REMEDY = "Give hex digits, or JSON with `_data` and `_typeBits`."

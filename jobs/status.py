@@ -24,9 +24,8 @@ from cdc.mongo.copies import COPYING
 from jobs import config as configuration
 from jobs.checkpoint import Checkpoint
 from jobs.config import Config
-from jobs.failure import told
 from jobs.landed import Landed
-from jobs.result import json_option, tell
+from jobs.result import json_option, tell, told
 from jobs.standing import Tables, View, look
 from jobs.terminal import Terminal
 

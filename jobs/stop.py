@@ -1,8 +1,8 @@
-"""Being told to stop, by SIGTERM or Ctrl-C: at once before there is a query, behind its batch
-afterwards, and in no case later than the job has said.
+"""The end of a program: SIGTERM and Ctrl-C, and the processes that the program has started.
 
-Nothing has to be done for that but to end: a batch that is not written to all its tables is planned
-again, as it was, by the next run.
+Before there is a query a signal ends the program at once; afterwards after the batch being written,
+and in no case later than the configuration allows. Nothing is lost by ending at any moment: the
+next run plans a batch that is not in all its tables again, as it was.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
-
-from jobs.processes import descendants, kill
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # What a JVM takes at most that does all that Spark does at its end.
@@ -138,3 +137,31 @@ def _jvm() -> subprocess.Popen[bytes] | None:
     """None under spark-submit, which started this process, and as long as nobody needed Spark."""
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(getattr(context, "_gateway", None), "proc", None)
+
+
+def descendants(process: int) -> Iterator[int]:
+    """As Linux tells them; elsewhere none, and they end when they see that their parent has."""
+    for told in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has just ended
+            for child in map(int, told.read_text().split()):
+                yield child
+                yield from descendants(child)
+
+
+def kill(process: int) -> None:
+    """No effect on one that has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def started_whole() -> Iterator[None]:
+    """What is started within the block is killed if the block ends with an exception, Ctrl-C too:
+    nobody knows of it then, and it may wait for this process for ever."""
+    before = {*descendants(os.getpid())}
+    try:
+        yield
+    except BaseException:
+        for each in {*descendants(os.getpid())} - before:
+            kill(each)
+        raise

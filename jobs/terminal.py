@@ -1,4 +1,4 @@
-"""What is printed at length, printed as it is; see `cdc.logs`."""
+"""A console that shows names as they are; see `cdc.logs`."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ import click
 from rich.console import Console
 
 from jobs import config as configuration
-from jobs.failure import LEFT, told
-from jobs.result import json_option, tell
+from jobs.result import LEFT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 from jobs.verification import Verdict, namespaces, verify

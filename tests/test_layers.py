@@ -17,8 +17,7 @@ LAYERS = {
     "cdc.model": {"bson", "numpy", "cdc.errors"},
     "cdc.locked": set[str](),
     "cdc.logs": set[str](),
-    "cdc.worker": set[str](),
-    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.worker", "cdc.model", "cdc.errors"},
+    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.model", "cdc.errors"},
     "cdc.mongo": {
         *("bson", "dns", "numpy", "pymongo", "tenacity"),
         *("cdc.kernel", "cdc.model", "cdc.errors"),
@@ -37,7 +36,7 @@ LAYERS = {
         *("bson", "pyarrow", "pyspark"),
         *(
             "cdc.task",
-            "cdc.worker",
+            "cdc.kernel",
             "cdc.logs",
             "cdc.mongo",
             "cdc.model",

@@ -21,7 +21,7 @@ except LookupError:
 """
 PROGRAMS = {
     "a job": """
-from jobs.failure import told
+from jobs.result import told
 @told
 def program():
     exec({warns!r})

@@ -19,7 +19,7 @@ from cdc.model.selection import Namespace, Selection
 from cdc.options import OPTIONS
 from jobs.cli import main
 from jobs.config import SINK_KEYS, _flat
-from jobs.failure import EXIT_CODES
+from jobs.result import EXIT_CODES
 from tests.documents import FENCED, README, ROOT, prose, sections
 
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}

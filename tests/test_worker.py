@@ -11,7 +11,7 @@ import pytest
 _LOADED = """
 import gc
 from cdc.kernel import loading
-from cdc.worker import settled
+from cdc.kernel.loading import settled
 loading.columns()
 first = gc.get_freeze_count()
 settled("columns")

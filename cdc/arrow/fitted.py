@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from cdc.arrow.cells import Cells, validity
 from cdc.kernel import loading
-from cdc.kernel.outcomes import MISFIT, MISSING, TAKEN
 from cdc.model import fit
 from cdc.model.fit import Array, Decimals, Integer, Kind, Map, Scalar, Struct
-from cdc.model.reply import Numbers
+from cdc.model.reply import MISFIT, MISSING, TAKEN, Numbers
 from cdc.model.variant_bytes import NULL, UTF16
 
 _Status = np.ndarray[Any, np.dtype[np.uint8]]

@@ -1,10 +1,10 @@
-"""Repeating a write that another writer of the same table got in the way of: OPTIMIZE, a backfill,
-a statement of the user's."""
+"""Writers of the same moment: several tables written at once, and a table that others write too."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import tenacity
@@ -18,6 +18,8 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
 
 from cdc.delta.target import Target
 from cdc.errors import ConflictsUnresolved
@@ -57,3 +59,32 @@ def repeated(write: Callable[[], T], target: Target) -> T:
             f"Others changed the table at '{target}' each time that it was to be written.",
             "Let what else writes it (OPTIMIZE, a backfill) run at another time.",
         ) from error
+
+
+# Much of a small write is waiting: for the table's log, and for Spark to plan.
+_THREADS = 4
+
+
+def at_once(
+    spark: SparkSession, write: Callable[[SparkSession, T], None], tables: Sequence[T]
+) -> None:
+    """Call `write` for each table, with a session of its own: what MERGE is to do reaches it only
+    through the session. Returns when all have ended; raises the error of the first that failed, in
+    the order of `tables`."""
+    if len(tables) == 1:
+        write(spark, tables[0])
+        return
+    with ThreadPoolExecutor(_THREADS) as threads:
+        ended = [
+            # Made for each anew: all threads of one such target share its properties, and Spark
+            # would take the jobs of one table for those of another, and keep them for ever.
+            threads.submit(inheritable_thread_target(spark)(write), _clone(spark), table)
+            for table in tables
+        ]
+    for each in ended:
+        each.result()
+
+
+def _clone(spark: SparkSession) -> SparkSession:
+    """A session with the same settings, views and cached frames, and settings of its own."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.delta import changelog, conflict, dead_letters, history, mirror, small
 from cdc.delta.changes import require_allowed
 from cdc.delta.commit import Commit, settings
-from cdc.delta.concurrency import at_once
+from cdc.delta.conflict import at_once
 from cdc.delta.facts import Facts, Happened
 from cdc.delta.groups import read_facts
 from cdc.delta.layout import Layout, Table

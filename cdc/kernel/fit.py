@@ -13,10 +13,10 @@ import numpy as np
 from cdc.kernel.columns import DONE, DOUBTFUL, FULL
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.numbers import Bytes, copy, int64, is_less, is_text, negated, times_ten
-from cdc.kernel.outcomes import MISFIT, MISSING, TAKEN
 from cdc.kernel.variant_bytes import Numbers, number
 from cdc.model import variant_bytes as v
 from cdc.model.fit import DAY, DOUBLE_DIGITS, DOUBLE_LIMIT, MOST_DIGITS, SINGLE_LIMIT
+from cdc.model.reply import MISFIT, MISSING, TAKEN
 
 Doubles = np.ndarray[tuple[int], np.dtype[np.float64]]
 Halves = np.ndarray[tuple[int, int], np.dtype[np.uint64]]

@@ -11,6 +11,7 @@ it is run.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import importlib
 import os
@@ -18,13 +19,13 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from cdc.locked import locked
-from cdc.worker import settled
 
 
 @functools.cache
@@ -99,3 +100,14 @@ def _cached_in(config: Any, folder: Path) -> Iterator[None]:
         yield
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
+
+
+@cache
+def settled(loaded: str) -> None:
+    """To be called once something is loaded that stays: Spark's Python worker searches all objects
+    for garbage behind each task, which takes 0.1 s with what numba alone has made of them. They are
+    left out of it from then on. In any other process this does nothing.
+    """
+    if "SPARK_REUSE_WORKER" in os.environ:
+        gc.collect()
+        gc.freeze()

@@ -10,7 +10,6 @@ from cdc.kernel.columns import DONE, FULL, Ends
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.measure import count_width, width_of
 from cdc.kernel.numbers import Bytes, copy, put
-from cdc.kernel.outcomes import MISFIT
 from cdc.kernel.variant_bytes import (
     Numbers,
     Table,
@@ -19,6 +18,7 @@ from cdc.kernel.variant_bytes import (
     stop_of,
 )
 from cdc.model import variant_bytes as v
+from cdc.model.reply import MISFIT
 
 # Columns of the tree of places: its fields, which are behind it, and what `Place` tells.
 FIRST: Final = 0

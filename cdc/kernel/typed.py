@@ -15,7 +15,6 @@ from cdc.kernel.columns import DONE, FULL, Ends, gathered
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.elements import REFUSED
 from cdc.kernel.numbers import Bytes, is_text
-from cdc.kernel.outcomes import MISFIT, MISSING, TAKEN
 from cdc.kernel.variant_bytes import (
     DICTIONARY,
     Numbers,
@@ -30,6 +29,7 @@ from cdc.kernel.variant_bytes import (
     stop_of,
 )
 from cdc.model import variant_bytes as v
+from cdc.model.reply import MISFIT, MISSING, TAKEN
 
 # Of a field that was looked for: where it is, and as which one of its object.
 START: Final = 0

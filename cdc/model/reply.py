@@ -1,9 +1,9 @@
-"""Documents that lie in the bytes of a server's reply, told by their places."""
+"""Where documents and values lie in the bytes of many of them, and what became of each value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -52,3 +52,8 @@ class Places(Sequence[bytes]):
     def located(self) -> tuple[Any, Numbers, Numbers]:
         """The data as an array, and the places."""
         return np.frombuffer(self.data, np.uint8), self.starts, self.stops
+
+
+MISSING: Final = 0  # there was none, or null
+TAKEN: Final = 1
+MISFIT: Final = 2

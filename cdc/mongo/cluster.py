@@ -20,7 +20,7 @@ from cdc.errors import HistoryLost, UnsuitableSource
 from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo import settled, silence, spread
+from cdc.mongo import settled, spread
 from cdc.mongo.client import Client, Member, connect
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
@@ -28,6 +28,7 @@ from cdc.mongo.metadata import Metadata, config
 from cdc.mongo.pace import UNLIMITED, Pace
 from cdc.mongo.pipeline import CUTTING_EVENTS
 from cdc.mongo.privileges import named, of_metadata
+from cdc.mongo.refusals import logged_if_slow
 from cdc.mongo.topology import ReplicaSet
 
 # DDL that each shard does that has the collection, and that each does that owns some of it.
@@ -214,7 +215,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
     database = config(client)
     with named({"": client}, of_metadata()):
         try:
-            with silence.broken(client, timeout_ms):
+            with logged_if_slow(client, timeout_ms):
                 version, shards = database["version"].find_one(), list(database["shards"].find())
         except pymongo.errors.PyMongoError as error:
             raise translated(error, "Looking for the shards") from error

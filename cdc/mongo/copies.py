@@ -18,8 +18,8 @@ from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MIN_KEY, literal
 from cdc.mongo.client import Client
 from cdc.mongo.cluster import Source
+from cdc.mongo.cuts import all_keys, random_keys
 from cdc.mongo.enumerator import estimated_documents
-from cdc.mongo.keys import all_keys, random_keys
 from cdc.mongo.preflight import shards_of
 
 WAITING, COPYING, STREAMING = "not begun", "copying", "streaming"

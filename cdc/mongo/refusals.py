@@ -7,12 +7,22 @@ it, and that may be the password.
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import NamedTuple
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from dns.exception import DNSException
 
 from cdc.errors import BadOption, CdcError, SourceUnreachable
+
+if TYPE_CHECKING:
+    from cdc.mongo.client import Client
+
+_log = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 3.0
 
 
 class Reason(NamedTuple):
@@ -142,3 +152,27 @@ def unusable(error: Exception) -> CdcError:
         "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encoding user and"
         " password, and check the names and values behind the question mark.",
     )
+
+
+@contextmanager
+def logged_if_slow(client: Client, timeout_ms: int) -> Iterator[None]:
+    """Logs once why no server answers, if the block takes more than a few seconds.
+
+    The driver goes on looking for a server whatever is wrong, and reports only at its timeout.
+    """
+
+    def log() -> None:
+        reason = unreachable(repr(client.topology_description))
+        _log.warning(
+            "%s; looking for a server for %g s (server.timeout.ms)",
+            "there is no answer yet" if reason is NO_ANSWER else reason.message,
+            timeout_ms / 1000,
+        )
+
+    timer = threading.Timer(_PATIENCE_SECONDS, log)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

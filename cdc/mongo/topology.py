@@ -15,10 +15,10 @@ from cdc.errors import UnsuitableSource
 from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
-from cdc.mongo import silence
 from cdc.mongo.client import Client, Member, connect, hello, hello_of, hello_of_preferred, member
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import Listing, listing, ranges
+from cdc.mongo.refusals import logged_if_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
     """
     client = connect(uri, timeout_ms)
     try:
-        with silence.broken(client, timeout_ms):
+        with logged_if_slow(client, timeout_ms):
             client.admin.command("ping")  # authenticates: `hello` alone would not
         reply = hello(client)
         hello_of_preferred(client)  # now, rather than in every task, each for as long as it retries

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from cdc.kernel.loading import settled
 from cdc.logs import print_plainly
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Selection
@@ -22,7 +23,6 @@ from cdc.mongo.preflight import Wanted
 from cdc.mongo.slices import Limits
 from cdc.mongo.start import Start, start_of
 from cdc.task import record_batches
-from cdc.worker import settled
 
 print_plainly()  # in Spark's own Python processes too, which print where its JVM does
 

@@ -1,4 +1,4 @@
-"""A backfill as a task: `jobs/backfill.py` by spark-submit, its result as the task's XCom."""
+"""A backfill as a task of Airflow: spark-submit runs it, its result becomes the task's XCom."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote_plus, urlencode
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from jobs.airflow.connection import uri_of
+from airflow.sdk.log import mask_secret
 
 PROGRAM = Path(__file__).parents[1] / "backfill.py"
 FLAGS = ("repair", "dry-run")
-# Exit codes of `jobs.failure` with which another try is of use, and of what was killed.
+# Exit codes of `jobs.result` with which another try is of use, and of what was killed.
 _TRANSIENT = {3, 5, 130, 137, 143, -9, -15}
 _CODE = re.compile(r"Error code is: (-?\d+)")
 
@@ -120,3 +120,32 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def uri_of(connection: Any) -> str:
+    """`mongodb://login:password@host:port/schema?extra`, as the Mongo provider reads it.
+
+    `host` may list several, each with its port; `{"srv": true}` among the extras makes it
+    `mongodb+srv`, all others are options of the connection string. From here on Airflow's logs
+    mask the string, and the password as it stands in it.
+    """
+    extra = dict(connection.extra_dejson)
+    is_srv = extra.pop("srv", False)
+    login = quote_plus(connection.login or "")
+    if connection.password:
+        password = quote_plus(connection.password)
+        mask_secret(password)
+        login += f":{password}"
+    uri = f"mongodb{'+srv' if is_srv else ''}://{login}{'@' if login else ''}"
+    uri += connection.host or "localhost"
+    if connection.port and not is_srv:  # DNS tells it then
+        uri += f":{connection.port}"
+    uri += f"/{connection.schema or ''}"
+    if extra:
+        uri += "?" + urlencode({name: _told(value) for name, value in extra.items()})
+    mask_secret(uri)
+    return uri
+
+
+def _told(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

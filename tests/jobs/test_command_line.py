@@ -17,8 +17,7 @@ from click.testing import CliRunner
 
 from cdc import errors
 from jobs.cli import PROGRAMS, main
-from jobs.failure import EXIT_CODES
-from jobs.result import json_option
+from jobs.result import EXIT_CODES, json_option
 from tests.documents import README, ROOT
 
 # Bash as it is when somebody presses the tabulator behind `mongodb-cdc re`.

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pymongo.database import Database
 
-from cdc.mongo import silence
+from cdc.mongo import refusals
 from jobs.cli import main
 from jobs.mongod import Member, ReplicaSet, _free_ports, embedded_mongod
 from tests.jobs.first_errors import require_short
@@ -133,7 +133,7 @@ def test_what_is_looked_for_in_vain_is_told_long_before_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards: half a minute of silence."""
-    monkeypatch.setattr(silence, "_SECONDS", 0.1)
+    monkeypatch.setattr(refusals, "_PATIENCE_SECONDS", 0.1)
     [free] = _free_ports(1)
     planned(f"mongodb://127.0.0.1:{free}", "shop.orders", _QUICK)
     assert caplog.messages == [
