@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.target import Target
@@ -25,6 +25,8 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
 _KEPT = "mongodb-cdc.commit"
+# How many commits the history is asked for first.
+_FIRST_COMMITS = 4
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
 # would repeat them.
 _LONGEST_OFFSET = 20_000
@@ -159,17 +161,30 @@ class _Newest(NamedTuple):
 def _newest(spark: SparkSession, target: Target) -> _Newest | None:
     # As a number: a timestamp would be collected in the time zone of this process.
     made = F.unix_micros("timestamp").alias("made")
-    limit = 4
+    version = None
+    for row in history(spark, target, "userMetadata", made):
+        version = row.version if version is None else version
+        if commit := Commit.parse(row.userMetadata):
+            return _Newest(version, commit, row.made / 1e6)
+    kept = Commit.parse(target.properties(spark).get(_KEPT))
+    return _Newest(version, kept, None) if kept and version is not None else None
+
+
+def history(spark: SparkSession, target: Target, *columns: str | Column) -> Iterator[Row]:
+    """The commits of a table in its log, the newest first: `version` and the given columns.
+
+    The log is read in growing parts, because the commit that is looked for is mostly among the
+    newest. A version is yielded once, also if other writers commit meanwhile.
+    """
+    limit, oldest = _FIRST_COMMITS, None
     while True:
-        history = target.delta(spark).history(limit)
-        rows = history.select("version", "userMetadata", made).collect()
-        rows.sort(key=lambda row: -int(row.version))
-        for row in rows:
-            if commit := Commit.parse(row.userMetadata):
-                return _Newest(rows[0].version, commit, row.made / 1e6)
+        rows = target.delta(spark).history(limit).select("version", *columns).collect()
+        for row in sorted(rows, key=lambda row: -int(row.version)):
+            if oldest is None or row.version < oldest:
+                oldest = row.version
+                yield row
         if len(rows) < limit:
-            kept = Commit.parse(target.properties(spark).get(_KEPT))
-            return _Newest(rows[0].version, kept, None) if kept else None
+            return
         limit *= 8
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta import conflict, mirror
 from cdc.delta.columns import of_table, with_image
-from cdc.delta.commit import Commit, merging
+from cdc.delta.commit import Commit, history, merging
 from cdc.delta.layout import SOFT, Table
 from cdc.errors import NotComparable
 from cdc.model import timestamp, token
@@ -173,20 +173,14 @@ def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
 
 def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:
     """What the commit of that run says: the newest one, if this was the first try."""
-    limit = 4
-    while True:
-        history = table.target.delta(spark).history(limit)
-        rows = history.select("userMetadata", "operationMetrics").collect()
-        for row in rows:
-            run, _, at = (row.userMetadata or "").partition(" as of ")
-            if run == name:
-                return _inserted(row.operationMetrics), timestamp.parse(at)
-        if len(rows) < limit:
-            raise NotComparable(
-                f"The history of '{table.target}' tells no more what this run has added.",
-                "Give another --run-id to read them again.",
-            )
-        limit *= 8
+    for row in history(spark, table.target, "userMetadata", "operationMetrics"):
+        run, _, at = (row.userMetadata or "").partition(" as of ")
+        if run == name:
+            return _inserted(row.operationMetrics), timestamp.parse(at)
+    raise NotComparable(
+        f"The history of '{table.target}' tells no more what this run has added.",
+        "Give another --run-id to read them again.",
+    )
 
 
 def _inserted(metrics: Mapping[str, str]) -> int:
