@@ -185,11 +185,14 @@ def _integer(number: int) -> bytes:
 
 def _tree(tree: Json, dictionary: _Dictionary) -> bytes:
     """A tree of canonical Extended JSON, which holds no fractions."""
-    if isinstance(tree, dict):
-        values = [_tree(item, dictionary) for item in tree.values()]
+    if isinstance(tree, dict | list):
+        # A loop and no comprehension, as in `extended_json`: a code with scope is two levels here.
+        values = []
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            values.append(_tree(item, dictionary))
+        if isinstance(tree, list):
+            return _list(values)
         return _object(tuple(name.encode() for name in tree), values, dictionary)
-    if isinstance(tree, list):
-        return _list([_tree(item, dictionary) for item in tree])
     if isinstance(tree, str):
         return _string(tree.encode())
     if tree is None:

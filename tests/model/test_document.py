@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import struct
+from functools import partial
 from typing import Any
 
 import bson
@@ -18,8 +19,12 @@ from pyspark.sql.types import VariantVal
 
 from cdc.errors import BadOption, UnmappableValue
 from cdc.model.document import canonical_json, encoder, relaxed_json
+from cdc.model.element import MAX_DEPTH
+from cdc.model.key import document_key_json, merge_key
+from tests.model.nesting import NESTINGS, called_deep, nested
 
 OID = ObjectId("0123456789abcdef01234567")
+READ_FORMATS = [("variant",), ("json", "relaxed"), ("json", "canonical")]
 DAMAGED = {
     "not BSON": b"\x01",
     "empty": b"",
@@ -203,3 +208,18 @@ def test_the_format_bson_passes_any_bytes_through(name: str) -> None:
 def test_an_unknown_format_is_a_bad_option(format: str, json_mode: str) -> None:
     with pytest.raises(BadOption):
         encoder(format, json_mode)
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_the_deepest_value_of_any_nesting_is_mapped_and_a_deeper_one_kept_as_bytes(
+    nesting: str,
+) -> None:
+    """Guards: a code with scope takes two levels of Extended JSON, and the caller has frames."""
+    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 2000):
+        document = raw(*nested(nesting, levels))
+        columns = [called_deep(partial(encoder(*format), document)) for format in READ_FORMATS]
+        columns.append(called_deep(partial(document_key_json, document)))
+        for column in columns:
+            text = column if isinstance(column, str) else str(column)
+            assert ("$unmappable" in text) == (levels > MAX_DEPTH)
+    assert called_deep(partial(merge_key, raw(*nested(nesting, MAX_DEPTH))))
