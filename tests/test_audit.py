@@ -58,7 +58,7 @@ def test_a_package_is_allowed_only_if_all_the_licences_that_it_names_are(
 @pytest.mark.parametrize(
     ("name", "licences"),
     [
-        ("orjson", ("MPL-2.0", "Apache-2.0", "MIT")),  # an expression
+        ("llvmlite", ("BSD-2-Clause", "Apache-2.0", "LLVM-exception")),  # an expression
         ("pandas", ("BSD-3-Clause",)),  # a classifier, and the whole text of the licence
         ("pyspark", ("Apache-2.0",)),  # neither
     ],
@@ -72,8 +72,9 @@ def test_licences_are_read_from_what_packages_say_of_themselves(
 class Said(Distribution):
     """A package of which no more is known than this."""
 
-    def __init__(self, *classifiers: str, text: str = "") -> None:
+    def __init__(self, *classifiers: str, text: str = "", expression: str = "") -> None:
         told = [f"Classifier: License :: {each}" for each in classifiers]
+        told += [f"License-Expression: {expression}"] if expression else []
         self._text = "\n".join(["Name: x", "Version: 1", f"License: {text}", *told])
 
     def read_text(self, filename: str) -> str | None:
@@ -94,6 +95,7 @@ class Said(Distribution):
         ),
         (Said("Other/Proprietary License", text="MIT"), ("Other/Proprietary License",), False),
         (Said(text="Apache 2.0"), ("Apache-2.0",), True),
+        (Said(expression="ISC AND (MIT OR GPL-2.0)"), ("ISC", "MIT", "GPL-2.0"), False),
         (Said(), (), False),
     ],
 )

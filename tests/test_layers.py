@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,6 +71,18 @@ def test_the_package_knows_nothing_of_the_programs_around_it() -> None:
         prefix for path in MODULES.values() for name in imports(path) for prefix in prefixes(name)
     }
     assert "jobs" not in found
+
+
+def test_nothing_is_declared_as_a_dependency_that_nothing_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {Requirement(each).name for each in project["dependencies"]}
+    provided, used = packages_distributions(), set[str]()
+    for path in (*ROOT.glob("cdc/**/*.py"), *ROOT.glob("jobs/**/*.py")):
+        for name in imports(path):
+            found = provided.get(name.partition(".")[0], ())
+            used.update(each.replace("_", "-") for each in found)
+    # PySpark imports pandas itself, wherever Arrow is used.
+    assert declared - used == {"pandas"}
 
 
 def imports(path: Path) -> set[str]:
