@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, Self
 
 import pymongo
@@ -33,7 +32,7 @@ def order(number: int, chance: random.Random) -> dict[str, Any]:
         "_id": number,
         "customer": {"id": chance.randrange(100_000), "name": f"Customer {number % 9973}"},
         "status": chance.choice(_STATES),
-        "total": Decimal128(Decimal(chance.randrange(100, 1_000_000)).scaleb(-2)),
+        "total": Decimal128(f"{chance.randrange(100, 1_000_000)}E-2"),
         "ordered": _EPOCH + timedelta(seconds=number),
         "lines": lines,
         "address": {"street": f"{number % 211} Long Street", "city": "Springfield", "zip": "12345"},

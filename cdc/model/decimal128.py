@@ -1,7 +1,9 @@
 """Decimal128 as a KeyString needs it: next to doubles, in units of its last digit, as its bytes.
 
 All numbers here are magnitudes, not negative. `decimal.Decimal` compares exactly; what rounds says
-how. Source of the bytes: IEEE 754-2008, binary integer decimal (BID) encoding.
+how. Nothing uses the context of the program around, which by default rounds to 28 digits; where it
+traps FloatOperation, a double has to be converted by `from_float`.
+Source of the bytes: IEEE 754-2008, binary integer decimal (BID) encoding.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ DIGITS: Final = 34
 BIAS: Final = 6176
 LAST_EXPONENT: Final = 6111
 # Larger than any number of digits that a double has, so that nothing is rounded.
-_EXACT: Final = Context(1100)
+_EXACT: Final = Context(1100, capitals=1)
 _DOWN: Final = Context(DIGITS, ROUND_DOWN)
-_UPSHIFT: Final = _DOWN.create_decimal(Decimal(2.0**256))
-_DOWNSHIFT: Final = _DOWN.create_decimal(Decimal(2.0**-256))
+_UPSHIFT: Final = _DOWN.create_decimal(Decimal.from_float(2.0**256))
+_DOWNSHIFT: Final = _DOWN.create_decimal(Decimal.from_float(2.0**-256))
+
+
+def text(number: Decimal) -> str:
+    """As IEEE 754 and Extended JSON write it, also a negative one: `str` in any context."""
+    return _EXACT.to_sci_string(number)
 
 
 def toward_zero(number: Decimal) -> float:
     """The greatest finite double that is not above `number`."""
     nearest = float(number)
-    return nearest if nearest <= number else math.nextafter(nearest, 0)
+    return nearest if Decimal.from_float(nearest) <= number else math.nextafter(nearest, 0)
 
 
 def rounded(binary: float, digits: int, rounding: str) -> Decimal:
-    return Context(digits, rounding).create_decimal(Decimal(binary))
+    return Context(digits, rounding).create_decimal(Decimal.from_float(binary))
 
 
 def scaled(number: Decimal) -> float:

@@ -13,7 +13,7 @@ import math
 from typing import TypeAlias
 
 from cdc.errors import UnmappableValue
-from cdc.model import element
+from cdc.model import decimal128, element
 from cdc.model.element import Element, elements
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -85,8 +85,8 @@ def _number(data: bytes, item: Element, relaxed: bool) -> Json:
         long: int = element.int64(data, item.start)[0]
         return long if relaxed else {"$numberLong": str(long)}
     if item.kind == element.DECIMAL128:
-        decimal = element.decimal128(data, item.start)
-        return {"$numberDecimal": "NaN" if decimal.is_nan() else str(decimal)}
+        number = element.decimal128(data, item.start)
+        return {"$numberDecimal": "NaN" if number.is_nan() else decimal128.text(number)}
     double: float = element.float64(data, item.start)[0]
     if relaxed and math.isfinite(double):
         return double

@@ -11,7 +11,7 @@ import decimal
 import json
 
 from cdc.errors import UnmappableValue
-from cdc.model import document, element, extended_json
+from cdc.model import decimal128, document, element, extended_json
 from cdc.model.element import Element, elements
 
 
@@ -106,7 +106,7 @@ def _number(data: bytes, item: Element) -> str:
     if item.kind == element.DECIMAL128:
         return _exact(element.decimal128(data, item.start))
     double: float = element.float64(data, item.start)[0]
-    exact = decimal.Decimal(double)
+    exact = decimal.Decimal.from_float(double)
     if exact.is_finite() and len(_digits(exact)) > 34:
         # No decimal128 and no integer equals it: its own text is short and unique.
         return f'{{"$numberDouble":"{extended_json.double_text(double)}"}}'
@@ -125,7 +125,7 @@ def _exact(number: decimal.Decimal) -> str:
     digits = _digits(number)
     exponent = int(exponent) + len(number.as_tuple().digits) - len(digits)
     bare = decimal.Decimal(f"{'-' if sign else ''}{digits}E{exponent}")
-    return f"{bare:f}" if -10 <= bare.adjusted() < 34 else str(bare)
+    return f"{bare:f}" if -10 <= bare.adjusted() < 34 else decimal128.text(bare)
 
 
 def _digits(number: decimal.Decimal) -> str:

@@ -64,7 +64,7 @@ def decode(code: int, take: Take, bits: type_bits.Reader) -> tuple[int, bytes]:
     value = magnitude.read(code, take)
     kind = _first_kind(is_negative, value) if bits.is_lost else bits.take(2)
     if kind == _DECIMAL:
-        exact = Decimal(value)
+        exact = value if isinstance(value, Decimal) else Decimal.from_float(value)
         exponent = None if bits.is_lost or exact.is_infinite() else bits.take(6)
         return element.DECIMAL128, decimal128.packed(is_negative, exact, exponent)
     if isinstance(value, Decimal):
