@@ -127,4 +127,5 @@ class BadToken(CdcError):
 
 
 class UnmappableValue(CdcError):
-    """A document that has no image in the chosen `document.format`. The row keeps its raw bytes."""
+    """A document that has no image in the chosen `document.format`: the row keeps its raw bytes.
+    Or an image that no document was made into: a restore leaves it out."""

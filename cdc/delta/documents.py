@@ -6,19 +6,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql.types import VariantVal
-
-from cdc.model import bson_from_json
+from cdc.errors import UnmappableValue
+from cdc.model import bson_from_json, variant_tree
+from cdc.model.bson_from_json import Origin
 from cdc.model.document import RAW, UNMAPPABLE
-from cdc.model.element import elements
+from cdc.model.element import BINARY, elements
 from cdc.model.split import key_of
 
+_OF_TEXT = (
+    "NaNs have no sign or payload, decimals are canonical, arrays are numbered, and a document that"
+    ' is written like a value (as {"$symbol": "x"} is) became that value'
+)
 # What is lost, by the type of the column and whether its text is canonical.
 LOSSES: Mapping[str, str] = {
-    "variant": "documents come from VARIANT: the order of fields, the width of integers, and what"
-    " ObjectIds and UUIDs were (but for those in _id) are not those of the source",
-    "relaxed": "documents come from relaxed Extended JSON: the width of integers is not that of the"
-    " source",
+    "canonical": f"documents come from canonical Extended JSON: {_OF_TEXT}",
+    "relaxed": "documents come from relaxed Extended JSON: integers have the least width that holds"
+    f" them, {_OF_TEXT}",
+    "variant": "documents come from VARIANT: fields are in another order, integers have the least"
+    " width that holds them, ObjectIds and UUIDs (but for those in _id) are strings, a decimal with"
+    " an exponent above 0 has its zeros written out (5E+3 is 5000), a decimal zero has no sign,"
+    f" {_OF_TEXT}",
 }
 
 
@@ -27,20 +34,42 @@ def restored(image: Any, document_key: str) -> bytes:
 
     Bytes and canonical Extended JSON give what the server held; see `bson_from_json` for what such
     text cannot tell. Of others the `_id` is exact, and see LOSSES. What could not be mapped when it
-    was captured was kept as bytes, and is given as those.
+    was captured was kept as bytes, and is given as those. Raises UnmappableValue for an image that
+    no encoder writes: one that was damaged or written by somebody else.
     """
     if isinstance(image, bytes):
         return image
-    tree = json.loads(image) if isinstance(image, str) else VariantVal(**image).toPython()
-    if set(tree) == {UNMAPPABLE, RAW}:
+    is_text = isinstance(image, str)
+    tree = _object(_parsed(image) if is_text else variant_tree.tree(**image))
+    if tree.keys() == {UNMAPPABLE, RAW}:
         return _kept(tree[RAW])
-    return _with_key(tree, document_key)
+    document = bson_from_json.document(tree, Origin.TEXT if is_text else Origin.VARIANT)
+    return _with_key(document, _own_key(document_key))
 
 
-def _with_key(tree: dict[str, Any], key: str) -> bytes:
-    document = bson_from_json.document(tree)
-    own = key_of(bson_from_json.document(json.loads(key)))
-    body = own[4:-1] + b"".join(
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnmappableValue("text that is not JSON") from error
+
+
+def _object(tree: Any) -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        raise UnmappableValue("an image that is no document")
+    return tree
+
+
+def _own_key(document_key: str) -> bytes:
+    """BSON of `{"_id": …}`. A shard key without Extended JSON has its documentKey kept as bytes."""
+    tree = _object(_parsed(document_key))
+    if tree.keys() == {UNMAPPABLE, RAW}:
+        return key_of(_kept(tree[RAW]))
+    return key_of(bson_from_json.document(tree))
+
+
+def _with_key(document: bytes, key: bytes) -> bytes:
+    body = key[4:-1] + b"".join(
         bytes((each.kind,)) + each.name + b"\0" + document[each.start : each.stop]
         for each in elements(document, 0, len(document))
         if each.name != b"_id"
@@ -49,8 +78,10 @@ def _with_key(tree: dict[str, Any], key: str) -> bytes:
 
 
 def _kept(raw: Any) -> bytes:
-    if isinstance(raw, bytes | bytearray):
-        return bytes(raw)
+    if isinstance(raw, bytes):
+        return raw
     wrapped = bson_from_json.document({RAW: raw})
     (item,) = elements(wrapped, 0, len(wrapped))
+    if item.kind != BINARY:
+        raise UnmappableValue("a stand-in without bytes")
     return wrapped[item.start + 5 : item.stop]

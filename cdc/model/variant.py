@@ -64,6 +64,11 @@ def transcode(document: bytes) -> tuple[bytes, bytes]:
     return value, metadata
 
 
+def is_object(data: bytes, item: Element) -> bool:
+    """Whether a value becomes an object: a document does, and what is its Extended JSON here."""
+    return _WRITERS.get(item.kind, _extended)(data, item, {}, 0)[0] & 3 == 2
+
+
 def from_tree(tree: dict[str, Json], payload: dict[str, bytes]) -> tuple[bytes, bytes]:
     """(value, metadata) of an object with the fields of `tree` and the binaries of `payload`."""
     dictionary: _Dictionary = {}

@@ -27,7 +27,10 @@ INT8: Final = 6
 DOUBLE: Final = 7
 DECIMAL4: Final = 8
 DECIMAL16: Final = 10
+DATE: Final = 11
 TIMESTAMP: Final = 12
+TIMESTAMP_NTZ: Final = 13
+FLOAT: Final = 14
 BINARY: Final = 15
 STRING: Final = 16
 # How many bytes each of them takes; of binaries and strings, before their content.
@@ -84,9 +87,14 @@ def stop_of(data: bytes, at: int, end: int) -> int | None:
     return stop if stop <= end else None
 
 
+def members(data: bytes, start: int, stop: int) -> list[Inner] | None:
+    """Fields of the object that fills those bytes, in any order; None for any other value."""
+    return _inner(data, start, stop, OBJECT)
+
+
 def fields(data: bytes, start: int, stop: int, names: Sequence[bytes] | None) -> list[Inner] | None:
     """Of the object that fills those bytes; None for any other value."""
-    inner = _inner(data, start, stop, OBJECT)
+    inner = members(data, start, stop)
     if inner is None or names is None or any(each.id >= len(names) for each in inner):
         return None
     keys = [names[each.id].translate(UTF16) for each in inner]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
 
 import bson
-import pytest
 
 from cdc.errors import UnmappableValue
 from cdc.model import element
@@ -58,29 +56,6 @@ def test_what_canonical_json_cannot_tell_is_lost_and_nothing_else() -> None:
         again = document(json.loads(canonical_json(data)))
         assert again != data, what
         assert canonical_json(again) == canonical_json(data), what
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"$oid": "0"},
-        {"$oid": "0" * 24, "more": 1},
-        {"$date": "yesterday"},
-        {"$numberInt": "many"},
-        {"$binary": {"base64": "?", "subType": "00"}},
-        {"$binary": {"subType": "00"}},
-        {"$timestamp": {"t": -1, "i": 0}},
-        {"$minKey": 2},
-        {"$undefined": 1},
-        {"$regularExpression": {"pattern": "a\0", "options": ""}},
-        {"$symbol": 1},
-        {"$dbPointer": {"$ref": "a", "$id": 1}},
-        {"$code": "f", "$scope": 1},
-        {"oid": "0" * 24},
-    ],
-)
-def test_what_only_begins_like_extended_json_is_a_document(tree: Any) -> None:
-    assert bson.decode(document({"a": tree})) == {"a": bson.decode(bson.encode(tree))}
 
 
 def test_relaxed_json_gives_numbers_in_the_least_type_that_holds_them() -> None:
