@@ -65,7 +65,7 @@ EXIT_CODES = {
     3: "source unreachable or not answering: start it again",
     4: "history lost",
     5: "other writers of a table left no gap: start it again",
-    LEFT: "differences are left (verify, backfill, replay-dead-letters, demo)",
+    LEFT: "differences are left (verify, backfill, replay-dead-letters, restore, demo)",
     INTERRUPTED: "ended at once by Ctrl-C",
     143: "ended at once by SIGTERM",
 }

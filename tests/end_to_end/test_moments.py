@@ -22,6 +22,7 @@ from cdc.model.selection import Namespace
 from jobs import checkpoint, restore
 from jobs.config import Config
 from jobs.mongod import ReplicaSet
+from jobs.result import LEFT
 from tests.end_to_end.in_process import replicated
 from tests.model import mixed
 from tests.model.test_key import OTHERS, SPECIAL_NUMBERS
@@ -73,7 +74,8 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     pipeline: Callable[..., Config],
     tmp_path: Path,
 ) -> None:
-    """Guards: drop, re-creation and $out, between batches and in them."""
+    """Guards: drop, re-creation and $out, between batches and in them; documents that the target
+    of a restore refuses are left out, and taken up once it does not."""
     for name in "ab":
         filled(database, name, range(20))
     moments = Moments(database)
@@ -98,7 +100,18 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     arguments = [argument for option in options for argument in ("-o", option)]
     arguments += ["--to-uri", f"file:{tmp_path / 'uri'}", "--namespace", f"{database.name}.back"]
     arguments += ["--collection", f"{database.name}.a", "--json", str(report)]
-    done = CliRunner().invoke(restore.main, [*arguments, "--as-of", timestamp.text(at)])
+    arguments += ["--as-of", timestamp.text(at)]
+    database.create_collection("back", validator={"_id": {"$nin": [5, 6]}})
+    incomplete = CliRunner().invoke(restore.main, arguments)
+    assert incomplete.exit_code == LEFT, incomplete.output
+    reason = "the target's validation refuses it (code 121)"
+    assert f"\n  2 left out, {reason}: 5, 6\n" in incomplete.output
+    told = json.loads(report.read_text())
+    assert (told["documents"], told["left_out"]) == (len(content) - 2, 2)
+    assert (told["reasons"], told["keys"]) == ({reason: 2}, {reason: ["5", "6"]})
+    assert contents(database["back"]) == {k: v for k, v in content.items() if k not in ("5", "6")}
+    database.command("collMod", "back", validator={})
+    done = CliRunner().invoke(restore.main, arguments)
     assert done.exit_code == 0, done.output
     assert contents(database["back"]) == content
     assert json.loads(report.read_text()) == {
@@ -108,9 +121,12 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
         "documents": len(content),
         "inexact": 0,
         "losses": None,
-        "resumed": False,
+        "resumed": True,
+        "left_out": 0,
+        "reasons": {},
+        "keys": {},
     }
-    refused = CliRunner().invoke(restore.main, [*arguments, "--as-of", timestamp.text(at)])
+    refused = CliRunner().invoke(restore.main, arguments)
     assert refused.exit_code == 1
     assert "--force" in refused.output
 

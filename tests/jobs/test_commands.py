@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import Decimal128
 from click.testing import CliRunner, Result
 from delta import DeltaTable
 from pymongo.database import Database
@@ -129,7 +130,9 @@ def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    database.orders.insert_many({"_id": i} for i in range(50))
+    # What a restore gives back all the same: more digits than Python's, what is no Extended JSON.
+    odd = {"total": Decimal128("12345678901234567890123456789"), "price": {"$numberDecimal": "abc"}}
+    database.orders.insert_many({"_id": i, **odd} for i in range(50))
     assert run(replicate, "--mode", "snapshot").exit_code == 0
     orders, report = f"{database.name}.orders", tmp_path / "report.json"
     at = complete_until(str(tmp_path / "lakehouse" / "_checkpoint"), Namespace.parse(orders))
@@ -154,6 +157,9 @@ def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
         assert shown.exit_code == 0, shown.output
         assert not shown.stdout.startswith(("{", "[")), shown.stdout
         _holds(json.loads(report.read_text()), result)
+    assert "5E+3 is 5000" in json.loads(report.read_text())["losses"]
+    found = list(database["back"].find().sort("_id"))
+    assert found == [{"_id": i, "price": odd["price"], "total": odd["total"]} for i in range(50)]
 
 
 def _holds(found: Any, expected: Any) -> None:

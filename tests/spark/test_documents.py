@@ -13,7 +13,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.delta.documents import restored
+from cdc.delta.documents import LOSSES, restored
 from cdc.errors import UnmappableValue
 from cdc.model.document import Column, canonical_json, encoder, relaxed_json, unmappable_json
 from cdc.model.element import DOCUMENT, MAX_DEPTH, elements
@@ -96,6 +96,12 @@ def test_a_variant_gives_back_every_digit_of_a_decimal(number: str, again: str |
     data = bson.encode({"_id": 1, "v": Decimal128(number)})
     expected = data if again is None else bson.encode({"_id": 1, "v": Decimal128(again)})
     assert through(data, "variant") == expected
+
+
+def test_restore_says_of_every_format_but_bson_what_it_changes() -> None:
+    assert LOSSES.keys() == FORMATS.keys() - {"bson"}
+    assert all('{"$symbol": "x"}' in losses for losses in LOSSES.values())
+    assert "5E+3 is 5000" in LOSSES["variant"]
 
 
 # --- what looks like Extended JSON ---------------------------------------------------------------
