@@ -56,7 +56,7 @@ def parse(text: str) -> Expression:
     evaluated on. Raises BadOption."""
     try:
         match = json.loads(text, object_pairs_hook=_read)
-    except (ValueError, TypeError, ArithmeticError) as error:
+    except (ValueError, TypeError, ArithmeticError, bson.errors.BSONError) as error:
         raise BadOption(f"Option 'filter' is not Extended JSON: {error}.", _EXAMPLE) from error
     if not isinstance(match, dict) or not match:
         raise BadOption("Option 'filter' is not a match on a document.", _EXAMPLE)

@@ -113,6 +113,15 @@ def test_a_window_needs_its_beginning() -> None:
     [
         ("", "Extended JSON"),
         ("region = 'EU'", "Extended JSON"),
+        *[
+            (f'{{"a": {{{malformed}}}}}', "Extended JSON")
+            for malformed in (
+                '"$oid": "x"',
+                '"$numberDecimal": "abc"',
+                '"$date": {"$numberLong": "99999999999999999999"}',
+                '"$timestamp": {"t": -1, "i": 0}',
+            )
+        ],
         ("{}", "not a match"),
         ("[1]", "not a match"),
         ('{"a": 1, "a": 2}', "twice"),
