@@ -1,7 +1,8 @@
 """What a pipeline's tables tell without Spark: how many rows they hold, and what came last.
 
 Read by another engine than the one that writes them. Nothing is told of a table in a catalog, which
-is known by its name only, nor of one whose path holds a percent sign.
+is known by its name only, nor of one whose path holds a percent sign: `path` in `[sink]` may, and
+so does the folder of an odd name that an earlier version made.
 """
 
 from __future__ import annotations

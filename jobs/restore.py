@@ -81,9 +81,10 @@ def restore(
     table = config.table("changelog", collection)
     if table is None:
         raise BadOption("There is no changelog in [table] to restore from.", "Set its template.")
+    changelog = table.target.settled(spark)
     found = as_of(
         spark,
-        table.target,
+        changelog,
         collection,
         at,
         checkpoint.complete_until(config.checkpoint, collection),
@@ -92,7 +93,7 @@ def restore(
     target = Destination(to_uri, into, options["server.timeout.ms"], options["retry.seconds"])
     identity = {
         "collection": str(collection),
-        "changelog": str(table.target),
+        "changelog": str(changelog),
         "at": timestamp.text(at),
     }
     resumed = target.begin(identity, force)

@@ -67,7 +67,7 @@ def _compact(spark: SparkSession, table: Table) -> tuple[int, int]:
 
 def _vacuum(spark: SparkSession, table: Table, hours: float, dry_run: bool) -> int:
     """How many files; a dry run's list of them ends at 1,000."""
-    vacuum = f"VACUUM {table.target.sql} RETAIN {float(hours)} HOURS"
+    vacuum = f"VACUUM {table.target.sql(spark)} RETAIN {float(hours)} HOURS"
     # By default the files are listed in 10,000 tasks, be there as many of them or not.
     tasks = {_LISTING_TASKS: str(4 * spark.sparkContext.defaultParallelism)}
     with settings(spark, tasks):

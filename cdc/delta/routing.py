@@ -4,12 +4,16 @@ A template is a path under the base path, `{db}/{coll}/mirror`, or, with dots an
 in a catalog, `main.{db}.{coll}`.
 
 Names are not to be trusted: a collection may be called `../../etc`, `a/b`, `100%` or be 200 bytes
-of Cyrillic. In a path each name becomes one component by percent-encoding, so distinct namespaces
-never share a folder, no name leaves the base path, and an ordinary name (letters, digits, dot,
-dash, underscore) stays as it is. In a catalog letters, digits and underscores stay, in lower case.
+of Cyrillic. In a path each name becomes one component (`folder`), so distinct namespaces never
+share a folder, no name leaves the base path, and an ordinary name (letters, digits, dot, dash,
+underscore) stays as it is. In a catalog letters, digits and underscores stay, in lower case.
 
-So a file system that ignores case, or a catalog, can let `users` and `Users` meet. The table's own
-properties name its namespace, and the second of the two is refused when it is opened.
+So a file system that ignores case, or a catalog, can let `users` and `Users` meet, and no other
+names. The table's own properties name its namespace, and the second of the two is refused when it
+is opened.
+
+Earlier versions percent-encoded names (`former_folder`). A table that has such a folder keeps it:
+its `Target` has both paths, and `Target.settled` decides.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -32,20 +36,40 @@ _LONGEST_WORD = 60
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _GLOB = re.compile(r"([\\*?\[\]{}])")
 _BOTH = {"db", "coll"}
+_ESCAPE = "!"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+|^[._]|\.\Z")
 
 
-def quote(name: str) -> str:
+def folder(name: str) -> str:
     """One path component for a name: ASCII, at most 200 characters, never `.`, `..` or hidden.
 
-    Injective; the empty name is `~`. What percent-encodes to more than 200 characters is cut and
-    ends in `~` and 128 bits of its SHA-256 (`~` occurs in nothing else). Non-ASCII letters are
-    encoded too: some file systems normalise Unicode, and two names would become one.
+    A byte that is no ASCII letter, digit, dot, dash or underscore becomes `!` and two hexadecimal
+    digits; so does a dot or underscore at the beginning, and a dot at the end. Injective; the empty
+    name is `!`. What is longer than 200 characters then is cut and ends in `!!` and 128 bits of its
+    SHA-256 (`!!` occurs in nothing else).
+
+    Not `%`: delta-rs decodes it in paths. Of what is left, `!` is what object stores, URLs and
+    Hadoop's globs leave alone. Non-ASCII letters are encoded: some file systems normalise Unicode,
+    and two names would become one.
     """
-    quoted = urllib.parse.quote(name, safe="").replace("~", "%7E")
-    quoted = re.sub(r"^[._]|\.$", lambda found: f"%{ord(found[0]):02X}", quoted) or "~"
-    if len(quoted) <= _LONGEST:
-        return quoted
-    return f"{quoted[: _LONGEST - 33]}~{_digest(name, 32)}"
+    encoded = _UNSAFE.sub(lambda found: _escaped(found[0]), name) or _ESCAPE
+    if len(encoded) <= _LONGEST:
+        return encoded
+    return f"{encoded[: _LONGEST - 34]}{_ESCAPE * 2}{_digest(name, 32)}"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"{_ESCAPE}{byte:02X}" for byte in text.encode())
+
+
+def former_folder(name: str) -> str:
+    """What earlier versions made of a name; the tables that are there keep it. It is `folder`'s or,
+    with a `%` or `~` in it, what `folder` makes of no name."""
+    encoded = urllib.parse.quote(name, safe="").replace("~", "%7E")
+    encoded = re.sub(r"^[._]|\.$", lambda found: f"%{ord(found[0]):02X}", encoded) or "~"
+    if len(encoded) <= _LONGEST:
+        return encoded
+    return f"{encoded[: _LONGEST - 33]}~{_digest(name, 32)}"
 
 
 def word(name: str) -> str:
@@ -115,10 +139,17 @@ class Route:
     def target(self, namespace: Namespace) -> Target:
         """The namespace's table. Distinct namespaces have distinct paths of the same depth, unless
         the route is shared; of names see `word`."""
-        convert = word if self.is_name else quote
+        if self.is_name:
+            return Target.named(self._filled(namespace, word))
+        path, former = (
+            self._under("/".join(self._filled(namespace, convert)))
+            for convert in (folder, former_folder)
+        )
+        return Target(path, former=None if former == path else former)
+
+    def _filled(self, namespace: Namespace, convert: Callable[[str], str]) -> list[str]:
         names = {"db": convert(namespace.db), "coll": convert(namespace.coll)}
-        filled = [_FIELD.sub(lambda f: names[f[1]], part) for part in self._template_parts()]
-        return Target.named(filled) if self.is_name else Target(self._under("/".join(filled)))
+        return [_FIELD.sub(lambda f: names[f[1]], part) for part in self._template_parts()]
 
     @property
     def fixed(self) -> Target:
@@ -131,7 +162,7 @@ class Route:
         return self.target(Namespace("", ""))
 
     def own(self, found: Target) -> Target:
-        """A table that was found by this route, addressed as `target` does it."""
+        """A table that was found by this route, addressed as `target` does it once settled."""
         if self.is_name:
             return found
         depth = len(self._template_parts())
@@ -188,7 +219,7 @@ def _differ(one: str, other: str) -> bool:
 
 
 def _is_one_hidden(one: str, other: str) -> bool:
-    """Whether one component begins as no quoted name does, and the other one with such a name."""
+    """Whether one component begins as no name's folder does, and the other one with such a name."""
     return (one[:1] in "._" and other[:1] == "{") or (other[:1] in "._" and one[:1] == "{")
 
 

@@ -62,6 +62,8 @@ class Tables:
     kind: str
     layout: Layout
     pipeline: str
+    _spark: SparkSession | None = None
+    _settled: dict[Target, Target] = field(default_factory=dict)
     _known: dict[Target, _Known] = field(default_factory=dict)
     _claimed: dict[Target, Table] = field(default_factory=dict)
 
@@ -78,8 +80,15 @@ class Tables:
         }
 
     def of(self, namespace: Namespace) -> Table | None:
-        """The namespace's table, there or not; None if it is to have none of this kind."""
-        return self.layout.table(self.kind, namespace)
+        """The namespace's table, there or not; None if it is to have none of this kind. Its target
+        is settled, once for each table. After `discover`."""
+        table = self.layout.table(self.kind, namespace)
+        if table is None or table.target.former is None:
+            return table
+        if table.target not in self._settled:
+            assert self._spark is not None, "tables are looked for before they are asked for"
+            self._settled[table.target] = table.target.settled(self._spark)
+        return replace(table, target=self._settled[table.target])
 
     def known(self) -> list[Table]:
         """The tables of this pipeline that are there. Complete after `discover`."""
@@ -100,6 +109,7 @@ class Tables:
 
         Must be called before the first batch. Costs about 0.3 s per table, once.
         """
+        self._spark = spark
         for table, properties in existing(spark, self.layout, self.kind):
             if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)

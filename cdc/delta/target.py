@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from cdc.errors import TableOwnedElsewhere
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
     """`address` is a path, or a quoted name such as `` `main`.`sales`.`orders` ``. Nothing is read
-    or written before a method is called."""
+    or written before a method is called.
+
+    `former` is the path that earlier versions gave the table, None if it is the same. A table that
+    is there is the table; each method looks for it, and that of a `settled` target need not.
+    """
 
     address: str
     is_name: bool = False
+    former: str | None = field(default=None, compare=False)
 
     @classmethod
     def named(cls, parts: Sequence[str]) -> Target:
@@ -29,28 +36,47 @@ class Target:
     def __str__(self) -> str:
         return self.address
 
-    @property
-    def sql(self) -> str:
+    def settled(self, spark: SparkSession) -> Target:
+        """The one place of the table, there or not: the former one if there is a table.
+
+        Depends on nothing but what is there, so that all programs agree. Raises TableOwnedElsewhere
+        if there is one at either place: an earlier version went on with a newer one's tables, and
+        each holds only a part of the changes.
+        """
+        if self.former is None:
+            return self
+        here, former = Target(self.address), Target(self.former)
+        if not former.exists(spark):
+            return here
+        if here.exists(spark):
+            raise TableOwnedElsewhere(
+                f"There are two tables where one is to be: '{here}', and '{former}', the name that"
+                " earlier versions gave it.",
+                "Remove the one that lacks changes, and go on with this version alone.",
+            )
+        return former
+
+    def sql(self, spark: SparkSession) -> str:
         """The table in SQL."""
-        return self.address if self.is_name else f"delta.{quoted(self.address)}"
+        return self.address if self.is_name else f"delta.{quoted(self._path(spark))}"
 
     def exists(self, spark: SparkSession) -> bool:
         """Whether there is a Delta table."""
         if self.is_name:
             return bool(spark.catalog.tableExists(self.address))
-        return DeltaTable.isDeltaTable(spark, self.address)
+        return DeltaTable.isDeltaTable(spark, self._path(spark))
 
     def delta(self, spark: SparkSession) -> DeltaTable:
         if self.is_name:
             return DeltaTable.forName(spark, self.address)
-        return DeltaTable.forPath(spark, self.address)
+        return DeltaTable.forPath(spark, self._path(spark))
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """The table's rows, now or at one of its versions."""
         reader = spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return reader.table(self.address) if self.is_name else reader.load(self.address)
+        return reader.table(self.address) if self.is_name else reader.load(self._path(spark))
 
     def create(
         self,
@@ -69,7 +95,7 @@ class Target:
                 f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES {_told(properties)}"
             )
             return
-        builder = DeltaTable.create(spark).location(self.address)
+        builder = DeltaTable.create(spark).location(self._path(spark))
         for name, value in properties.items():
             builder = builder.property(name, value)
         builder.addColumns(columns).clusterBy(*cluster).execute()
@@ -80,7 +106,7 @@ class Target:
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
         """In one commit, which conflicts with all others."""
-        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES {_told({name: value})}")
+        spark.sql(f"ALTER TABLE {self.sql(spark)} SET TBLPROPERTIES {_told({name: value})}")
 
     def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
         """Add rows to the table, which is there, in one commit."""
@@ -88,7 +114,10 @@ class Target:
         if self.is_name:
             writer.saveAsTable(self.address)
         else:
-            writer.save(self.address)
+            writer.save(self._path(frame.sparkSession))
+
+    def _path(self, spark: SparkSession) -> str:
+        return self.settled(spark).address
 
 
 def under(spark: SparkSession, glob: str) -> list[Target]:

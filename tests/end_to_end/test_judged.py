@@ -65,7 +65,7 @@ def test_the_judge_finds_each_damage_and_nothing_before_there_is_any(
         table = config.table(kind, orders)
         assert table is not None
         for damage in damages:
-            spark.sql(damage.format(table.target.sql))
+            spark.sql(damage.format(table.target.sql(spark)))
     assert judged(spark, mongo, config, orders, until, tmp_path) == (8, _FOUND)
 
 

@@ -138,4 +138,4 @@ def test_a_name_is_a_folder_of_the_lakehouse_and_no_path() -> None:
     given = ["uri=mongodb://h", "collections=a.b", "sink.path=/lake"]
     table = configuration.load(None, given).table("mirror", Namespace("..", "../../etc/passwd"))
     assert table is not None
-    assert table.target.address == "/lake/%2E%2E/%2E.%2F..%2Fetc%2Fpasswd/mirror"
+    assert table.target.address == "/lake/!2E!2E/!2E.!2F..!2Fetc!2Fpasswd/mirror"

@@ -70,7 +70,7 @@ def test_a_write_that_another_one_got_in_the_way_of_is_made_again(
     {
         "UPDATE": lambda: target.delta(spark).update(set={"m": "m + 1"}),
         "SET TBLPROPERTIES": lambda: spark.sql(
-            f"ALTER TABLE {target.sql} SET TBLPROPERTIES ('others' = '1')"
+            f"ALTER TABLE {target.sql(spark)} SET TBLPROPERTIES ('others' = '1')"
         ),
     }[other]()
     (tmp_path / "go").touch()

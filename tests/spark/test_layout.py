@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.identity import existing, present
 from cdc.delta.layout import Layout, Table
 from cdc.delta.mirror import documents, state
+from cdc.delta.routing import folder, former_folder
 from cdc.delta.sink import Sink
 from cdc.delta.target import Target
 from cdc.errors import BadOption, CollectionGone, TableOwnedElsewhere
 from cdc.model.selection import Namespace
+from tests.spark import delta_rs
 from tests.spark.batches import batch, change, ops, sink
 
 # Odd for every catalog: reserved, dotted, dashed, not ASCII, longer than Hive takes.
@@ -142,6 +147,45 @@ def test_tables_with_names_in_a_catalog_are_written_found_again_and_never_mixed(
     other = batch(spark, first(("odd", "select"), "c", time=6), until=7)
     with pytest.raises(TableOwnedElsewhere, match="named_odd"):
         sink(tmp_path, "other", overrides=OVERRIDES).write_batch(other, 0)
+
+
+def test_a_table_of_an_odd_name_is_read_by_other_engines_and_stays_where_an_earlier_version_put_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: two tables, each with a part of the changes."""
+    names = [Namespace("shop", "a/b % é\\"), Namespace("shop", "x" * 240)]
+    new = {name: tmp_path / "shop" / folder(name.coll) / "changelog" for name in names}
+    old = {name: tmp_path / "shop" / former_folder(name.coll) / "changelog" for name in names}
+
+    def write(number: int) -> None:
+        rows = [row for name in names for row in first(name, f"{number}", time=number)]
+        one = sink(tmp_path, with_mirror=False)  # as in a program that is started again
+        one.write_batch(batch(spark, rows, until=number), number)
+
+    def places() -> set[Path]:
+        return {path.parent for path in tmp_path.glob("**/_delta_log")}
+
+    write(1)
+    assert places() == set(new.values())
+    for name in names:
+        assert delta_rs.by_key(new[name], "after") == {"1": {"in": name.coll}}
+        new[name].parent.rename(old[name].parent)
+    write(2)
+    assert places() == set(old.values())
+    layout = Layout.parse(str(tmp_path), {"mirror": ""})
+    tables = [table for name in names if (table := layout.table("changelog", name))]
+    settled = [replace(each, target=each.target.settled(spark)) for each in tables]
+    for table, name in zip(tables, names, strict=True):
+        assert {row.key for row in table.target.read(spark).collect()} == {"1", "2"}
+        assert table.target.settled(spark) == Target(str(old[name]))
+    for found in (
+        existing(spark, layout, "changelog"),
+        present(spark, layout, "changelog", tables),
+    ):
+        assert sorted((each for each, _ in found), key=settled.index) == settled
+    shutil.copytree(old[names[0]], new[names[0]])
+    with pytest.raises(TableOwnedElsewhere, match="two tables"):
+        write(3)
 
 
 def test_names_that_a_catalog_cannot_tell_apart_are_refused(
