@@ -74,6 +74,8 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
         say(_collections(found.work))
     if any(len(each.shards) > 1 for each in found.work):
         say("sizes over several shards are sums, in which orphans may be counted")
+    if found.missing:
+        say(f"not there yet: {', '.join(found.missing)}", soft_wrap=True)
     say(_privileges(found))
     say(f"copy: {_copy(copy, rate)}", soft_wrap=True)
     say(f"oplog: {_oplog(found, copy)}", soft_wrap=True)
@@ -167,6 +169,7 @@ def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]
             {**asdict(each), "namespace": str(each.namespace), "shards": _names(each.shards)}
             for each in found.work
         ],
+        "missing": found.missing,
         "copy": {**asdict(copy), "rate_mb_per_second": rate},
         "oplog": window
         and {

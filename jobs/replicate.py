@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cdc.delta import mirror
+from cdc.model.selection import Selection
 from cdc.options import MODES
 from cdc.source.inquiry import Captured, preflight
 from jobs import config as configuration
@@ -79,7 +80,8 @@ def _looked_at(spark: SparkSession, config: Config, folder: Folder) -> tuple[boo
     began = bool(folder.numbers(OFFSETS))
     captured = preflight(config.source, is_new=not began)
     if not began:
-        names = [each.namespace for each in captured]
+        named = Selection.parse(config.source["collections"]).names  # be they there or not
+        names = dict.fromkeys([*(each.namespace for each in captured), *named])
         require_new(spark, config, names, folder.pipeline())
     return began, captured
 

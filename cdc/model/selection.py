@@ -101,6 +101,21 @@ class Selection:
             re.fullmatch(_whole(pattern), str(namespace), re.ASCII) for pattern in self.patterns
         )
 
+    def unmatched(self, there: Iterable[Namespace], known: Selection | None = None) -> Selection:
+        """The names and expressions, if any, that match none of these collections; without what is
+        `known`: names that it selects, and expressions that it has."""
+        found = set(there)
+        names = (name for name in self.names if name not in found)
+        patterns = (
+            pattern
+            for pattern in self.patterns
+            if not any(map(Selection("", (), (pattern,)).matches, found))
+        )
+        if known is not None:
+            names = (name for name in names if not known.matches(name))
+            patterns = (pattern for pattern in patterns if pattern not in known.patterns)
+        return self._made(tuple(names), tuple(patterns))
+
     @classmethod
     def of(cls, names: Iterable[Namespace]) -> Selection:
         """Exactly these names."""

@@ -21,7 +21,7 @@ from cdc.model.offset import NEVER, Copying, Offset, Times
 from cdc.model.selection import Selection
 from cdc.model.split import KeyRange
 from cdc.mongo import settled, spread
-from cdc.mongo.client import Client, Member, connect
+from cdc.mongo.client import Client, Member, connect, time_told
 from cdc.mongo.codes import translated
 from cdc.mongo.enumerator import INTERNAL, Listing, listing
 from cdc.mongo.metadata import Metadata, config
@@ -141,12 +141,15 @@ class Cluster:
     # --- what there is ---
 
     def listing(self, selection: Selection) -> Listing:
-        """Each collection as the primary shard of its database lists it."""
+        """Each collection as the primary shard of its database lists it; none, where there is no
+        database that may hold one."""
         parts = []
         for shard, databases in sorted(self._databases(selection).items()):
             parts.append((shard, listing(self._part(shard).client, selection, databases)))
         if not parts:
-            raise UnsuitableSource(f"No database holds '{selection.text}'.", "Check 'collections'.")
+            # What the metadata has no more was dropped by a shard before.
+            moment = self._newest_time()
+            return Listing((), moment, moment, None)
         names = [str(c.namespace) for _, part in parts for c in part.collections]
         # Of what is spread the metadata tells the incarnation, here as to those who read it.
         spread: dict[str, dict[str, Any]] = {
@@ -165,6 +168,15 @@ class Cluster:
             None,
             tuple(parts),
         )
+
+    def _newest_time(self) -> Timestamp:
+        """Of those that the shards know: at or after all that any of them has written."""
+        try:
+            replies = [part.client.admin.command("ping") for part in self.parts.values()]
+        except pymongo.errors.PyMongoError as error:
+            raise translated(error, "Asking the shards for their time") from error
+        times: list[Timestamp] = [time_told(r, "$clusterTime")["clusterTime"] for r in replies]
+        return max(times)
 
     def _databases(self, selection: Selection) -> dict[str, list[str]]:
         """The databases that may hold something selected, by their primary shard."""

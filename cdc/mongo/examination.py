@@ -20,6 +20,7 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.codes import translated
 from cdc.mongo.cuts import SINGLE, Choice, Size, chosen, size_of
 from cdc.mongo.enumerator import Collection
+from cdc.mongo.missing import missing
 from cdc.mongo.oplog import Window, oplog_window
 from cdc.mongo.preflight import Wanted, log_in, problems_of, required, shards_of
 from cdc.mongo.privileges import Need, named
@@ -45,9 +46,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What `examine` found out. `lacking` is None where nobody is logged in; `window` is the
-    shortest of all shards, and None where the user may not know it. With a problem a run cannot
-    succeed."""
+    """What `examine` found out. `missing` is what matches no collection. `lacking` is None where
+    nobody is logged in; `window` is the shortest of all shards, and None where the user may not
+    know it. With a problem a run cannot succeed."""
 
     source: str
     shards: tuple[str, ...]
@@ -56,6 +57,7 @@ class Examination:
     optional: list[Need]
     lacking: list[Need] | None
     window: Window | None
+    missing: list[str] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
     problems: list[CdcError] = field(default_factory=list)
 
@@ -73,10 +75,11 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     log_in(source)
     problems: list[CdcError] = []
     collections: tuple[Collection, ...] = ()
+    absent: list[str] = []
     needed = required(source, wanted)
     with _noted(problems, "Listing collections"), named(source.clients, needed):
         found = source.listing(wanted.selection)
-        collections = found.collections
+        collections, absent = found.collections, missing(wanted.selection, found)
         told = {str(problem): problem for problem in problems_of(source, wanted, found)}
         problems += told.values()
     optional = [
@@ -95,6 +98,7 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
         optional,
         privileges.missing(source.clients, [*needed, *optional]),
         _shortest_window(source),
+        absent,
         work,
         problems,
     )

@@ -26,7 +26,7 @@ from cdc.model.hand_over import Replaced, advance, begin_again, begun_again
 from cdc.model.offset import Offset, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, Split
-from cdc.mongo import gap, pipeline
+from cdc.mongo import gap, missing, pipeline
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Listing
@@ -48,7 +48,8 @@ class Planner:
     `selection` and `excerpt` are what is to be captured; an offset says what was up to it. With
     `copies` False, what only the newer ones name is captured from its next change on. With
     `on_replaced` "fail", content that no row event told of is a ContentReplaced before any of it is
-    planned.
+    planned; with `on_missing` "fail", what is new in `selection` and matches no collection is an
+    UnsuitableSource before it is taken up.
     """
 
     source: Source
@@ -61,6 +62,7 @@ class Planner:
     copies: bool = True
     on_history_lost: str = "fail"
     on_replaced: str = "resync"
+    on_missing: str = "fail"
     _late: dict[Timestamp, Times] = field(default_factory=dict)
     _slicer: Slicer = field(default_factory=Slicer)
     _planned: Offset | None = None
@@ -144,6 +146,7 @@ class Planner:
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
+                self._require_there(start, listed)
                 captured = self.selection, self.excerpt
                 intents.append(reselecting(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
@@ -168,6 +171,12 @@ class Planner:
             end = told_once(self.source, start, end, found.ddl + found.others)
             return end if end.time != found.time else self._cut_at(end, found, start, before)
         raise AssertionError("nothing but DDL forbids to let time pass")
+
+    def _require_there(self, start: Offset, listed: Listing) -> None:
+        if self.on_missing == "fail":
+            known = Selection.parse(start.selection)
+            for problem in missing.problems(self.source, self.selection, listed, known):
+                raise problem
 
     def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
         """A live edge that can follow both; None if what was listed may still be rolled back, or is

@@ -3,6 +3,7 @@ that it finds."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from cdc.errors import (
 from cdc.model import timestamp, token
 from cdc.model.excerpt import Excerpt
 from cdc.model.selection import Namespace, Selection
-from cdc.mongo import excerpts, privileges
+from cdc.mongo import excerpts, missing, privileges
 from cdc.mongo.client import Client
 from cdc.mongo.cluster import Source
 from cdc.mongo.codes import is_transient, translated
@@ -29,9 +30,12 @@ from cdc.mongo.privileges import Need, named, on
 from cdc.mongo.scan import reads_at_a_time
 from cdc.mongo.start import Start
 
+_log = logging.getLogger(__name__)
+
 
 class Wanted(NamedTuple):
-    """What a run asks for. Without `follows` it reads no changes."""
+    """What a run asks for. Without `follows` it reads no changes; with `waits` what it selects need
+    not be there."""
 
     selection: Selection
     images_required: bool = False
@@ -39,6 +43,7 @@ class Wanted(NamedTuple):
     follows: bool = True
     start: Start = Start()
     excerpt: Excerpt = Excerpt()
+    waits: bool = False
 
 
 def check(source: Source, wanted: Wanted) -> Listing:
@@ -46,13 +51,16 @@ def check(source: Source, wanted: Wanted) -> Listing:
     gone, or not be there yet, for good reason.
 
     Raises NotPermitted, which names what the user lacks; ImagesMissing; UnsuitableSource if a
-    collection is missing that a new run begins with; BadOption or HistoryLost for `start`.
+    collection is missing that a new run begins with, and does not wait for; BadOption or
+    HistoryLost for `start`.
     """
     log_in(source)
     with named(source.clients, required(source, wanted)):
         found = source.listing(wanted.selection)
     for problem in problems_of(source, wanted, found):
         raise problem
+    if wanted.is_new and wanted.follows and (awaited := missing.missing(wanted.selection, found)):
+        _log.info("%s: not there yet, captured from birth", ", ".join(awaited))
     return found
 
 
@@ -77,8 +85,8 @@ def required(source: Source, wanted: Wanted) -> list[Need]:
 def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
     yield from _outdated(source, wanted.selection)
     yield from _unreadable(source, wanted)
-    if wanted.is_new:
-        yield from _absent(wanted.selection, found)
+    if wanted.is_new and not wanted.waits:
+        yield from missing.problems(source, wanted.selection, found)
     without = [c.namespace for c in found.collections if not c.has_images]
     if wanted.images_required and without:
         yield ImagesMissing(
@@ -154,19 +162,6 @@ def _ask(client: Client, need: Need) -> None:
             client[need.db][need.coll].find_one({}, {"_id": 1})
     except pymongo.errors.PyMongoError as error:
         raise translated(error, f"Asking for {need}{on([need.shard])}") from error
-
-
-def _absent(selection: Selection, found: Listing) -> Iterator[CdcError]:
-    missing = [str(name) for name in selection.names if found.find(name) is None]
-    if missing:
-        yield UnsuitableSource(
-            f"There is no collection {', '.join(missing)}.",
-            "Check 'collections', and that the user may list it; create it if it comes later.",
-        )
-    if not missing and not found.collections:
-        yield UnsuitableSource(
-            f"No collection matches '{selection.text}'.", "The expression has to match db.coll."
-        )
 
 
 def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:

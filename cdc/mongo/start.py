@@ -74,7 +74,7 @@ def confirmed_edge(source: Source, found: Listing) -> Timestamp:
     edge = source.confirmed(found, _START_SECONDS)
     if edge is not None:
         return edge
-    if found.term is None and not found.parts and _is_alone(source):
+    if found.term is None and source.shards == ("",) and _is_alone(source):
         raise UnsuitableSource(
             "The member that answered is not, or did not stay, the primary, which alone knows what"
             " collections there are.",

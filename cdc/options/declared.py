@@ -42,6 +42,15 @@ OPTIONS = (
         required=True,
     ),
     Option(
+        "missing.collections",
+        str,
+        "fail",
+        "When a name or an expression in `collections` matches no collection, in a new run or as it"
+        " is added: `fail` ends the run and names the nearest ones; `wait` goes on without, and"
+        " captures from birth what is created later.",
+        choices=("fail", "wait"),
+    ),
+    Option(
         "mode",
         str,
         "initial",

@@ -185,5 +185,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 copies=options["mode"] in ("initial", "snapshot"),
                 on_history_lost=options["on.history.lost"],
                 on_replaced=options["on.replaced"],
+                on_missing=options["missing.collections"],
             )
         return self._known_planner

@@ -72,6 +72,7 @@ def wanted_of(
         follows,
         start_of(source, mode, start) if is_new and follows else Start(),
         excerpt_of(options),
+        options["missing.collections"] == "wait",
     )
 
 

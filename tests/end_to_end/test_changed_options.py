@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 # All at once: each by itself changes nothing of what is told.
 AT_ANY_TIME = (
+    "missing.collections=wait",
     "mode=latest",
     "images=required",
     "on.replaced=fail",

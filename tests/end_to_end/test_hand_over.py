@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,31 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     assert writers.written > 100
     assert verdict.is_equal, verdict
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
+
+
+def test_a_job_that_is_started_before_its_application_has_each_change_from_the_first_on(
+    database: Database[dict[str, Any]], spark: SparkSession, pipeline: Callable[..., Config]
+) -> None:
+    """Guards: neither the collection nor its database is there yet."""
+    orders = Namespace(database.name, "orders")
+    config = pipeline(str(orders), "missing.collections=wait", "heartbeat.interval=0")
+    reports: list[BatchReport] = []
+    replication = Replication(spark, config, on_batch=reports.append)
+    wait_until(lambda: len(reports) >= 1, replication, reports)
+    images = {"enabled": True}
+    coll = database.create_collection("orders", changeStreamPreAndPostImages=images)
+    coll.insert_many({"_id": i} for i in range(20))
+    coll.update_one({"_id": 1}, {"$set": {"n": 1}})
+    coll.delete_one({"_id": 2})
+
+    def ops() -> Counter[str]:
+        return sum((Counter(report.counts.get(orders, {})) for report in reports), Counter())
+
+    wait_until(lambda: ops()["delete"] == 1, replication, reports)
+    verdict = verify(spark, config, orders)
+    replication.stop()
+    assert ops() == {"create": 1, "insert": 20, "update": 1, "delete": 1}
+    assert (verdict.is_equal, verdict.documents) == (True, 19)
 
 
 def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) -> None:

@@ -91,9 +91,11 @@ def test_a_table_of_somebody_else_at_the_place_is_named_before_anything_is_writt
 ) -> None:
     place = f"{tmp_path}/{database.name}/orders/mirror"
     spark.range(3).write.format("delta").save(place)
-    done = call("replicate", "--available-now")
-    require_told(done, 1, place, "was not made by mongodb-cdc", "Choose another path")
-    assert not (tmp_path / "_checkpoint").exists()
+    for waits in ("fail", "wait"):
+        done = call("replicate", "--available-now", options=(f"missing.collections={waits}",))
+        require_told(done, 1, place, "was not made by mongodb-cdc", "Choose another path")
+        assert not (tmp_path / "_checkpoint").exists()
+        database.drop_collection("orders")
 
 
 @pytest.mark.slow
@@ -149,6 +151,13 @@ def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(past: Past, tmp_
     done = called("replicate", "--config", str(past.file), options=options)
     require_told(done, 1, past.mirror, "of pipeline", "Choose another path")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_collection_that_is_added_and_is_not_there_is_named_with_the_nearest(past: Past) -> None:
+    both = "collections=first_errors.orders,first_errors.oders"
+    done = called("replicate", "--config", str(past.file), options=[*past.options, both])
+    near = "first_errors.oders (nearest: first_errors.orders)"
+    require_told(done, 1, near, "missing.collections = wait")
 
 
 def test_a_table_with_other_columns_is_named(past: Past, tmp_path: Path) -> None:

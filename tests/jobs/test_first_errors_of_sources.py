@@ -154,6 +154,23 @@ def test_a_user_who_is_not_let_in_is_told_why(guarded: Guarded) -> None:
         require_short(done.stderr, says)
 
 
+def test_the_nearest_names_are_of_those_that_the_user_may_see(guarded: Guarded) -> None:
+    for db in ("shops", "shopx"):
+        filled(guarded.client[db], "orders", [1])
+    reader = guarded.user(roles=[{"role": "read", "db": "shops"}, *guarded.by_uuid])
+    try:
+        for uri, near in (
+            (guarded.uri("root"), "(nearest: shops.orders, shopx.orders)"),
+            (reader, "(nearest: shops.orders)"),
+        ):
+            done = planned(uri, "shops.order")
+            assert done.exit_code == 1, done.output
+            require_short(done.stderr, [near])
+    finally:
+        for db in ("shops", "shopx"):
+            guarded.client.drop_database(db)
+
+
 # Options of a run on a database with the collection `orders` and the view `recent`, and what is
 # said.
 Missing = tuple[str, list[str], int, list[str]]
@@ -162,13 +179,41 @@ MISSING: dict[str, Missing] = {
         "{db}.order",
         [],
         1,
-        ["no collection {db}.order", "Check 'collections'"],
+        [
+            "no collection {db}.order (nearest: {db}.orders)",
+            "Check 'collections'",
+            "missing.collections = wait",
+        ],
+    ),
+    "collections that there are not": (
+        "{db}.Orders,{db}.zzz,{db}.orders",
+        [],
+        1,
+        ["no collection {db}.Orders (nearest: {db}.orders), {db}.zzz."],
+    ),
+    "a database that there is not": (
+        "{db}x.orders",
+        [],
+        1,
+        ["no collection {db}x.orders (nearest: {db}.orders)"],
     ),
     "an expression that matches nothing": (
         r"{db}\.x.*",
         [],
         1,
-        [r"{db}\.x.*", "has to match db.coll"],
+        [r"No collection matches '{db}\.x.*'.", "match", "missing.collections = wait"],
+    ),
+    "an expression that nearly matches something, beside one that does": (
+        r"{db}\.oders.*, {db}\.o.*",
+        [],
+        1,
+        [r"No collection matches '{db}\.oders.*' (nearest: {db}.orders)."],
+    ),
+    "an expression that matches but a view": (
+        r"{db}\.rec.*",
+        [],
+        1,
+        [r"No collection matches '{db}\.rec.*'."],
     ),
     "a view": (
         "{db}.recent",

@@ -149,6 +149,17 @@ def test_a_start_that_the_oplog_does_not_reach_is_lost_history(run: Run) -> None
         assert [each["error"] for each in found["problems"]] == ["HistoryLost"]
 
 
+def test_what_is_waited_for_is_told_and_is_no_problem(orders: Any, run: Run) -> None:
+    db = orders.database.name
+    names = f"collections={db}.orders,{db}.later,{db}\\.x.*"
+    awaited = ("-o", names, "-o", "missing.collections=wait")
+    found = told(run("--json", *awaited))
+    assert found["missing"] == [f"{db}.later", f"'{db}\\.x.*'"]
+    assert [each["namespace"] for each in found["collections"]] == [f"{db}.orders"]
+    shown = run(*awaited).stdout
+    assert f"not there yet: {db}.later, '{db}\\.x.*'\n" in shown
+
+
 def test_all_problems_are_told_at_once(database: Database[Document], run: Run) -> None:
     """Guards: one after the other would take an operator as many attempts."""
     database.create_collection("orders")

@@ -142,6 +142,7 @@ class Capture:
             copies=start.copies,
             on_history_lost=self.options["on.history.lost"],
             on_replaced=self.options["on.replaced"],
+            on_missing=self.options["missing.collections"],
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from pymongo.errors import OperationFailure
+from pyspark.sql.types import StructType
 
-from cdc.errors import ContentReplaced
+from cdc import source
+from cdc.errors import ContentReplaced, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.change import Change
+from cdc.model.offset import Offset
 from cdc.mongo.pipeline import CUTTING_EVENTS
 from cdc.mongo.tellers import told_once
+from cdc.source import inquiry
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Document, contents
 from tests.mongo.cluster import HIGHEST, LOWEST, MAJORITY, NO_SUCH_COMMAND, Cluster
@@ -191,6 +195,44 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
     assert Counter(ddl(pipeline)[len(indexes) :]) == Counter(told_by(cluster, *expected))
     assert_replayed_alike(pipeline)
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest"])
+def test_a_run_begins_before_its_database_and_goes_on_behind_its_end(
+    cluster: Cluster, mode: str
+) -> None:
+    """Guards: where no database holds anything of it, only the metadata tells that, and when."""
+    db = f"unborn_{mode}"
+    coll = cluster.clients["s2"][db]["o"]
+    waiting = {"mode": mode, "missing_collections": "wait"}
+    pipeline = capture(cluster, f"{db}.o", f"{db}_.*", **waiting)
+    pipeline.offset = Offset.from_json(begun(pipeline))
+    pipeline.run()
+    with pytest.raises(UnsuitableSource, match=f"no collection {db}.o"):
+        begun(capture(cluster, f"{db}.o", mode=mode))
+
+    for count in (3, 5):
+        cluster.create_database(db, "s2")
+        coll.insert_many({"_id": i} for i in range(count))
+        coll.delete_one({"_id": 1})
+        pipeline.run()
+        assert pipeline.replayed(coll) == contents(coll)
+        coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
+        given = {name: pipeline.options[name] for name in ("uri", "collections")}
+        assert inquiry.preflight({**given, "shards.direct": "true"}, is_new=False) == []
+        pipeline = capture_again(pipeline, mode)
+        pipeline.run()
+        assert pipeline.replayed(coll) == {}
+    assert pipeline.namespaces_copied == []
+
+
+def begun(pipeline: Capture) -> dict[str, Any]:
+    return source.ChangeReader(pipeline.options, StructType()).initialOffset()
+
+
+def capture_again(pipeline: Capture, mode: str) -> Capture:
+    """Another process, which need not be told to wait."""
+    return pipeline.restarted(pipeline.options["collections"], mode=mode, shards_direct="true")
 
 
 def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(

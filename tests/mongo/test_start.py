@@ -17,6 +17,7 @@ from cdc.errors import BadOption, UnsuitableSource
 from cdc.model import timestamp, token
 from cdc.model.change import Change
 from cdc.model.offset import Offset
+from cdc.source import inquiry
 from tests.mongo.capture import Capture, Document, contents, filled, id_of
 from tests.mongo.forgetful import oldest
 
@@ -196,3 +197,61 @@ def test_the_first_moment_of_a_timestamp_is_told(
         pipeline = capture("a", mode="timestamp", start=timestamp.text(time))
         pipeline.run()
         assert len(pipeline.rows) == count
+
+
+# --- before there is a collection ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest", "timestamp"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_what_there_is_not_yet_is_captured_from_birth_be_it_born_before_or_after_the_first_batch(
+    capture: Begin, database: Database[Document], mode: str, is_late: bool
+) -> None:
+    """Guards: a job that is started before its application, which makes the database too."""
+    now = database.client.admin.command("ping")["operationTime"]
+    start = {"start": timestamp.text(now)} if mode == "timestamp" else {}
+    pipeline = capture("a", "b.*", mode=mode, missing_collections="wait", **start)
+    pipeline.offset = Offset.from_json(reader(pipeline).initialOffset())
+    if is_late:
+        pipeline.run()
+    for name in ("a", "b1"):
+        coll = filled(database, name, range(5))
+        coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        coll.delete_one({"_id": 2})
+    pipeline.run()
+    for name in ("a", "b1"):
+        assert pipeline.replayed(database[name]) == contents(database[name])
+    if is_late or mode != "initial":
+        assert pipeline.namespaces_copied == []
+        assert ops(pipeline.rows) == 2 * [*5 * ["insert"], "update", "delete"]
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest", "earliest"])
+def test_without_being_told_to_wait_a_new_run_ends_where_a_name_or_an_expression_matches_nothing(
+    capture: Begin, database: Database[Document], mode: str
+) -> None:
+    filled(database, "orders", [1])
+    for missing in ("ordres", r"ordesr_\d+"):
+        begun = reader(capture("orders", missing, mode=mode))
+        with pytest.raises(UnsuitableSource) as caught:
+            begun.initialOffset()
+        assert missing in caught.value.message
+        assert f"(nearest: {database.name}.orders)" in caught.value.message
+        assert "missing.collections = wait" in (caught.value.remedy or "")
+
+
+def test_a_run_goes_on_though_what_it_captures_was_dropped_meanwhile(
+    capture: Begin, database: Database[Document]
+) -> None:
+    coll = filled(database, "a", range(5))
+    pipeline = capture("a", "a.*")
+    pipeline.offset = Offset.from_json(reader(pipeline).initialOffset())
+    pipeline.run()
+    database.client.drop_database(database.name)
+    given = {name: pipeline.options[name] for name in ("uri", "collections")}
+    assert inquiry.preflight(given, is_new=False) == []
+    pipeline.run()
+    assert pipeline.replayed(coll) == {}
+    filled(database, "a", range(7))
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
