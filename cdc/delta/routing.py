@@ -63,8 +63,8 @@ def _escaped(text: str) -> str:
 
 
 def former_folder(name: str) -> str:
-    """What earlier versions made of a name; the tables that are there keep it. It is `folder`'s or,
-    with a `%` or `~` in it, what `folder` makes of no name."""
+    """The folder that earlier versions gave a name; tables that are there keep it. It is the same
+    as `folder`'s or, with a `%` or `~` in it, that of no other name."""
     encoded = urllib.parse.quote(name, safe="").replace("~", "%7E")
     encoded = re.sub(r"^[._]|\.$", lambda found: f"%{ord(found[0]):02X}", encoded) or "~"
     if len(encoded) <= _LONGEST:

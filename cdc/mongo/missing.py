@@ -1,4 +1,4 @@
-"""What to say where names or expressions in `collections` match no collection.
+"""Names and expressions in `collections` that match no collection, and the errors for them.
 
 A run decides about each when it takes it up: a new run about all, a run whose `collections` were
 changed about those that were added. From then on the collection may be dropped, or be created: its
@@ -26,8 +26,8 @@ _LITERAL = re.compile(r"(?:[^\\\[\](){}?*+|^$.]|\\\W|\.(?![*+?{]))*")
 
 
 def missing(selection: Selection, found: Listing, known: Selection | None = None) -> list[str]:
-    """What of a selection matches none of the listed collections, as messages name it; without what
-    was `known` before."""
+    """The names and expressions that match none of the listed collections, as messages name them;
+    without those that were `known` before."""
     left = _unmatched(selection, found, known)
     return [*map(str, left.names), *(f"'{pattern}'" for pattern in left.patterns)]
 

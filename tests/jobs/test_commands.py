@@ -85,20 +85,35 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     }
 
 
-def test_verify_finds_what_no_change_stream_shows(
+@pytest.mark.slow
+def test_verify_finds_what_no_change_told_or_a_disk_lost_and_a_backfill_brings_it(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
 ) -> None:
-    """An administrator's atomic `applyOps`."""
-    database.orders.insert_one({"_id": 1})
-    assert run(replicate, "--mode", "initial", "--available-now").exit_code == 0
-    unseen = {"op": "i", "ns": f"{database.name}.orders", "o": {"_id": 7}}
+    """What there was before a run that copies nothing, an administrator's atomic `applyOps`, and
+    the last commit of a mirror that a power loss took."""
+    orders = Namespace(database.name, "orders")
+    database.orders.insert_one({"_id": "before"})
+    assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0
+    unseen = {"op": "i", "ns": str(orders), "o": {"_id": "applied"}}
     database.client.admin.command({"applyOps": [unseen]})
-    database.orders.insert_one({"_id": 2})
-    assert run(replicate, "--available-now").exit_code == 0
+    for name in ("kept", "lost"):
+        database.orders.insert_one({"_id": name})
+        assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0
+    commits = sorted(Path(_mirror(tmp_path, orders)).glob("_delta_log/*.json"))
+    commits[-1].unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    database.orders.insert_one({"_id": "behind"})
+    assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0
     report = tmp_path / "verdict.json"
     assert run(verify, "--json", str(report)).exit_code == 6
     [found] = json.loads(report.read_text())
-    assert found["keys"] == {"missing": ["7"]}
+    assert {what: sorted(keys) for what, keys in found["keys"].items()} == {
+        "missing": ['"applied"', '"before"', '"lost"']
+    }
+    mended = run(backfill, "--collection", str(orders), "--into", "mirror", "--repair")
+    assert mended.exit_code == 0, mended.output
+    assert run(verify).exit_code == 0
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -226,6 +227,23 @@ def test_a_drop_that_every_shard_reports_is_told_once(cluster: Cluster, db: str)
     pipeline.run()
     assert [row.op for row in pipeline.rows].count("drop") == 1
     same(pipeline, orders)
+
+
+def test_two_documents_with_one_id_on_two_shards_are_one_to_a_mirror(
+    cluster: Cluster, db: str
+) -> None:
+    """Documented: MongoDB does not forbid them. All their rows are told."""
+    orders = Orders(cluster, db, 0)
+    pipeline = capture(cluster, orders.full)
+    for shard, region in (("s1", 0), ("s2", 9)):
+        twin = {"_id": "twin", "region": region, "number": 1}
+        orders.run(shard, {"insert": "orders", "documents": [twin]})
+    pipeline.run()
+    orders.update(0)
+    pipeline.run()
+    assert Counter(row.op for row in pipeline.rows if row.key) == {"read": 2, "update": 1}
+    assert len(replayed(pipeline, orders)) == 1
+    assert len(list(cluster.contents(db, "orders"))) == 2
 
 
 def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,3 +226,35 @@ def test_a_copy_that_stood_too_long_begins_again(server: ReplicaSet, client: Cli
     push_out(client, client.admin.command("ping")["operationTime"])
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll)
+
+
+@pytest.mark.slow
+def test_a_server_put_back_from_a_backup_goes_on_with_another_history_that_nobody_tells(
+    tmp_path: Path,
+) -> None:
+    """Documented: a checkpoint knows its replica set by name; `verify` finds what differs."""
+    with ReplicaSet() as restored:
+        [member] = restored.members
+        data = member.log.parent / "data"
+        with restored.client() as client:
+            filled(client["shop"], "orders", range(3))
+            pipeline = Capture(restored.uri, "shop.orders")
+            pipeline.run()
+            member.stop()
+            shutil.copytree(data, tmp_path / "backup")
+            member.start()
+            restored.wait_writable()
+            client.shop.orders.insert_one({"_id": 3})
+            client.shop.orders.delete_one({"_id": 0})
+            pipeline.run()
+            member.stop()
+            shutil.rmtree(data)
+            shutil.copytree(tmp_path / "backup", data)
+            member.start()
+            restored.wait_writable()
+            client.shop.orders.insert_one({"_id": 4})
+            pipeline = pipeline.restarted("shop.orders")
+            pipeline.run()
+            held, there = pipeline.replayed(client.shop.orders), contents(client.shop.orders)
+    assert held.keys() == {"1", "2", "3", "4"}
+    assert there.keys() == {"0", "1", "2", "4"}

@@ -302,8 +302,11 @@ def test_without_before_images_no_row_that_may_be_wrong_is_called_exact(
     assert inexact
     assert not inexact.keys() & exact.keys()
     assert (exact | inexact).keys() <= there.keys()
+    deleted = there.keys() - (exact | inexact).keys()
+    assert deleted, "what was deleted since is missing"
     pipeline.read(end)
     pipeline.run()
+    assert deleted <= {row.key for row in pipeline.rows if row.op == "delete"}
     assert pipeline.replayed(coll) == contents(coll)
 
 

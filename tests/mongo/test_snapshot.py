@@ -28,6 +28,7 @@ from tests.mongo.capture import (
     document,
     failing,
     filled,
+    id_of,
     repeated,
 )
 
@@ -224,6 +225,24 @@ def test_a_collection_of_any_kind_and_name_is_copied_and_followed(
     told = [(row.position, row.key) for row in pipeline.rows]
     assert len(set(told)) == len(told)
     assert max(pipeline.rows, key=lambda row: row.position).op == "delete"
+
+
+def test_what_a_capped_collection_drops_at_its_end_is_a_delete_from_5_0_on(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Documented: before that no change stream shows it, and the mirror keeps it."""
+    coll = filled(database, "a", range(5), capped=True, size=4096, max=5)
+    pipeline = capture("a")
+    pipeline.run()
+    coll.insert_many([{"_id": n} for n in range(5, 8)])
+    pipeline.run()
+    dropped = [id_of(row) for row in pipeline.rows if row.op == "delete"]
+    if abilities(database.client).reads_at_a_time:
+        assert dropped == [0, 1, 2]
+        assert pipeline.replayed(coll) == contents(coll)
+    else:
+        assert dropped == []
+        assert pipeline.replayed(coll).keys() - contents(coll).keys() == {"0", "1", "2"}
 
 
 def test_large_documents_are_copied_and_changed_like_small_ones(
