@@ -18,6 +18,7 @@ from cdc.model import timestamp, token
 from cdc.model.change import Change
 from cdc.model.offset import Offset
 from cdc.source import inquiry
+from cdc.source.batch import SnapshotReader
 from tests.mongo.capture import Capture, Document, contents, filled, id_of
 from tests.mongo.forgetful import oldest
 
@@ -238,6 +239,18 @@ def test_without_being_told_to_wait_a_new_run_ends_where_a_name_or_an_expression
         assert missing in caught.value.message
         assert f"(nearest: {database.name}.orders)" in caught.value.message
         assert "missing.collections = wait" in (caught.value.remedy or "")
+
+
+def test_a_batch_read_of_what_there_is_not_ends_or_is_empty(
+    capture: Begin, database: Database[Document]
+) -> None:
+    for waits in ("fail", "wait"):
+        batch = SnapshotReader(capture("a", missing_collections=waits).options, StructType())
+        if waits == "wait":
+            assert list(batch.partitions()) == []
+        else:
+            with pytest.raises(UnsuitableSource, match=f"no collection {database.name}.a"):
+                batch.partitions()
 
 
 def test_a_run_goes_on_though_what_it_captures_was_dropped_meanwhile(
