@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from cdc.model.reply import Places
 from cdc.model.split import SnapshotSplit, StreamSplit
 from cdc.mongo.run import Located, Run
 from cdc.mongo.scan import Documents
+from cdc.options import SourceOptions
 
 _ROWS_PER_BATCH = 2000
 # Of which a task holds a few at once.
@@ -46,12 +47,12 @@ def is_large(documents: Sequence[bytes]) -> bool:
 
 
 def of_documents(
-    documents: Documents, split: SnapshotSplit, options: Mapping[str, Any], schema: pa.Schema
+    documents: Documents, split: SnapshotSplit, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split's documents."""
     for places in _parts(documents.raw):
         first = read_row(places[0], split.namespace, split.at, documents.exact_from, _nothing)
-        formats = options["document.format"], options["document.json"]
+        formats = options.document_format, options.document_json
         key, document_key = cells.keys(places, alone=False)
         after = cells.images(places, schema.field("after").type, *formats)
         own = {"key": key, "document_key": document_key, "after": after}
@@ -59,11 +60,11 @@ def of_documents(
 
 
 def of_events(
-    run: Run, split: StreamSplit, options: Mapping[str, Any], schema: pa.Schema
+    run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """The rows of events as `event_row` makes them."""
     located, excerpt = run.located, Excerpt.parse(split.excerpt)
-    formats = options["document.format"], options["document.json"]
+    formats = options.document_format, options.document_json
     seconds = (located.times >> np.uint64(32)).astype(np.int64)
     wall, has_wall = located.events[:, at.WALL], located.has(at.WALL)
     key, document_key = cells.keys(located.places(at.KEY), alone=True)

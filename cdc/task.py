@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -27,46 +27,47 @@ from cdc.mongo.retry import begun, repeated
 from cdc.mongo.run import Run
 from cdc.mongo.scan import Documents
 from cdc.mongo.topology import discover
+from cdc.options import SourceOptions
 
 T = TypeVar("T")
 
 
-def source_of(options: Mapping[str, Any]) -> Source:
+def source_of(options: SourceOptions) -> Source:
     """What `uri` leads to, asked once. Raises SourceUnreachable and other passing errors,
     NotPermitted, UnsuitableSource."""
-    if options["shards.direct"]:
+    if options.shards_direct:
         return _shards(options)
-    return discover(options["uri"], options["server.timeout.ms"])
+    return discover(options.uri, options.server_timeout_ms)
 
 
-def found(options: Mapping[str, Any]) -> Source:
+def found(options: SourceOptions) -> Source:
     """The same, asked again for `retry.seconds` while what there is does not answer: its primary
     shuts down or steps down just now."""
-    return begun(partial(source_of, options), options["retry.seconds"], "Connecting to MongoDB")
+    return begun(partial(source_of, options), options.retry_seconds, "Connecting to MongoDB")
 
 
-def asked(options: Mapping[str, Any], question: Callable[[Source], T]) -> T:
+def asked(options: SourceOptions, question: Callable[[Source], T]) -> T:
     """What a question to a source that is `found` first returns; it may be asked several times, for
     `retry.seconds` without an answer."""
     source = found(options)
-    return repeated(partial(question, source), options["retry.seconds"], "Asking MongoDB")
+    return repeated(partial(question, source), options.retry_seconds, "Asking MongoDB")
 
 
-def _shards(options: Mapping[str, Any]) -> cluster.Cluster:
-    return cluster.discover(options["uri"], options["server.timeout.ms"])
+def _shards(options: SourceOptions) -> cluster.Cluster:
+    return cluster.discover(options.uri, options.server_timeout_ms)
 
 
-def _found_shards(options: Mapping[str, Any]) -> cluster.Cluster:
-    return repeated(partial(_shards, options), options["retry.seconds"], "Looking for the shards")
+def _found_shards(options: SourceOptions) -> cluster.Cluster:
+    return repeated(partial(_shards, options), options.retry_seconds, "Looking for the shards")
 
 
-def open_member(options: Mapping[str, Any]) -> Member:
-    return member(options["uri"], options["server.timeout.ms"])
+def open_member(options: SourceOptions) -> Member:
+    return member(options.uri, options.server_timeout_ms)
 
 
 def record_batches(
     split: Split,
-    options: Mapping[str, Any],
+    options: SourceOptions,
     schema: pa.Schema,
     may_be_void: bool,
     pace: Pace = UNLIMITED,
@@ -85,7 +86,7 @@ def record_batches(
 def _document_batches(
     read: Iterator[Documents],
     split: SnapshotSplit,
-    options: Mapping[str, Any],
+    options: SourceOptions,
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     for is_large, parts in groupby(read, lambda documents: batches.is_large(documents.raw)):
@@ -100,7 +101,7 @@ def _document_batches(
 def _event_batches(
     changes: Iterator[Sequence[Event]],
     split: StreamSplit,
-    options: Mapping[str, Any],
+    options: SourceOptions,
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     for is_run, parts in groupby(changes, lambda events: isinstance(events, Run)):
@@ -112,7 +113,7 @@ def _event_batches(
             yield from batches.of_rows(_event_rows(parts, split, options), schema)
 
 
-def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterator[Change]:
+def rows(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:
     """The rows of a split, each once. Without `may_be_void`, a collection that is gone meanwhile is
     an error (UnsuitableSource), not an empty split."""
     if isinstance(split, ControlSplit):
@@ -125,9 +126,9 @@ def rows(split: Split, options: Mapping[str, Any], may_be_void: bool) -> Iterato
 
 
 def _event_rows(
-    changes: Iterable[Sequence[Event]], split: StreamSplit, options: Mapping[str, Any]
+    changes: Iterable[Sequence[Event]], split: StreamSplit, options: SourceOptions
 ) -> Iterator[Change]:
-    encode = encoder(options["document.format"], options["document.json"])
+    encode = encoder(options.document_format, options.document_json)
     selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
     for events in changes:
         for event in events:
@@ -135,38 +136,38 @@ def _event_rows(
 
 
 def _read_rows(
-    documents: Documents, split: SnapshotSplit, options: Mapping[str, Any]
+    documents: Documents, split: SnapshotSplit, options: SourceOptions
 ) -> Iterator[Change]:
-    encode = encoder(options["document.format"], options["document.json"])
+    encode = encoder(options.document_format, options.document_json)
     for raw in documents.raw:
         yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
-    if documents.is_void and options["emit.watermark"]:
+    if documents.is_void and options.emit_watermark:
         yield void_row(split)
 
 
 def _documents(
-    split: SnapshotSplit, options: Mapping[str, Any], may_be_void: bool, pace: Pace = UNLIMITED
+    split: SnapshotSplit, options: SourceOptions, may_be_void: bool, pace: Pace = UNLIMITED
 ) -> Iterator[Documents]:
-    patience = float(options["retry.seconds"])
-    if options["shards.direct"]:
+    patience = float(options.retry_seconds)
+    if options.shards_direct:
         return sharded.read(_paced_shards(options, pace), split, patience, may_be_void)
     return snapshot.read(partial(_paced_member, options, pace), split, patience, may_be_void)
 
 
 def _changes(
-    split: StreamSplit, options: Mapping[str, Any], pace: Pace = UNLIMITED
+    split: StreamSplit, options: SourceOptions, pace: Pace = UNLIMITED
 ) -> Iterator[Sequence[Event]]:
-    patience = float(options["retry.seconds"])
-    images = replace(IMAGES[options["images"]], on_oversize=options["on.oversize"])
-    if options["shards.direct"]:
+    patience = float(options.retry_seconds)
+    images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
+    if options.shards_direct:
         return sharded.changes(_paced_shards(options, pace), split, images, patience)
     opener = partial(_paced_member, options, pace)
     return stream.read(opener, split, images, patience, at_once=True)
 
 
-def _paced_shards(options: Mapping[str, Any], pace: Pace) -> cluster.Cluster:
-    return replace(_found_shards(options), comment=options["comment"], pace=pace)
+def _paced_shards(options: SourceOptions, pace: Pace) -> cluster.Cluster:
+    return replace(_found_shards(options), comment=options.comment, pace=pace)
 
 
-def _paced_member(options: Mapping[str, Any], pace: Pace) -> Member:
-    return open_member(options).asked(options["comment"], pace)
+def _paced_member(options: SourceOptions, pace: Pace) -> Member:
+    return open_member(options).asked(options.comment, pace)

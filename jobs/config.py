@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cdc import options as declared
 from cdc.delta.layout import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
-from cdc.model.selection import Namespace, Selection
+from cdc.model.selection import Namespace
 from cdc.model.uri import not_quoting
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Config:
     def captured(self, name: str) -> Namespace:
         """The collection of that full name. Raises BadOption if the pipeline captures none such."""
         namespace = Namespace.parse(name)
-        if not Selection.parse(self.source["collections"]).matches(namespace):
+        if not declared.parse(self.source).selection.matches(namespace):
             raise BadOption(
                 f"This pipeline does not capture '{name}'.",
                 "Correct the name, or 'collections' in [source].",
@@ -165,15 +165,15 @@ def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]
         raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
     layout = Layout.parse(base, sections["table"], overrides)
     holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
-    if holds_documents and parsed["images"] not in _MIRRORED_IMAGES:
+    if holds_documents and parsed.images not in _MIRRORED_IMAGES:
         raise BadOption(
-            f"With images = {parsed['images']} an update may come without the document it led to,"
+            f"With images = {parsed.images} an update may come without the document it led to,"
             " and neither a mirror nor a history can be kept.",
             "Set images to auto, or mirror and history in [table] to empty strings.",
         )
-    if any(options.columns for options in layout.all()) and parsed["document.format"] != "variant":
+    if any(options.columns for options in layout.all()) and parsed.document_format != "variant":
         raise BadOption(
-            f"Typed columns cannot be made of documents as {parsed['document.format']}.",
+            f"Typed columns cannot be made of documents as {parsed.document_format}.",
             "Set document.format to variant, or leave out 'columns'.",
         )
     return Config(

@@ -8,11 +8,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from cdc import options as declared
 from cdc.delta.commit import newest_commit
 from cdc.delta.identity import PIPELINE, existing, identity, present, require_ours
 from cdc.delta.layout import KINDS, Table
 from cdc.errors import CheckpointDamaged
-from cdc.model.selection import Namespace, Selection
+from cdc.model.selection import Namespace
 from jobs.checkpoint import REPAIR
 from jobs.config import Config
 
@@ -64,7 +65,7 @@ def _tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:
 
 
 def _is_captured(table: Table, config: Config) -> bool:
-    selection = Selection.parse(config.source["collections"])
+    selection = declared.parse(config.source).selection
     return table.namespace is not None and selection.matches(table.namespace)
 
 

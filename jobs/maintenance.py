@@ -48,7 +48,7 @@ def replay(spark: SparkSession, config: Config) -> Delivery:
         raise BadOption("There are no dead_letters in [table].", "Set their template.")
     options = declared.parse(config.source)
     found = [
-        deliver(spark, target, config.layout, options["document.format"], options["document.json"])
+        deliver(spark, target, config.layout, options.document_format, options.document_json)
         for target in targets
         if target.exists(spark)
     ]

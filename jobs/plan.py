@@ -22,6 +22,7 @@ from cdc.logs import plain
 from cdc.model import timestamp
 from cdc.mongo.examination import Examination, Work
 from cdc.mongo.privileges import Need, on
+from cdc.options import SourceOptions
 from cdc.source.inquiry import plan
 from jobs import config as configuration
 from jobs.result import json_option, tell, told
@@ -44,9 +45,9 @@ class Estimate:
     batch_seconds: float
 
 
-def estimate(work: list[Work], options: dict[str, Any], rate: float) -> Estimate:
+def estimate(work: list[Work], options: SourceOptions, rate: float) -> Estimate:
     """At `rate` MiB/s over all tasks together; work that makes no split is not copied."""
-    per_batch, split = options["snapshot.splits.per.batch"], options["split.size.mb"]
+    per_batch, split = options.snapshot_splits_per_batch, options.split_size_mb
     size = sum(each.bytes for each in work if each.splits)
     splits = sum(each.splits for each in work)
     seconds = size / _MIB / rate

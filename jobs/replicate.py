@@ -80,7 +80,7 @@ def _looked_at(spark: SparkSession, config: Config, folder: Folder) -> tuple[boo
     began = bool(folder.numbers(OFFSETS))
     captured = preflight(config.source, is_new=not began)
     if not began:
-        named = Selection.parse(config.source["collections"]).names  # be they there or not
+        named = declared.parse(config.source).selection.names  # be they there or not
         names = dict.fromkeys([*(each.namespace for each in captured), *named])
         require_new(spark, config, names, folder.pipeline())
     return began, captured

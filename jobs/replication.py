@@ -131,4 +131,4 @@ def _comment(config: Config) -> str:
     if is_here(name):
         name = f"{platform.node()}:{Path(name).resolve()}"
     mark = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{declared.parse(config.source)['comment']} {mark}"
+    return f"{declared.parse(config.source).comment} {mark}"

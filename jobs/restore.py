@@ -90,7 +90,7 @@ def restore(
         checkpoint.complete_until(config.checkpoint, collection),
     )
     options = declared.parse(config.source)
-    target = Destination(to_uri, into, options["server.timeout.ms"], options["retry.seconds"])
+    target = Destination(to_uri, into, options.server_timeout_ms, options.retry_seconds)
     identity = {
         "collection": str(collection),
         "changelog": str(changelog),
@@ -107,7 +107,7 @@ def restore(
         timestamp.text(at),
         written.documents if written else 0,
         written.inexact if written else 0,
-        _losses(table, options["document.json"], found),
+        _losses(table, options.document_json, found),
         resumed,
         sum(row.documents for row in left_out.values()),
         {reason: row.documents for reason, row in left_out.items()},

@@ -115,8 +115,8 @@ def look(config: Config) -> View:
         found.metrics,
         [(extent, tables.get(extent.namespace, Tables())) for extent in found.collections],
         _letters(config),
-        options["oplog.window.warn"],
-        max(_QUIET_SECONDS, 2.0 * options["heartbeat.interval"]),
+        options.oplog_window_warn,
+        max(_QUIET_SECONDS, 2.0 * options.heartbeat_interval),
     )
 
 

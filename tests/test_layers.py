@@ -28,12 +28,12 @@ LAYERS = {
     "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
     "cdc.batches": {
         *("bson", "numpy", "pyarrow"),
-        *("cdc.arrow", "cdc.mongo", "cdc.kernel", "cdc.model"),
+        *("cdc.arrow", "cdc.mongo", "cdc.kernel", "cdc.model", "cdc.options"),
     },
     "cdc.ahead": set[str](),
     "cdc.task": {
         *("bson", "pyarrow"),
-        *("cdc.ahead", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.errors"),
+        *("cdc.ahead", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),

@@ -39,11 +39,11 @@ class MongoCdcSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return schema(declared.parse(self.options)["document.format"])
+        return schema(declared.parse(self.options).document_format)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = declared.parse(self.options)
-        kind = SnapshotReader if options["from"] is None else WindowReader
+        kind = SnapshotReader if options.from_ is None else WindowReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -12,21 +11,21 @@ from pyspark.sql.types import StructType
 from cdc.errors import BadOption
 from cdc.model import timestamp
 from cdc.model.offset import decode_key
-from cdc.model.selection import Selection
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit
 from cdc.mongo.cluster import Source
 from cdc.mongo.preflight import Wanted, check
 from cdc.mongo.splits import range_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, reached
 from cdc.mongo.window import window_splits
-from cdc.source.translation import excerpt_of, limits_of, partitions, read, wanted_of
+from cdc.options import SourceOptions
+from cdc.source.translation import limits_of, partitions, read, wanted_of
 from cdc.task import asked
 
 
 class SnapshotReader(DataSourceReader):
     """The selected collections as of one cluster time: `snapshot.at`, or the live edge."""
 
-    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -34,13 +33,13 @@ class SnapshotReader(DataSourceReader):
 
     def _splits(self, source: Source) -> list[SnapshotSplit]:
         found = check(source, wanted_of(source, self._options, follows=False))
-        given = self._options["snapshot.at"]
+        given = self._options.snapshot_at
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
-        size, told = self._options["split.size.mb"] * 2**20, excerpt_of(self._options).text
-        lower, below = (self._options[name] for name in ("snapshot.from", "snapshot.below"))
-        if lower is None and below is None:
+        size, told = self._options.split_size_mb * 2**20, self._options.capture.text
+        begin, below = self._options.snapshot_from, self._options.snapshot_below
+        if begin is None and below is None:
             return snapshot_splits(source, found, size, at, told)
-        lower = MIN_KEY if lower is None else decode_key(lower)
+        lower = MIN_KEY if begin is None else decode_key(begin)
         upper = MAX_KEY if below is None else decode_key(below)
         return range_splits(found, KeyRange(lower, upper), at, told)
 
@@ -51,23 +50,23 @@ class SnapshotReader(DataSourceReader):
 class WindowReader(DataSourceReader):
     """The changes of the selected collections from one time up to, but without, another."""
 
-    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         return partitions(asked(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[StreamSplit]:
-        selection = Selection.parse(self._options["collections"])
-        after = timestamp.before(timestamp.parse(self._options["from"]))
+        selection, excerpt = self._options.selection, self._options.capture
+        assert self._options.from_ is not None, "a window has a beginning"
+        after = timestamp.before(timestamp.parse(self._options.from_))
         start = Start(False, after, option="from")
-        excerpt = excerpt_of(self._options)
         check(source, Wanted(selection, is_new=False, start=start, excerpt=excerpt))
-        given = self._options["to"]
+        given = self._options.to
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not reached(source, until):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
-        patience = float(self._options["retry.seconds"])
+        patience = float(self._options.retry_seconds)
         limits = limits_of(self._options)
         return window_splits(source, selection, excerpt.text, after, until, limits, patience)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from cdc import options as declared
 from cdc.model.offset import Offset
-from cdc.model.selection import Namespace, Selection
+from cdc.model.selection import Namespace
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import Collection, estimated_documents
 from cdc.mongo.examination import Examination, examine
 from cdc.mongo.preflight import check, shards_of
 from cdc.mongo.standing import Passed, Standing
 from cdc.mongo.standing import standing as stands
-from cdc.source.translation import excerpt_of, wanted_of
+from cdc.source.translation import wanted_of
 from cdc.task import asked, found
 
 
@@ -50,7 +50,7 @@ def plan(given: Mapping[str, str]) -> Examination:
     options = declared.parse(given)
 
     def examined(source: Source) -> Examination:
-        return examine(source, wanted_of(source, options), options["split.size.mb"] * 2**20)
+        return examine(source, wanted_of(source, options), options.split_size_mb * 2**20)
 
     return asked(options, examined)
 
@@ -59,5 +59,4 @@ def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None)
     """Where a run with these options stands whose tables are at an offset; `passed` are its last
     batches. Raises CdcError."""
     options = declared.parse(given)
-    selection, excerpt = Selection.parse(options["collections"]), excerpt_of(options).text
-    return stands(found(options), selection, excerpt, at, passed)
+    return stands(found(options), options.selection, options.capture.text, at, passed)

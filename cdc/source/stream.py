@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from cdc.errors import BadOption, LoginRefused, TransientError
 from cdc.model.offset import NEVER, Offset, streaming
-from cdc.model.selection import Selection
 from cdc.model.timestamp import Timestamp
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Source
@@ -28,14 +27,8 @@ from cdc.mongo.standing import require_own
 from cdc.mongo.start import first_offset
 from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
-from cdc.source.translation import (
-    excerpt_of,
-    limited,
-    limits_of,
-    partitions,
-    read,
-    wanted_of,
-)
+from cdc.options import SourceOptions
+from cdc.source.translation import limited, limits_of, partitions, read, wanted_of
 from cdc.task import found
 
 _log = logging.getLogger(__name__)
@@ -49,17 +42,16 @@ _POLL_SECONDS = 0.02
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
 
-    def __init__(self, options: Mapping[str, Any], schema: StructType) -> None:
-        for name in ("snapshot.at", "snapshot.from", "snapshot.below", "from", "to"):
-            if options[name] is not None:
-                raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        for name in options.of_batch_reads():
+            raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
-        self._selection = Selection.parse(options["collections"])
+        self._selection = options.selection
         self._limits = limits_of(options)
         self._known_planner: Planner | None = None
-        self._excerpt = excerpt_of(options).text
-        text, heartbeat = self._selection.text, float(options["heartbeat.interval"])
-        lookout = Lookout(options["oplog.window.warn"])
+        self._excerpt = options.capture.text
+        text, heartbeat = self._selection.text, float(options.heartbeat_interval)
+        lookout = Lookout(options.oplog_window_warn)
         self._gauges = Gauges(lookout, self._selection, self._excerpt)
         self._watch = Watch(self._open, text, self._excerpt, heartbeat)
         self._answered = Progress()
@@ -84,7 +76,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _answer(self, question: Callable[[], T]) -> T:
         """Asked again for `retry.seconds`; `latestOffset`, which Spark asks again, needs it not."""
-        return repeated(question, self._options["retry.seconds"], "Asking MongoDB")
+        return repeated(question, self._options.retry_seconds, "Asking MongoDB")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._own(start)
@@ -118,7 +110,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
             end = planner.next_offset(offset) if is_due else offset
         except (TransientError, LoginRefused) as error:
-            if self._answered.failed() >= self._options["retry.seconds"]:
+            if self._answered.failed() >= self._options.retry_seconds:
                 raise
             _log.warning("planning a batch: %s", error)
             return offset
@@ -130,7 +122,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_same = offset.is_of(self._selection.text, self._excerpt)
         if not offset.is_streaming or not is_same:
             return False
-        if self._options["mode"] == "snapshot":
+        if self._options.mode == "snapshot":
             return True
         return self._until is not None and bool(offset.time >= self._until)
 
@@ -151,7 +143,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**offset.to_json(), "metrics": metrics.to_json()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        control = self._options["emit.watermark"]
+        control = self._options.emit_watermark
         batch = self._own(start), self._own(end), control
         splits = self._answer(partial(self._planner().splits, *batch))
         return partitions(splits, self._options)
@@ -169,7 +161,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _open(self, shard: str) -> Member:
-        return self._planner().source.open(shard).asked(self._options["comment"])
+        return self._planner().source.open(shard).asked(self._options.comment)
 
     def _planner(self) -> Planner:
         if self._known_planner is None:
@@ -179,12 +171,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._open,
                 self._selection,
                 self._excerpt,
-                Sweeper(options["split.size.mb"] * 2**20, options["snapshot.splits.per.batch"]),
+                Sweeper(options.split_size_mb * 2**20, options.snapshot_splits_per_batch),
                 self._limits,
-                options["retry.seconds"],
-                copies=options["mode"] in ("initial", "snapshot"),
-                on_history_lost=options["on.history.lost"],
-                on_replaced=options["on.replaced"],
-                on_missing=options["missing.collections"],
+                options.retry_seconds,
+                copies=options.mode in ("initial", "snapshot"),
+                on_history_lost=options.on_history_lost,
+                on_replaced=options.on_replaced,
+                on_missing=options.missing_collections,
             )
         return self._known_planner

@@ -3,8 +3,7 @@ and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -14,14 +13,13 @@ from pyspark.sql.types import StructType
 
 from cdc.kernel.loading import settled
 from cdc.logs import print_plainly
-from cdc.model.excerpt import Excerpt
-from cdc.model.selection import Selection
 from cdc.model.split import ControlSplit, Split
 from cdc.mongo.cluster import Source
 from cdc.mongo.pace import Pace
 from cdc.mongo.preflight import Wanted
 from cdc.mongo.slices import Limits
 from cdc.mongo.start import Start, start_of
+from cdc.options import SourceOptions
 from cdc.task import record_batches
 
 print_plainly()  # in Spark's own Python processes too, which print where its JVM does
@@ -36,20 +34,20 @@ class Partition(InputPartition):
         self.splits, self.bytes_per_second = splits, bytes_per_second
 
 
-def partitions(splits: Sequence[Split], options: Mapping[str, Any]) -> list[Partition]:
+def partitions(splits: Sequence[Split], options: SourceOptions) -> list[Partition]:
     """A task for each split, but for no more than `max.cursors` that read; each of these gets an
     equal share of `max.mb.per.second`, for they may all run at once, and know nothing of each
     other."""
     reading = [split for split in splits if not isinstance(split, ControlSplit)]
-    count = min(len(reading), options["max.cursors"] or len(reading))
-    rate = options["max.mb.per.second"]
+    count = min(len(reading), options.max_cursors or len(reading))
+    rate = options.max_mb_per_second
     share = rate * 2**20 / count if rate and count else None
     dealt = [Partition(reading[place::count], share) for place in range(count)]
     return dealt + [Partition([split]) for split in splits if isinstance(split, ControlSplit)]
 
 
 def read(
-    partition: InputPartition, options: Mapping[str, Any], schema: StructType, may_be_void: bool
+    partition: InputPartition, options: SourceOptions, schema: StructType, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in a task; see `cdc.task.record_batches`."""
     assert isinstance(partition, Partition)
@@ -61,32 +59,27 @@ def read(
 
 
 def wanted_of(
-    source: Source, options: Mapping[str, Any], is_new: bool = True, follows: bool = True
+    source: Source, options: SourceOptions, is_new: bool = True, follows: bool = True
 ) -> Wanted:
     """What a run with these options asks for, see `Wanted`."""
-    mode, start = options["mode"], options["start"]
+    mode, start = options.mode, options.start
     return Wanted(
-        Selection.parse(options["collections"]),
-        options["images"] == "required",
+        options.selection,
+        options.images == "required",
         is_new,
         follows,
         start_of(source, mode, start) if is_new and follows else Start(),
-        excerpt_of(options),
-        options["missing.collections"] == "wait",
+        options.capture,
+        options.missing_collections == "wait",
     )
 
 
-def excerpt_of(options: Mapping[str, Any]) -> Excerpt:
-    """Which documents and fields are captured."""
-    return Excerpt.of(options["filter"], options["fields"])
-
-
-def limits_of(options: Mapping[str, Any]) -> Limits:
+def limits_of(options: SourceOptions) -> Limits:
     """What a micro-batch may hold by our own options."""
     return Limits(
-        options["max.events.per.batch"],
-        options["max.mb.per.batch"] * 2**20,
-        options["stream.parallelism"],
+        options.max_events_per_batch,
+        options.max_mb_per_batch * 2**20,
+        options.stream_parallelism,
     )
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from cdc.options import SourceOptions, parse
+
 VARIANT = pa.struct(
     [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), False)]
 )
 KINDS = {"variant": VARIANT, "json": pa.string(), "bson": pa.binary()}
 _TIME, _TXN = pa.timestamp("us", tz="UTC"), [("lsid", "string"), ("number", "int64")]
+
+
+def options(format: str) -> SourceOptions:
+    """Those of a source that is not there, whose documents are to be in a format."""
+    return parse({"uri": "mongodb://h", "collections": "a.b", "document.format": format})
 
 
 def schema(format: str) -> pa.Schema:

@@ -19,7 +19,7 @@ from cdc.model.reply import Places
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
 from cdc.mongo.scan import Documents
-from tests.kernel.arrow import schema
+from tests.kernel.arrow import options, schema
 from tests.model.mixed import values
 from tests.model.test_variant import raw
 
@@ -50,8 +50,9 @@ def one_by_one(documents: list[bytes], format: str, exact_from: Timestamp | None
 
 
 def at_once(documents: Documents, format: str) -> pa.Table:
-    options = {"document.format": format, "document.json": "relaxed"}
-    return pa.Table.from_batches(batches.of_documents(documents, SPLIT, options, schema(format)))
+    return pa.Table.from_batches(
+        batches.of_documents(documents, SPLIT, options(format), schema(format))
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -102,6 +103,5 @@ def test_a_wrong_length_anywhere_in_a_document_is_an_error_at_once_too() -> None
 def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:
     """Guards: what a rewind holds, encoded at once, would take as much again."""
     documents = [bson.encode({"_id": n, "pad": "x" * 2_000_000}) for n in range(9)]
-    options = {"document.format": "bson", "document.json": "relaxed"}
-    found = batches.of_documents(Documents(documents), SPLIT, options, schema("bson"))
+    found = batches.of_documents(Documents(documents), SPLIT, options("bson"), schema("bson"))
     assert [batch.num_rows for batch in found] == [5, 4]

@@ -31,7 +31,7 @@ from cdc.mongo import client, images, pipeline, stream
 from cdc.mongo.images import IMAGES, Event
 from cdc.mongo.run import Located, Run, plain, run, stretches
 from jobs.mongod import ReplicaSet
-from tests.kernel.arrow import schema
+from tests.kernel.arrow import options, schema
 from tests.mongo.capture import Watched, last_write
 
 AT = Timestamp(1_700_000_000, 1)
@@ -111,8 +111,7 @@ def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.T
 
 
 def at_once(found: Run, split: StreamSplit, format: str) -> pa.Table:
-    options = {"document.format": format, "document.json": "relaxed"}
-    return pa.Table.from_batches([batches.of_events(found, split, options, schema(format))])
+    return pa.Table.from_batches([batches.of_events(found, split, options(format), schema(format))])
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
@@ -270,9 +269,9 @@ def test_a_slice_is_the_same_at_once_and_one_by_one(
 
 def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: StreamSplit) -> None:
     given = {"uri": mongod.uri, "collections": changed.collections, "document.format": "bson"}
-    options, arrow = declared.parse(given), schema("bson")
-    found = pa.Table.from_batches(task.record_batches(changed, options, arrow, may_be_void=True))
-    rows = task.rows(changed, options, may_be_void=True)
+    parsed, arrow = declared.parse(given), schema("bson")
+    found = pa.Table.from_batches(task.record_batches(changed, parsed, arrow, may_be_void=True))
+    rows = task.rows(changed, parsed, may_be_void=True)
     assert_same(found, pa.Table.from_batches(batches.of_rows(rows, arrow)))
     assert {"create", "drop", "insert", "update", "replace", "delete"} <= set(
         found["op"].to_pylist()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import fields, replace
+from functools import partial
+
 import pytest
 
 from cdc.errors import BadOption, BadToken
 from cdc.model.excerpt import Excerpt
+from cdc.model.selection import Selection
 from cdc.options import OPTIONS, Option, parse
 
 NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
@@ -19,9 +24,14 @@ def refusal(**given: str) -> BadOption:
 
 def test_what_is_not_given_has_its_declared_default() -> None:
     parsed = parse(NEEDED)
-    assert set(parsed) == {option.name for option in OPTIONS}
+    assert {each.name for each in fields(parsed)} == {
+        *(option.attribute for option in OPTIONS),
+        *("selection", "capture"),
+    }
     assert all(
-        parsed[option.name] == option.default for option in OPTIONS if option.name not in NEEDED
+        getattr(parsed, option.attribute) == option.default
+        for option in OPTIONS
+        if option.name not in NEEDED
     )
 
 
@@ -64,7 +74,7 @@ def test_an_option_like_no_other_is_refused_with_all_known_names() -> None:
 
 
 def test_names_are_read_without_regard_to_case() -> None:
-    assert parse({**NEEDED, "Split.Size.MB": "3"})["split.size.mb"] == 3
+    assert parse({**NEEDED, "Split.Size.MB": "3"}).split_size_mb == 3
 
 
 @pytest.mark.parametrize("missing", ["uri", "collections"])
@@ -79,13 +89,13 @@ def test_a_number_that_is_none_or_too_small_is_refused(value: str) -> None:
 
 
 def test_the_least_number_is_accepted() -> None:
-    assert parse({**NEEDED, "split.size.mb": "1"})["split.size.mb"] == 1
-    assert parse({**NEEDED, "retry.seconds": "0"})["retry.seconds"] == 0
+    assert parse({**NEEDED, "split.size.mb": "1"}).split_size_mb == 1
+    assert parse({**NEEDED, "retry.seconds": "0"}).retry_seconds == 0
 
 
 def test_a_truth_value_is_true_or_false_in_any_case_and_nothing_else() -> None:
-    assert parse({**NEEDED, "emit.watermark": "TRUE"})["emit.watermark"] is True
-    assert parse({**NEEDED, "emit.watermark": "false"})["emit.watermark"] is False
+    assert parse({**NEEDED, "emit.watermark": "TRUE"}).emit_watermark is True
+    assert parse({**NEEDED, "emit.watermark": "false"}).emit_watermark is False
     for value in ("", "yes", "1"):
         assert "'emit.watermark'" in refusal(emit_watermark=value).message
 
@@ -101,7 +111,7 @@ def test_a_value_outside_of_the_choices_is_refused_with_all_of_them(option: Opti
 def test_mode_timestamp_needs_a_start() -> None:
     assert "'start' is not set" in refusal(mode="timestamp").message
     parsed = parse({**NEEDED, "mode": "timestamp", "start": "5:1"})
-    assert (parsed["mode"], parsed["start"]) == ("timestamp", "5:1")
+    assert (parsed.mode, parsed.start) == ("timestamp", "5:1")
 
 
 def test_a_window_needs_its_beginning() -> None:
@@ -186,6 +196,40 @@ def test_fields_are_paths_beside_the_id() -> None:
     assert Excerpt.of(None, "_id").fields == (("_id",),)
 
 
+def test_collections_filter_and_fields_are_parsed_once_and_with_what_replaces_them() -> None:
+    options = parse({**NEEDED, "filter": '{"region": "EU"}', "fields": "-ssn"})
+    assert options.selection == Selection.parse("shop.orders")
+    assert options.capture == Excerpt.of('{"region": "EU"}', "-ssn")
+    assert options.selection is options.selection
+    other = replace(options, collections="shop.others", fields=None)
+    assert other.selection == Selection.parse("shop.others")
+    assert other.capture == Excerpt.of('{"region": "EU"}', None)
+    with pytest.raises(BadOption, match="'start' is set"):
+        replace(options, start="5:1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"EU"',
+        '{"$regex": "^a", "$options": "i"}',
+        '{"$date": "2024-01-01T00:00:00Z"}',
+        '{"$oid": "64b7f0f5f0f5f0f5f0f5f0f5"}',
+        '{"$numberDecimal": "1.50"}',
+        '{"$binary": {"base64": "AAAA", "subType": "04"}}',
+        '{"$timestamp": {"t": 1, "i": 2}}',
+        '{"$minKey": 1}',
+    ],
+)
+def test_options_reach_a_task_of_spark_as_they_are(value: str) -> None:
+    given = {"uri": "mongodb://u:p@host", "collections": r"shop\..*", "max.cursors": "4"}
+    options = parse({**given, "filter": f'{{"a": {value}}}', "fields": "a, b.c"})
+    sent = pickle.loads(pickle.dumps(options))
+    assert sent == options
+    assert sent.uri == "mongodb://u:p@host"
+    assert (sent.selection, sent.capture) == (options.selection, options.capture)
+
+
 def test_mode_token_needs_a_token() -> None:
     assert "'start' is not set" in refusal(mode="token").message
     for start in ("", "5:1", "zz", "82", '{"_id": 1}', "{", "[]"):
@@ -200,6 +244,14 @@ def test_a_start_contradicts_every_other_mode(mode: str) -> None:
 
 def test_a_start_contradicts_the_mode_that_is_the_default() -> None:
     assert "'start' is set" in refusal(start="5:1").message
+
+
+def test_the_repr_of_options_holds_no_credentials() -> None:
+    options = parse({**NEEDED, "uri": "mongodb://user:s3cret@host"})
+    shown = f"{options!r} {options} {partial(print, options)!r} {[options]}"
+    assert "retry_seconds=120" in shown
+    assert "s3cret" not in shown
+    assert "user" not in shown
 
 
 def test_no_message_or_remedy_repeats_the_connection_string() -> None:

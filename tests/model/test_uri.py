@@ -86,7 +86,7 @@ def test_a_connection_string_on_the_command_line_that_is_mistaken_is_not_quoted(
 
 @pytest.mark.parametrize("uri", [PLAIN, "file:/x y'/z", "file:///x", "file:x", "env:_A1"])
 def test_what_may_lead_to_a_connection_string_is_taken(uri: str) -> None:
-    assert declared.parse({"uri": uri, "collections": "a.b"})["uri"] == uri
+    assert declared.parse({"uri": uri, "collections": "a.b"}).uri == uri
 
 
 def test_a_connection_string_that_is_taken_is_redacted_to_its_end() -> None:

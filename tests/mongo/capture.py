@@ -31,10 +31,9 @@ from pymongo.errors import AutoReconnect
 from cdc import options as declared
 from cdc import task
 from cdc.model.change import Change
-from cdc.model.excerpt import Excerpt
 from cdc.model.key import merge_key
 from cdc.model.offset import NEVER, Offset
-from cdc.model.selection import Namespace, Selection
+from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
 from cdc.mongo import retry, settled, topology
 from cdc.mongo.client import Member, member, time_told
@@ -126,10 +125,9 @@ class Capture:
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
         named = {"uri": uri, "collections": collections, "mode": mode}
         self.options = declared.parse({**named, **defaults, **given})
-        self.selection = Selection.parse(collections)
-        self.excerpt = Excerpt.of(self.options["filter"], self.options["fields"]).text
+        self.selection, self.excerpt = self.options.selection, self.options.capture.text
         found = task.source_of(self.options)
-        start = start_of(found, mode, self.options["start"])
+        start = start_of(found, mode, self.options.start)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
             found,
@@ -138,11 +136,11 @@ class Capture:
             self.excerpt,
             Sweeper(2**20, splits_per_batch),
             limits or Limits(10**6, 2**30, 1),
-            self.options["retry.seconds"],
+            self.options.retry_seconds,
             copies=start.copies,
-            on_history_lost=self.options["on.history.lost"],
-            on_replaced=self.options["on.replaced"],
-            on_missing=self.options["missing.collections"],
+            on_history_lost=self.options.on_history_lost,
+            on_replaced=self.options.on_replaced,
+            on_missing=self.options.missing_collections,
         )
         self._cut = (
             partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
@@ -154,7 +152,7 @@ class Capture:
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
-        again = Capture(self.options["uri"], collections, **settings)
+        again = Capture(self.options.uri, collections, **settings)
         again.offset = Offset.from_json(json.loads(json.dumps(self.offset.to_json())))
         again.batches = self.batches
         return again

@@ -63,7 +63,7 @@ def test_a_start_before_the_oplog_names_the_oldest_time(
 ) -> None:
     options = declared.parse(given(server, **starts(gone)[number]))
     name, ask = "from", lambda: source.WindowReader(options, StructType()).partitions()
-    if options["from"] is None:
+    if options.from_ is None:
         name, ask = "start", lambda: source.ChangeReader(options, StructType()).initialOffset()
     with pytest.raises(HistoryLost, match=f"'{name}' asks for") as caught:
         ask()
@@ -178,7 +178,7 @@ def test_after_a_gap_everything_is_copied_again(server: ReplicaSet, client: Clie
         "from": timestamp.text(before.time),
         "to": timestamp.text(behind.end.time),
     }
-    again = pipeline.restarted(pipeline.options["collections"], on_history_lost="resync")
+    again = pipeline.restarted(pipeline.options.collections, on_history_lost="resync")
     assert again.planner.splits(behind.start, behind.end, True) == behind.splits, "a replay"
     client.shop.copied.delete_one({"_id": 3})
     pipeline.run()

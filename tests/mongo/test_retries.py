@@ -134,7 +134,7 @@ def changes_of(
     splits: dict[str, tuple[Split, Capture]], before: Callable[[Mapping[str, Any]], None]
 ) -> list[Any]:
     split, pipeline = splits["slice"]
-    inner: Callable[[], Member] = partial(member, pipeline.options["uri"], TIMEOUT_MS)
+    inner: Callable[[], Member] = partial(member, pipeline.options.uri, TIMEOUT_MS)
     assert isinstance(split, StreamSplit)
     read = stream.read(lambda: Watched(inner(), before), split, IMAGES["off"], 0.5)
     return [event for events in read for event in events]
