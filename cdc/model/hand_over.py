@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from bson.timestamp import Timestamp
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
@@ -59,7 +60,7 @@ def reselect(
     start: Offset,
     time: Timestamp,
     selection: Selection,
-    excerpt: str,
+    excerpt: Excerpt,
     added: Iterable[Namespace],
 ) -> Offset:
     """The offset after a batch from `start` to `time` that is the last of its selection and of its
@@ -73,7 +74,7 @@ def reselect(
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    captured = replace(_at(start, time), selection=selection.text, excerpt=excerpt)
+    captured = replace(_at(start, time), selection=selection.text, excerpt=excerpt.text)
     return begin_again(replace(captured, copying=copying, again=again), added)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Copying, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MIN_KEY, literal
@@ -58,12 +59,12 @@ def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
 
 
 def extents(
-    documents: Mapping[Namespace, int], at: Offset | None, excerpt: str, share: float | None
+    documents: Mapping[Namespace, int], at: Offset | None, excerpt: Excerpt, share: float | None
 ) -> list[Extent]:
     """What an offset says of these collections, of which that excerpt is to be captured; None if
     there is none yet. `share` of the one that is being copied lies below its frontier."""
     # Of another excerpt all is copied again.
-    selection = Selection.parse(at.selection) if at and at.excerpt == excerpt else None
+    selection = Selection.parse(at.selection) if at and at.excerpt == excerpt.text else None
 
     def extent(name: Namespace, count: int) -> Extent:
         if at is None or selection is None or not selection.matches(name):
@@ -76,10 +77,10 @@ def extents(
     return [extent(name, count) for name, count in documents.items()]
 
 
-def is_copied(at: Offset | None, selection: Selection, excerpt: str) -> bool:
+def is_copied(at: Offset | None, selection: Selection, excerpt: Excerpt) -> bool:
     """Whether nothing is left to copy of what is to be captured, and an offset says so: it does not
     where that has been changed since, though the run may have begun without a copy."""
-    return at is not None and at.is_streaming and at.is_of(selection.text, excerpt)
+    return at is not None and at.is_streaming and at.is_of(selection.text, excerpt.text)
 
 
 def percent(found: Iterable[Extent], complete: bool) -> float | None:

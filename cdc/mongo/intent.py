@@ -7,6 +7,7 @@ from typing import NamedTuple
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption
+from cdc.model.excerpt import Excerpt
 from cdc.model.hand_over import advance, reselect
 from cdc.model.offset import Offset
 from cdc.model.selection import Selection
@@ -33,7 +34,7 @@ def sweeping(selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep)
 
 def reselecting(
     selection: Selection,
-    excerpt: str,
+    excerpt: Excerpt,
     start: Offset,
     edge: Timestamp,
     listed: Listing,
@@ -41,7 +42,7 @@ def reselecting(
 ) -> Intent:
     """The last batch of what `start` captures, unless a collection was born behind the listing of
     which only the new selection or excerpt tells. What is new is copied if `copies`."""
-    if start.excerpt != excerpt and not copies:
+    if start.excerpt != excerpt.text and not copies:
         raise BadOption(
             "Option 'filter' or 'fields' is not that of the checkpoint, and the mode copies"
             " nothing by it.",
@@ -49,7 +50,7 @@ def reselecting(
         )
     names = added = [collection.namespace for collection in listed.collections]
     before = None
-    if start.excerpt == excerpt:
+    if start.excerpt == excerpt.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
     newcomers = pipeline.newcomers(before, selection, names)

@@ -16,6 +16,7 @@ import pymongo
 from bson.timestamp import Timestamp
 
 from cdc.model import timestamp
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo.cluster import Source
@@ -127,7 +128,7 @@ class Gauges:
 
     lookout: Lookout
     selection: Selection
-    excerpt: str
+    excerpt: Excerpt
     _rate: Rate = field(default_factory=Rate)
     _planned: int | None = 0
     _is_counted: bool = True

@@ -22,6 +22,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import timestamp
+from cdc.model.excerpt import Excerpt
 from cdc.model.hand_over import Replaced, advance, begin_again, begun_again
 from cdc.model.offset import Offset, Times
 from cdc.model.selection import Namespace, Selection
@@ -55,7 +56,7 @@ class Planner:
     source: Source
     open_member: Callable[[str], Member]
     selection: Selection
-    excerpt: str
+    excerpt: Excerpt
     sweeper: Sweeper
     limits: Limits
     retry_seconds: float
@@ -131,7 +132,7 @@ class Planner:
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
     def _possible_end(self, start: Offset) -> Offset:
-        is_same = start.is_of(self.selection.text, self.excerpt)
+        is_same = start.is_of(self.selection.text, self.excerpt.text)
         intents, edge, void = list[Intent](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
@@ -141,7 +142,7 @@ class Planner:
                 void = self._void(start, listed, edge)
             # Whether the last batch read what it was to read has to be known before the next one;
             # and what is told anew has to lie behind what was told.
-            is_other = start.excerpt != self.excerpt and self.copies
+            is_other = start.excerpt != self.excerpt.text and self.copies
             is_anew = bool(void or (is_other and start.scans))
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start

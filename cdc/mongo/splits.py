@@ -86,20 +86,20 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 
 
 def snapshot_splits(
-    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: str
+    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: Excerpt
 ) -> list[SnapshotSplit]:
     """Splits of all of the listed collections at one time, for a batch read."""
     return [
         split
         for c in found.collections
         for split in scan_splits(
-            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes), excerpt
+            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes), excerpt.text
         )
     ]
 
 
 def range_splits(
-    found: Listing, keys: KeyRange, at: Timestamp, excerpt: str
+    found: Listing, keys: KeyRange, at: Timestamp, excerpt: Excerpt
 ) -> list[SnapshotSplit]:
     """What lies in a range, in one split: for checking a copy that is under way, and for reading a
     part again. No split where the range is empty by its ends."""
@@ -108,6 +108,6 @@ def range_splits(
         for c in found.collections
         if keys.lower != keys.upper
         for split in scan_splits(
-            Scan(replace(c.begun, below=keys.lower), keys.upper), at, None, excerpt
+            Scan(replace(c.begun, below=keys.lower), keys.upper), at, None, excerpt.text
         )
     ]

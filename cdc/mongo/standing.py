@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pymongo
 
 from cdc.errors import ForeignOffset
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo.client import Client
@@ -39,7 +40,7 @@ class Standing(NamedTuple):
 def standing(
     source: Source,
     selection: Selection,
-    excerpt: str,
+    excerpt: Excerpt,
     at: Offset | None,
     passed: Passed | None,
 ) -> Standing:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cdc.errors import TransientError, UnsuitableSource
 from cdc.model import timestamp, token
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset, beginning, streaming
 from cdc.model.selection import Selection
 from cdc.model.timestamp import Timestamp
@@ -45,7 +46,7 @@ def start_of(source: Source, mode: str, given: str | None) -> Start:
 
 
 def first_offset(
-    source: Source, selection: Selection, start: Start, found: Listing, excerpt: str = ""
+    source: Source, selection: Selection, start: Start, found: Listing, excerpt: Excerpt
 ) -> Offset:
     """The offset before the first batch of a run that found these collections."""
     edge = confirmed_edge(source, found)
@@ -53,7 +54,7 @@ def first_offset(
     time = edge if start.after is None else start.after
     # What begins now does so behind the transactions that a read would see now.
     late = source.late(edge) if start.after is None else ()
-    first = begin(time, source.name, selection.text, excerpt, start.position)
+    first = begin(time, source.name, selection.text, excerpt.text, start.position)
     return read_of(source, first, late)
 
 

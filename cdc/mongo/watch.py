@@ -15,6 +15,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo import cursor, pipeline
@@ -60,8 +61,8 @@ class Watch:
     """Cursors of the driver's own, one for each shard, that are open from one batch to the next."""
 
     open_member: Callable[[str], Member]
-    selection: str
-    excerpt: str
+    selection: Selection
+    excerpt: Excerpt
     heartbeat_seconds: float
     _tails: dict[str, _Tail] = field(default_factory=dict)
     _start: Offset | None = None
@@ -72,7 +73,7 @@ class Watch:
         has come, or none has for `heartbeat_seconds`."""
         if start != self._start:
             self._start, self._since = start, time.monotonic()
-        if not start.is_streaming or not start.is_of(self.selection, self.excerpt):
+        if not start.is_streaming or not start.is_of(self.selection.text, self.excerpt.text):
             return True
         if time.monotonic() - self._since >= self.heartbeat_seconds:
             return True

@@ -8,6 +8,7 @@ from functools import partial
 
 from bson.timestamp import Timestamp
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.offset import Offset, streaming
 from cdc.model.selection import Selection
 from cdc.model.split import StreamSplit
@@ -22,7 +23,7 @@ from cdc.mongo.tellers import SLIM, Told, told_once
 def window_splits(
     source: Source,
     selection: Selection,
-    excerpt: str,
+    excerpt: Excerpt,
     after: Timestamp,
     until: Timestamp,
     limits: Limits,
@@ -32,7 +33,7 @@ def window_splits(
     behind no live edge, in slices. Windows that adjoin hold each change once."""
     if until <= after:
         return []
-    begun = streaming(after, source.name, selection.text, excerpt)
+    begun = streaming(after, source.name, selection.text, excerpt.text)
     start = replace(begun, late=source.late(after), shards=source.shards)
     end = replace(start, time=until, late=source.late(until))
     slicer = Slicer()

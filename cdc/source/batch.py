@@ -35,13 +35,13 @@ class SnapshotReader(DataSourceReader):
         found = check(source, wanted_of(source, self._options, follows=False))
         given = self._options.snapshot_at
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
-        size, told = self._options.split_size_mb * 2**20, self._options.capture.text
+        size, capture = self._options.split_size_mb * 2**20, self._options.capture
         begin, below = self._options.snapshot_from, self._options.snapshot_below
         if begin is None and below is None:
-            return snapshot_splits(source, found, size, at, told)
+            return snapshot_splits(source, found, size, at, capture)
         lower = MIN_KEY if begin is None else decode_key(begin)
         upper = MAX_KEY if below is None else decode_key(below)
-        return range_splits(found, KeyRange(lower, upper), at, told)
+        return range_splits(found, KeyRange(lower, upper), at, capture)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition, self._options, self._schema, may_be_void=False)
@@ -57,18 +57,18 @@ class WindowReader(DataSourceReader):
         return partitions(asked(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[StreamSplit]:
-        selection, excerpt = self._options.selection, self._options.capture
+        selection, capture = self._options.selection, self._options.capture
         assert self._options.from_ is not None, "a window has a beginning"
         after = timestamp.before(timestamp.parse(self._options.from_))
         start = Start(False, after, option="from")
-        check(source, Wanted(selection, is_new=False, start=start, excerpt=excerpt))
+        check(source, Wanted(selection, is_new=False, start=start, excerpt=capture))
         given = self._options.to
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not reached(source, until):
             raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
         patience = float(self._options.retry_seconds)
         limits = limits_of(self._options)
-        return window_splits(source, selection, excerpt.text, after, until, limits, patience)
+        return window_splits(source, selection, capture, after, until, limits, patience)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition, self._options, self._schema, may_be_void=False)

@@ -59,4 +59,4 @@ def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None)
     """Where a run with these options stands whose tables are at an offset; `passed` are its last
     batches. Raises CdcError."""
     options = declared.parse(given)
-    return stands(found(options), options.selection, options.capture.text, at, passed)
+    return stands(found(options), options.selection, options.capture, at, passed)

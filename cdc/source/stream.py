@@ -46,14 +46,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in options.of_batch_reads():
             raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
-        self._selection = options.selection
         self._limits = limits_of(options)
         self._known_planner: Planner | None = None
-        self._excerpt = options.capture.text
-        text, heartbeat = self._selection.text, float(options.heartbeat_interval)
-        lookout = Lookout(options.oplog_window_warn)
-        self._gauges = Gauges(lookout, self._selection, self._excerpt)
-        self._watch = Watch(self._open, text, self._excerpt, heartbeat)
+        captured = options.selection, options.capture
+        self._gauges = Gauges(Lookout(options.oplog_window_warn), *captured)
+        self._watch = Watch(self._open, *captured, float(options.heartbeat_interval))
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
         self._planned: tuple[Offset, Offset] | None = None
@@ -72,7 +69,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _beginning(self, source: Source) -> Offset:
         wanted = wanted_of(source, self._options)
         listed = check(source, wanted)
-        return first_offset(source, self._selection, wanted.start, listed, self._excerpt)
+        return first_offset(source, wanted.selection, wanted.start, listed, wanted.excerpt)
 
     def _answer(self, question: Callable[[], T]) -> T:
         """Asked again for `retry.seconds`; `latestOffset`, which Spark asks again, needs it not."""
@@ -119,7 +116,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_done(self, offset: Offset) -> bool:
         """Whether a bounded query has come to its end: the source is asked for no more, ever."""
-        is_same = offset.is_of(self._selection.text, self._excerpt)
+        is_same = offset.is_of(self._options.selection.text, self._options.capture.text)
         if not offset.is_streaming or not is_same:
             return False
         if self._options.mode == "snapshot":
@@ -139,7 +136,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         events = 0 if end == start else planner.events
         metrics = self._gauges.read(planner.source, start, end, events)
         edge = metrics.live_edge or end.time
-        offset = streaming(edge, planner.source.name, self._selection.text, self._excerpt)
+        captured = self._options.selection.text, self._options.capture.text
+        offset = streaming(edge, planner.source.name, *captured)
         return {**offset.to_json(), "metrics": metrics.to_json()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -169,8 +167,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._known_planner = Planner(
                 source,
                 self._open,
-                self._selection,
-                self._excerpt,
+                options.selection,
+                options.capture,
                 Sweeper(options.split_size_mb * 2**20, options.snapshot_splits_per_batch),
                 self._limits,
                 options.retry_seconds,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from bson.timestamp import Timestamp
 
+from cdc.model.excerpt import Excerpt
 from cdc.model.hand_over import Replaced, advance, begin_again, reselect
 from cdc.model.offset import Offset, Scan, beginning, encode_key
 from cdc.model.selection import Namespace, Selection
@@ -46,7 +47,7 @@ CASES = {
         AGAIN, advance(AGAIN, at(3), absent=frozenset({A})), {A}
     ),
     "one is not selected any more": Case(
-        AGAIN, reselect(AGAIN, at(3), Selection.parse("shop.b"), "", []), set()
+        AGAIN, reselect(AGAIN, at(3), Selection.parse("shop.b"), Excerpt(), []), set()
     ),
     "all begin again": Case(AGAIN, begin_again(advance(AGAIN, at(3)), [A, B, C]), set()),
 }
@@ -71,7 +72,7 @@ def test_a_batch_holds_all_changes_of_what_was_copied_before_it() -> None:
 
 
 def test_what_is_taken_out_leaves_with_the_last_batch_that_tells_of_it() -> None:
-    end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), "", [])
+    end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), Excerpt(), [])
     watermark = Watermark.of(PARTLY, end)
     names = ("shop.a", "shop.b", "shop.c", "other.a")
     assert [each for each in names if watermark.leaves(name(each))] == ["shop.a"]

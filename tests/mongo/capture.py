@@ -125,7 +125,7 @@ class Capture:
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
         named = {"uri": uri, "collections": collections, "mode": mode}
         self.options = declared.parse({**named, **defaults, **given})
-        self.selection, self.excerpt = self.options.selection, self.options.capture.text
+        self.selection, self.excerpt = self.options.selection, self.options.capture
         found = task.source_of(self.options)
         start = start_of(found, mode, self.options.start)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
@@ -219,7 +219,7 @@ class Capture:
         target, before = self.now(), len(self.batches)
         for _ in range(most):
             reached = self.offset.is_streaming and self.offset.time >= target
-            if reached and self.offset.is_of(self.selection.text, self.excerpt):
+            if reached and self.offset.is_of(self.selection.text, self.excerpt.text):
                 return self.batches[before:]
             self.batch()
         raise AssertionError(f"not settled after {most} batches, at {self.offset}")
