@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cdc import options as declared
 from cdc.delta import mirror
-from cdc.model.selection import Selection
 from cdc.options import MODES
 from cdc.source.inquiry import Captured, preflight
 from jobs import config as configuration

@@ -232,7 +232,7 @@ def begun(pipeline: Capture) -> dict[str, Any]:
 
 def capture_again(pipeline: Capture, mode: str) -> Capture:
     """Another process, which need not be told to wait."""
-    return pipeline.restarted(pipeline.options["collections"], mode=mode, shards_direct="true")
+    return pipeline.restarted(pipeline.options.collections, mode=mode, shards_direct="true")
 
 
 def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
