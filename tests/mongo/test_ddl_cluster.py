@@ -218,7 +218,7 @@ def test_a_run_begins_before_its_database_and_goes_on_behind_its_end(
         pipeline.run()
         assert pipeline.replayed(coll) == contents(coll)
         coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
-        given = {name: pipeline.options[name] for name in ("uri", "collections")}
+        given = {"uri": pipeline.options.uri, "collections": pipeline.options.collections}
         assert inquiry.preflight({**given, "shards.direct": "true"}, is_new=False) == []
         pipeline = capture_again(pipeline, mode)
         pipeline.run()

@@ -261,7 +261,7 @@ def test_a_run_goes_on_though_what_it_captures_was_dropped_meanwhile(
     pipeline.offset = Offset.from_json(reader(pipeline).initialOffset())
     pipeline.run()
     database.client.drop_database(database.name)
-    given = {name: pipeline.options[name] for name in ("uri", "collections")}
+    given = {"uri": pipeline.options.uri, "collections": pipeline.options.collections}
     assert inquiry.preflight(given, is_new=False) == []
     pipeline.run()
     assert pipeline.replayed(coll) == {}
