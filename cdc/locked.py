@@ -1,4 +1,4 @@
-"""One process after the other."""
+"""A lock on a folder, exclusive among the processes of one machine."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from pathlib import Path
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone among the processes of this machine that lock the folder, which is there."""
-    held = os.open(folder, os.O_RDONLY)
+    """Lock a folder for the duration of the block; wait for another process that has the lock.
+
+    The folder must exist. Only processes of this machine that use this module respect the lock.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 @contextmanager
-def tried(folder: Path) -> Iterator[bool]:
-    """The same, if no other process has locked it by now; else False, and not alone."""
-    held = os.open(folder, os.O_RDONLY)
+def try_lock(folder: Path) -> Iterator[bool]:
+    """Lock a folder like `locked`, without waiting; yield False if another process has the lock."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
             yield True
     finally:
-        os.close(held)
+        os.close(descriptor)

@@ -1,4 +1,8 @@
-"""What is printed, printed as it is: names of collections and tables are data, not instructions."""
+"""Log lines and text in which names cannot control the terminal.
+
+Names of collections and tables are data of others. A name may contain escape sequences or line
+ends, which would clear the screen or forge a log line.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,17 @@ import re
 import time
 from types import TracebackType
 
-# Controls but for tab and line end, and what makes text run in the other direction.
+# Control characters except tab and line feed, and marks that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> str:
-    r"""The text with controls written out, `\x1b`."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    r"""The text with control characters escaped, such as `\x1b`."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class _Plain(logging.Formatter):
-    """A message is one line, whatever the names in it hold; in the form of `log4j2.properties`."""
+    """Formats each message as one line, in the format of `log4j2.properties`."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -35,14 +39,17 @@ class _Plain(logging.Formatter):
 
 
 def print_plainly() -> None:
-    """Where nobody has said what becomes of log lines, Python prints them: from now on so that the
-    terminal shows what is in them."""
+    """Escape control characters in the log lines that Python prints by default.
+
+    Python prints log lines by itself only where no logging handler is configured. A program that
+    configures handlers is not affected.
+    """
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PLAIN)
 
 
 def line(name: str, text: str) -> str:
-    """What a program prints that others read in a log: as it would stand there, at INFO."""
+    """A line that a program prints, formatted like a log line of this logger at INFO."""
     return _PLAIN.format(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 

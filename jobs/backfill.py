@@ -1,8 +1,8 @@
-"""Backfill: read a collection, or a part of it, again as of one time, while the job goes on.
+"""Program `backfill`: read documents or changes again, while the job continues.
 
-Into the mirror goes what it lacks or holds otherwise, at the time up to which the job has written
-it; into the changelog all that is read, or the changes of a window of time. What is newer wins, and
-the same arguments twice make the same tables.
+The mirror gets the documents that it lacks or that differ, as of the time up to which the job has
+written it. The changelog gets all documents that were read, or the changes of a time window. A
+newer row wins, and a repeated call with the same arguments results in the same tables.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cdc.model import timestamp
 from cdc.model.timestamp import Timestamp
 from jobs import config as configuration
 from jobs.reread import (
-    Backfilled,
+    BackfillResult,
     Part,
-    documents_into_changelog,
-    into_changelog,
-    into_mirror,
+    backfill_changelog,
+    backfill_documents,
+    backfill_mirror,
     require_whole,
 )
 from jobs.result import LEFT, json_option, tell, told
@@ -32,31 +32,33 @@ from jobs.terminal import Terminal
 _INTO = ("mirror", "changelog")
 
 
-def show(console: Console, done: Backfilled) -> None:
-    """One line."""
+def show(console: Console, done: BackfillResult) -> None:
+    """Print the result in one line."""
     console.print(
         f"{done.collection} at {done.at or 'the live edge'}: {done.missing:,} missing in the"
         f" mirror, {done.differing:,} differing, {done.extra:,} extra, {done.undecided:,}"
-        f" undecided, of which {done.left:,} are left; {done.changelog_rows:,} rows into the"
+        f" undecided; {done.left:,} of these remain; {done.changelog_rows:,} rows into the"
         " changelog",
         soft_wrap=True,
     )
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @click.option("--collection", required=True, help="db.coll")
-@click.option("--into", type=click.Choice(_INTO), multiple=True, help="Both if left out.")
+@click.option("--into", type=click.Choice(_INTO), multiple=True, help="Default: both.")
 @click.option("--min", "least", help="Documents from this _id on, in Extended JSON.")
 @click.option("--max", "below", help="Documents below this _id, in Extended JSON.")
-@click.option("--filter", "condition", help="Documents that pass this; the syntax is a match's.")
-@click.option("--at", help="The changelog's: the time t:i to read at; the mirror's if left out.")
-@click.option("--repair", is_flag=True, help="Take out of the mirror what is not in the source.")
+@click.option("--filter", "condition", help="Documents that match this $match filter.")
+@click.option("--at", help="Changelog only: the time t:i to read as of; default: the mirror's.")
+@click.option(
+    "--repair", is_flag=True, help="Delete from the mirror the documents that the source lacks."
+)
 @click.option("--from", "start", help="Changes from this time on, into the changelog.")
-@click.option("--to", "end", help="Changes up to, but without, this time.")
-@click.option("--dry-run", "dry", is_flag=True, help="Tell what would be done, and write nothing.")
-@click.option("--run-id", "run", help="Tries under one id add documents to the changelog once.")
+@click.option("--to", "end", help="Changes before this time; needs --from.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show what would be done; write nothing.")
+@click.option("--run-id", "run", help="Calls with one id add documents to the changelog only once.")
 @json_option
 @told
 def main(
@@ -75,8 +77,9 @@ def main(
     run: str | None,
     json_path: str | None,
 ) -> int:
-    """Read documents, or the changes of a window of time, again into tables that a job may write
-    meanwhile. Exit code 6: differences are left.
+    """Read documents, or the changes of a time window, again into tables, while the job continues.
+
+    Exit code 6: differences remain.
 
     Example: mongodb-cdc backfill --config conf/local.toml --collection shop.orders --repair
     """
@@ -93,13 +96,15 @@ def main(
     if repair:
         require_whole(part)
     spark = session("mongodb-cdc backfill")
-    done = Backfilled(collection, at or end or "")
+    done = BackfillResult(collection, at or end or "")
     if window:
-        done = replace(done, changelog_rows=into_changelog(spark, config, namespace, window, dry))
+        done = replace(
+            done, changelog_rows=backfill_changelog(spark, config, namespace, window, dry)
+        )
     if "mirror" in kinds:
-        done = into_mirror(spark, config, namespace, part, repair, dry)
+        done = backfill_mirror(spark, config, namespace, part, repair, dry)
     if "changelog" in kinds:
-        done = documents_into_changelog(spark, config, namespace, part, done, dry, run)
+        done = backfill_documents(spark, config, namespace, part, done, dry, run)
     tell(asdict(done), json_path, lambda: show(Terminal(), done))
     return LEFT if done.left else 0
 
@@ -107,15 +112,16 @@ def main(
 def _require_bare(is_bare: bool) -> None:
     if not is_bare:
         raise BadOption(
-            "A window of time goes into the changelog, whole.", "Leave out all but --from and --to."
+            "A time window (--from, --to) is read whole, into the changelog only.",
+            "Remove --min, --max, --filter, --repair, --at and --into mirror.",
         )
 
 
 def _require_changelog_only(at: Timestamp, kinds: Sequence[str]) -> None:
     if "mirror" in kinds:
         raise BadOption(
-            f"A mirror is brought to what it is to be at its own time, not {timestamp.text(at)}.",
-            "Leave out --at, or choose --into changelog.",
+            f"A mirror can be repaired only as of its own time, not as of {timestamp.text(at)}.",
+            "Remove --at, or set --into changelog.",
         )
 
 

@@ -1,8 +1,8 @@
-"""The files of a checkpoint, on any file system that Spark knows: read with doubt, and written as
-Spark writes them.
+"""A checkpoint's files, on any file system that Spark can access.
 
-Local files have a checksum beside them (`.N.crc`), which Hadoop keeps: a file that does not agree
-with it cannot be read, by Spark either.
+Any file may be damaged; files are written in Spark's format. On the local file system Hadoop keeps
+a checksum beside each file (`.N.crc`). A file that does not match its checksum is unreadable, for
+Spark too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc.errors import BadOption
-from jobs.checkpoint import Planned, of_json, parsed
+from jobs.checkpoint import PlannedBatch, parse_json, parse_plan
 
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 _UNREADABLE = ("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException")
@@ -25,13 +25,13 @@ _UNREADABLE = ("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Of one query. A file that is not there, or not what was written, is None."""
+    """The checkpoint of one query. A missing or damaged file reads as None."""
 
     spark: SparkSession
     path: str
 
     def numbers(self, log: str) -> list[int]:
-        """Of the batches in `offsets` or `commits`, in order, whatever is in their files."""
+        """The batch numbers in `offsets` or `commits`, in order, whatever their files contain."""
         folder = self._path(log)
         files = self._files(folder)
         if not files.exists(folder):
@@ -39,33 +39,38 @@ class Folder:
         names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def planned(self, batch: int) -> Planned | None:
-        """What was planned. Raises ForeignOffset if it is whole, and not of this source."""
-        return parsed(self._read(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")
+    def read_plan(self, batch: int) -> PlannedBatch | None:
+        """Read `offsets/N`. Raises ForeignOffset if it is complete but of another source."""
+        return parse_plan(self._read(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")
 
     def is_written(self, batch: int) -> bool:
-        """Whether it says so that the batch is in all its tables."""
+        """Whether a readable `commits/N` shows that the batch is in all its tables."""
         version, _, about = self._read(f"{COMMITS}/{batch}").partition("\n")
-        return version.startswith("v") and isinstance(of_json(about), dict)
+        return version.startswith("v") and isinstance(parse_json(about), dict)
 
     def pipeline(self) -> str | None:
-        """The id of the query, by which the tables know their pipeline."""
-        about = of_json(self._read(METADATA))
-        found = about.get("id") if isinstance(about, dict) else None
-        return found if isinstance(found, str) else None
+        """The id of the query, which the tables record as their pipeline."""
+        metadata = parse_json(self._read(METADATA))
+        query = metadata.get("id") if isinstance(metadata, dict) else None
+        return query if isinstance(query, str) else None
 
     def is_begun(self) -> bool:
-        """Whether a query has ever begun here, whatever is left of it."""
+        """Whether the folder contains any file of a checkpoint, damaged or not."""
         return self.exists(METADATA) or bool(self.numbers(OFFSETS) or self.numbers(COMMITS))
 
-    def plan(self, batch: int, offset: Any, before: int) -> None:
-        """Say that a batch ends at an offset; settings of Spark's as they were at another batch."""
-        old = self.planned(before)
+    def write_plan(self, batch: int, offset: Any, before: int) -> None:
+        """Write `offsets/N`.
+
+        Args:
+            offset: The end of the batch, as JSON.
+            before: The batch whose Spark settings are copied, if its file is readable.
+        """
+        old = self.read_plan(before)
         about = {"batchWatermarkMs": 0, "conf": {}} if old is None else dict(old.about)
         about["batchTimestampMs"] = int(time.time() * 1000)
         self._write(f"{OFFSETS}/{batch}", f"v1\n{json.dumps(about)}\n{json.dumps(offset)}")
 
-    def name(self, pipeline: str) -> None:
+    def write_pipeline(self, pipeline: str) -> None:
         self._write(METADATA, json.dumps({"id": pipeline}))
 
     def remove(self, name: str) -> None:
@@ -77,7 +82,7 @@ class Folder:
         return bool(self._files(path).exists(path))
 
     def _read(self, name: str) -> str:
-        """Empty for what cannot be read because of what it is; else the error leaves."""
+        """The text of a file, empty if the file is missing or damaged; raises any other error."""
         path = self._path(name)
         files = self._files(path)
         if not files.exists(path):
@@ -97,9 +102,9 @@ class Folder:
             raise
 
     def _write(self, name: str, text: str) -> None:
-        """In the place of what is there, in one step, as far as the file system has one."""
-        path, aside = self._path(name), self._path(f"{name}.repaired")
-        stream = self._files(aside).create(aside, True)
+        """Replace a file, atomically if the file system has an atomic rename."""
+        path, temporary = self._path(name), self._path(f"{name}.repaired")
+        stream = self._files(temporary).create(temporary, True)
         try:
             stream.write(text.encode())
         finally:
@@ -109,20 +114,20 @@ class Folder:
         over = gateway.new_array(options, 1)
         over[0] = options.OVERWRITE
         context = self._jvm.org.apache.hadoop.fs.FileContext
-        context.getFileContext(path.toUri(), self._hadoop).rename(aside, path, over)
+        context.getFileContext(path.toUri(), self._hadoop).rename(temporary, path, over)
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}")
 
     def _files(self, path: Any) -> Any:
-        """Raises BadOption where Spark has none of that kind."""
+        """The file system of a path. Raises BadOption if Spark has none for it."""
         try:
             return path.getFileSystem(self._hadoop)
         except (Py4JJavaError, PySparkException) as error:
             raise BadOption(
-                f"Spark has no file system for {self.path}, or not all that it needs.",
-                "Start the program by spark-submit with that file system's jar (--packages) and its"
-                " credentials; a path in S3 begins with s3a:.",
+                f"Spark has no file system for {self.path}, or lacks a part of it.",
+                "Start the program by spark-submit with the jar of that file system (--packages)"
+                " and its credentials; a path in S3 begins with s3a:.",
             ) from error
 
     @property

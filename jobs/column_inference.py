@@ -1,4 +1,4 @@
-"""Infer typed columns of a collection from its documents, and write them into a configuration."""
+"""Infer typed columns from documents and add them to a configuration."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jobs.config import Config
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred:
-    """The columns that a collection's documents suggest besides those that are configured.
+class InferredColumns:
+    """Columns that a collection's documents suggest in addition to the configured ones.
 
-    `present`: how many of the `documents` that were read have a value for a column that is not
-    null; `fitting`: how many of those fit.
+    `documents` is the number of documents that were read. By column, `present` counts the documents
+    with a value that is not null, and `fitting` the values that fit the column's type.
     """
 
     namespace: Namespace
@@ -36,9 +36,13 @@ class Inferred:
     fitting: Mapping[str, int]
 
 
-def infer(spark: SparkSession, config: Config, namespace: Namespace, sample: int) -> Inferred:
-    """From the first `sample` documents by `_id`. Of each field at the top the type that most of
-    its values have; variant for objects and arrays."""
+def infer(
+    spark: SparkSession, config: Config, namespace: Namespace, sample: int
+) -> InferredColumns:
+    """Infer columns from the first `sample` documents by `_id`.
+
+    Each top-level field gets the type of most of its values; objects and arrays get variant.
+    """
     cdc.register(spark)
     options = {
         name: value for name, value in config.source.items() if name not in ("mode", "start")
@@ -46,33 +50,36 @@ def infer(spark: SparkSession, config: Config, namespace: Namespace, sample: int
     options |= {"collections": Selection.of([namespace]).text, "document.format": "variant"}
     rows = spark.read.format(NAME).options(**options).load().select("after").limit(sample).persist()
     try:
-        return _inferred(rows, namespace, config.layout.of(namespace).columns)
+        return _infer_columns(rows, namespace, config.layout.of(namespace).columns)
     finally:
         rows.unpersist()
 
 
-def _inferred(rows: DataFrame, namespace: Namespace, configured: Columns | None) -> Inferred:
+def _infer_columns(
+    rows: DataFrame, namespace: Namespace, configured: Columns | None
+) -> InferredColumns:
     columns = list(configured.columns) if configured else []
     families = families_of(rows, "after", columns)
     added: list[TypedColumn] = []
-    for field, found in sorted(families.items()):
+    for field, types in sorted(families.items()):
         name = _name(field, [*columns, *added])
         if name is not None and len(columns) + len(added) < MOST_COLUMNS:
-            added.append(TypedColumn(name, main_type(found), (field,)))
+            added.append(TypedColumn(name, main_type(types), (field,)))
     present = {column.name: sum(families[column.path[0]].values()) for column in added}
-    documents, fitting = _fitting(rows, added)
-    return Inferred(namespace, documents, tuple(added), present, fitting)
+    documents, fitting = _count_fitting(rows, added)
+    return InferredColumns(namespace, documents, tuple(added), present, fitting)
 
 
 def _name(field: str, columns: list[TypedColumn]) -> str | None:
-    """The column's name: the field's own, or without the underscores that it begins with."""
+    """The field's name, or else that name without leading underscores; None if neither is free."""
     for name in (field, field.lstrip("_")):
         if has_room(name, columns):
             return name
     return None
 
 
-def _fitting(rows: DataFrame, columns: list[TypedColumn]) -> tuple[int, dict[str, int]]:
+def _count_fitting(rows: DataFrame, columns: list[TypedColumn]) -> tuple[int, dict[str, int]]:
+    """The number of rows, and by column the number of values that fit its type."""
     if not columns:
         return rows.count(), {}
     typed = Columns(tuple(columns)).select(rows, "after")
@@ -85,31 +92,35 @@ def _fitting(rows: DataFrame, columns: list[TypedColumn]) -> tuple[int, dict[str
     return counts[0], dict(zip((column.name for column in columns), counts[1:], strict=True))
 
 
-def written(text: str, inferred: Inferred) -> str:
-    """The configuration with the columns in the [[override]] of the collection alone, which is
-    made if need be, of what holds for it until now. All else stays as it is, comments too."""
+def add_columns(text: str, inferred: InferredColumns) -> str:
+    """Add columns to a configuration, in the [[override]] of this collection alone.
+
+    A missing override is created with the settings that apply to the collection now. All other
+    text stays the same, including comments.
+    """
     document = tomlkit.parse(text)
     if not inferred.columns:
         return text
     overrides = document.get("override")
     if overrides is None:
         overrides = document["override"] = tomlkit.aot()
-    own = _own(overrides, inferred.namespace)
-    if "columns" not in own:
-        # Those of an override hold instead of those of [table], not besides.
-        own["columns"] = _table(document.get("table", {}).get("columns", {}))
+    override = _override_of(overrides, inferred.namespace)
+    if "columns" not in override:
+        # The columns of an override replace those of [table].
+        override["columns"] = _table(document.get("table", {}).get("columns", {}))
     for column in inferred.columns:
-        own["columns"][column.name] = column_text(column)
+        override["columns"][column.name] = column_text(column)
     return tomlkit.dumps(document)
 
 
-def _own(overrides: AoT, namespace: Namespace) -> Any:
+def _override_of(overrides: AoT, namespace: Namespace) -> Any:
+    """The override that matches this namespace alone, inserted into `overrides` if missing."""
     match = Selection.of([namespace]).text
     for number, override in enumerate(overrides):
         if override.get(MATCH) == match:
             return override
         if Selection.parse(override[MATCH]).matches(namespace):
-            # The first that matches holds, so the new one goes before it, and says what it says.
+            # The first override that matches applies: insert the new one before it, as a copy.
             values = tomlkit.parse(tomlkit.dumps(override)) | {MATCH: match}
             overrides.insert(number, _table(values))
             return overrides[number]
@@ -125,5 +136,6 @@ def _table(values: Mapping[str, Any]) -> Any:
 
 
 def column_text(column: TypedColumn) -> str:
+    """The column's value in the configuration, such as `string from address.city`."""
     kind = column.type.simpleString()
     return kind if column.path == (column.name,) else f"{kind} from {path_text(column.path)}"

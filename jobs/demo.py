@@ -1,4 +1,4 @@
-"""Demo: a MongoDB under load, replicated through the hand-over, shown and verified."""
+"""Program `demo`: replicate a MongoDB under load and verify the tables."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _DEADLINE_SECONDS = 600.0
 
 
 @dataclass(slots=True)
-class Measured:
-    """What the demo saw. Rates are rows per second of the whole path, MongoDB to Delta."""
+class Measurements:
+    """The result of the demo. Rates are rows per second of the whole path, MongoDB to Delta."""
 
     documents: int = 0
     snapshot_seconds: float = 0.0
@@ -52,13 +52,16 @@ def _server(uri: str | None, console: Console) -> Iterator[str]:
     if uri is not None:
         yield uri
         return
-    console.print("starting a MongoDB of one member in a temporary folder")
+    console.print("starting a MongoDB with one member in a temporary folder")
     with ReplicaSet() as replica_set:
         yield replica_set.uri
 
 
 def run(uri: str | None, documents: int, json_path: str | None, console: Console) -> int:
-    """The program. Everything it starts is stopped, and its folder removed, whatever happens."""
+    """Run the demo and return its exit code.
+
+    It always stops everything that it started and removes its folder.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="mongodb-cdc-demo-") as folder,
         _server(uri, console) as server,
@@ -69,7 +72,7 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
             f"uri={server}",
             f"collections={ORDERS}",
             f"sink.path={folder}/lakehouse",
-            # Small pieces, so that the copy of a small collection can be watched.
+            # Small splits: the copy of a small collection takes several batches to watch.
             "split.size.mb=2",
             "snapshot.splits.per.batch=4",
         ]
@@ -87,16 +90,16 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
 
 def _replicate(
     spark: SparkSession, config: Config, server: str, console: Console
-) -> tuple[Measured, Verdict]:
-    """Replicates under load until some seconds after the hand-over, and verifies meanwhile."""
-    measured = Measured()
+) -> tuple[Measurements, Verdict]:
+    """Replicate under load until some seconds after the hand-over, then verify under load."""
+    measured = Measurements()
     began = time.monotonic()
     handed_over: list[float] = []
     expected = {c.namespace: c.documents for c in preflight(config.source)}
     with Display(console, expected) as display, Writers(server, ORDERS) as writers:
 
         def on_batch(report: BatchReport) -> None:
-            display.batch(report)
+            display.show_batch(report)
             counts = report.counts.get(ORDERS, {})
             read = counts.get("read", 0)
             measured.documents += read
@@ -110,25 +113,25 @@ def _replicate(
         try:
             deadline = began + _DEADLINE_SECONDS
             while query.isActive and time.monotonic() < deadline:
-                display.status(replication.status())
+                display.show_status(replication.status())
                 if handed_over and time.monotonic() - handed_over[0] > _STREAM_SECONDS:
                     break
                 time.sleep(0.2)
             if query.isActive and not handed_over:
                 raise CdcError(f"The copy was not complete after {_DEADLINE_SECONDS:.0f} s.")
-            # Writers and replication go on while this compares: that is the point.
+            # Writers and replication continue meanwhile: that is the purpose of the demo.
             verdict = verify(spark, config, ORDERS) if query.isActive else None
         finally:
             replication.stop()
         measured.writes = writers.written
-    assert verdict is not None  # a query that ended by itself has raised its error above
+    assert verdict is not None  # `stop` has raised the error of a query that ended by itself
     measured.snapshot_seconds = round(handed_over[0] - began, 2)
     measured.snapshot_rate = round(measured.documents / measured.snapshot_seconds)
     measured.equal = verdict.is_equal
     console.print(
-        f"{measured.documents:,} documents copied in {measured.snapshot_seconds:.1f} s, Spark's"
-        f" start included; {measured.changes:,} changes in {measured.batches} batches, while"
-        f" {measured.writes:,} writes were made",
+        f"{measured.documents:,} documents copied in {measured.snapshot_seconds:.1f} s, including"
+        f" the start of Spark; {measured.changes:,} changes in {measured.batches} batches, during"
+        f" {measured.writes:,} writes",
     )
     return measured, verdict
 
@@ -136,10 +139,10 @@ def _replicate(
 def _sample(spark: SparkSession, config: Config, console: Console) -> None:
     tables = config.table("changelog", ORDERS), config.table("mirror", ORDERS)
     changelog, mirror = (table.target.read(spark) for table in tables if table)
-    console.print("\nthe changelog's last rows", style="bold")
+    console.print("\nlast rows of the changelog", style="bold")
     rows = changelog.filter("op <> 'read'").orderBy("position", ascending=False).limit(8)
     _print(console, rows.selectExpr("op", "cluster_time", "key", *_brief("before", "after")))
-    console.print("\nsome rows of the mirror", style="bold")
+    console.print("\nfirst rows of the mirror", style="bold")
     mirror = mirror.orderBy("key").limit(5)
     _print(console, mirror.selectExpr("key", *_brief("document")))
 
@@ -160,18 +163,18 @@ def _print(console: Console, frame: DataFrame) -> None:
 
 
 @click.command()
-@click.option("--uri", help="A replica set of your own instead of the embedded server.")
+@click.option("--uri", help="Your own replica set instead of the embedded server.")
 @click.option(
     "--documents",
     type=click.IntRange(1),
     default=50_000,
     show_default=True,
-    help="Orders to begin with.",
+    help="Orders to load before the start.",
 )
 @json_option
 @told
 def main(uri: str | None, documents: int, json_path: str | None) -> int:
-    """Show it all: load orders, keep writing, replicate, verify. Exit code 6: they differ.
+    """Load orders, keep writing, replicate and verify. Exit code 6: the tables differ.
 
     Example: mongodb-cdc demo --json demo.json
     """

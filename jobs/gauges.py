@@ -1,7 +1,7 @@
-"""What monitoring sees of a running replication: gauges in Spark's own metrics system.
+"""Gauges of a running replication in Spark's own metrics system.
 
-They go wherever Spark's metrics go, to Prometheus or any other sink that is configured; nothing of
-ours listens anywhere. A gauge whose value is not known is NaN.
+Spark reports them to each metrics sink that is configured, such as Prometheus. This module opens
+no port. A gauge with an unknown value is NaN.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from cdc.errors import BadOption
 from jobs.metrics import Status
 from jobs.session import under_spark_submit
 
-# Name and unit of each, and what it is. In Prometheus the names begin with what Spark puts there.
+# The meaning of each gauge by its name. In Prometheus, Spark adds a prefix to the names.
 GAUGES: Mapping[str, str] = {
     "batch": "number of the last batch that is in all its tables",
-    "lag_seconds": "how far the live edge of the source is ahead of T",
-    "events_per_second": "changes in the batches of the last ten seconds",
-    "freshness_newest_seconds": "from the last batch's newest change to its commit",
-    "freshness_oldest_seconds": "from the last batch's oldest change to its commit",
-    "oplog_hours_left": "how long the oplog still holds the next changes",
-    "oplog_percent_left": "the same, as a share of the time that the oplog reaches back",
-    "snapshot_percent": "how much of all documents has been copied, about; 100: nothing is left",
+    "lag_seconds": "seconds from T to the live edge of the source",
+    "events_per_second": "changes per second in the batches of the last ten seconds",
+    "freshness_newest_seconds": "seconds from the last batch's newest change to its Delta commit",
+    "freshness_oldest_seconds": "seconds from the last batch's oldest change to its Delta commit",
+    "oplog_hours_left": "hours until the next changes leave the oplog",
+    "oplog_percent_left": "the same, as a percentage of the time that the oplog covers",
+    "snapshot_percent": "percentage of all documents that is copied, about; 100: nothing is left",
     "inexact_rows": "rows marked exact = false since the program began",
 }
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"
 
 
-def served(port: int) -> dict[str, str]:
-    """Settings of a session whose gauges Prometheus may fetch from /metrics/prometheus of that port
-    of this machine alone; Spark's own pages are there too. Raises BadOption under spark-submit."""
+def prometheus_settings(port: int) -> dict[str, str]:
+    """Settings of a session that serves its gauges to Prometheus at /metrics/prometheus.
+
+    Spark serves them, and its own pages, on this port of 127.0.0.1 only. Sets SPARK_LOCAL_IP to
+    127.0.0.1 if it is not set. Raises BadOption under spark-submit and if the port is in use.
+    """
     if under_spark_submit():
         raise BadOption(
-            "--metrics-port comes too late under spark-submit: the JVM is up already.",
-            "Give spark-submit the settings that the README names under Monitoring.",
+            "--metrics-port has no effect under spark-submit: the JVM already runs.",
+            "Pass the settings under Monitoring in the README to spark-submit.",
         )
     _require_free(port)
     os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
@@ -54,46 +57,48 @@ def served(port: int) -> dict[str, str]:
 
 
 def _require_free(port: int) -> None:
-    """Spark would say it in a stack trace."""
+    """Raise BadOption if a port is in use; Spark would print a stack trace."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Spark binds
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise BadOption(
-                f"Port {port} of 127.0.0.1 cannot be served: {error.strerror}.",
+                f"Port {port} of 127.0.0.1 cannot be used: {error.strerror}.",
                 "Choose another --metrics-port.",
             ) from error
 
 
 class Gauges:
-    """Registered with Spark once, and set from then on. Calls are of one thread."""
+    """The gauges of a session, registered with Spark. Only one thread may call `show`."""
 
     def __init__(self, spark: SparkSession) -> None:
         context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
         assert jvm is not None
-        self._held = {name: context.doubleAccumulator(f"mongodb_cdc.{name}") for name in GAUGES}
+        self._accumulators = {
+            name: context.doubleAccumulator(f"mongodb_cdc.{name}") for name in GAUGES
+        }
         self._shown: Status | None = None
         self._set(dict.fromkeys(GAUGES))
-        named = jvm.PythonUtils.toScalaMap({f"mongodb_cdc.{n}": a for n, a in self._held.items()})
-        # A Scala object, to Java the one instance of a class.
+        named = {f"mongodb_cdc.{name}": value for name, value in self._accumulators.items()}
+        # A Scala object: Java sees it as the static field MODULE$ of a class.
         source = getattr(jvm, "org.apache.spark.metrics.source.DoubleAccumulatorSource$")
-        getattr(source, "MODULE$").register(context, named)
+        getattr(source, "MODULE$").register(context, jvm.PythonUtils.toScalaMap(named))
 
     def show(self, status: Status) -> None:
         if status != self._shown:
             self._shown = status
             self._set(values(status))
 
-    def _set(self, found: Mapping[str, float | None]) -> None:
-        for name, value in found.items():
-            held = self._held[name]
-            held.reset()
-            held.add(math.nan if value is None else float(value))
+    def _set(self, values: Mapping[str, float | None]) -> None:
+        for name, value in values.items():
+            accumulator = self._accumulators[name]
+            accumulator.reset()
+            accumulator.add(math.nan if value is None else float(value))
 
 
 def values(status: Status) -> dict[str, float | None]:
-    """By the names of `GAUGES`; None: not known."""
+    """The value of each gauge in `GAUGES`; None: unknown."""
     metrics, fresh = status.metrics, status.freshness
     left = None if metrics is None else metrics.oplog_left
     return {

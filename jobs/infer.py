@@ -1,4 +1,4 @@
-"""Infer: typed columns for the selected collections, from documents, into the configuration."""
+"""Program `infer`: add typed columns to a configuration, inferred from documents."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import click
 from rich.console import Console
 
 from jobs import config as configuration
-from jobs.column_inference import Inferred, column_text, infer, written
+from jobs.column_inference import InferredColumns, add_columns, column_text, infer
 from jobs.result import json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
-from jobs.verification import namespaces
+from jobs.verification import select_namespaces
 
 _SAMPLE = 10_000
 
 
-def show(console: Console, found: Iterable[Inferred]) -> None:
-    """One line per collection, then one for each of its columns."""
-    for inferred in found:
+def show(console: Console, results: Iterable[InferredColumns]) -> None:
+    """Print one line per collection, then one for each of its columns."""
+    for inferred in results:
         _show(console, inferred)
 
 
-def _show(console: Console, inferred: Inferred) -> None:
+def _show(console: Console, inferred: InferredColumns) -> None:
     console.print(
         f"{inferred.namespace}: {len(inferred.columns)} new columns,"
         f" from {inferred.documents:,} documents",
@@ -39,8 +39,8 @@ def _show(console: Console, inferred: Inferred) -> None:
         )
 
 
-def described(inferred: Inferred) -> dict[str, Any]:
-    """As JSON takes it; `column` is what the configuration says of it."""
+def describe(inferred: InferredColumns) -> dict[str, Any]:
+    """One collection's columns as a JSON object; `column` is the text in the configuration."""
     columns = [
         {
             "name": each.name,
@@ -56,16 +56,16 @@ def described(inferred: Inferred) -> dict[str, Any]:
 
 @click.command()
 @click.option("--config", "path", type=click.Path(), required=True, help="The TOML file to extend.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
-@click.option("--collection", "only", multiple=True, help="db.coll; all selected ones if absent.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
 @click.option(
     "--sample",
     type=click.IntRange(1),
     default=_SAMPLE,
     show_default=True,
-    help="Documents to read of each.",
+    help="Documents to read from each collection.",
 )
-@click.option("--dry-run", is_flag=True, help="Show it only.")
+@click.option("--dry-run", is_flag=True, help="Show the columns; do not change the file.")
 @json_option
 @told
 def main(
@@ -76,18 +76,18 @@ def main(
     dry_run: bool,
     json_path: str | None,
 ) -> int:
-    """Infer typed columns from documents, and write them into the configuration.
+    """Infer typed columns from documents and write them into the configuration.
 
     Example: mongodb-cdc infer --config pipeline.toml --dry-run
     """
     config = configuration.load(path, overrides)
-    chosen = namespaces(config, only)
+    chosen = select_namespaces(config, only)
     spark, console, file = session("mongodb-cdc infer"), Terminal(), Path(path)
-    found = [infer(spark, config, namespace, sample) for namespace in chosen]
-    for inferred in [] if dry_run else found:
-        file.write_text(written(file.read_text(), inferred))
-    result = [described(inferred) for inferred in found]
-    tell(result, json_path, lambda: show(console, found))
+    results = [infer(spark, config, namespace, sample) for namespace in chosen]
+    for inferred in [] if dry_run else results:
+        file.write_text(add_columns(file.read_text(), inferred))
+    described = [describe(inferred) for inferred in results]
+    tell(described, json_path, lambda: show(console, results))
     return 0
 
 

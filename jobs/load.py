@@ -1,4 +1,4 @@
-"""The demo's load: orders, and writers that change them in every way a client can."""
+"""The demo's load: orders, and threads that change them in all ways."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ def order(number: int, chance: random.Random) -> dict[str, Any]:
 
 
 def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: bool) -> None:
-    """Creates the collection with images recorded, and fills it.
+    """Create a collection that records images, and insert `documents` orders.
 
-    With `must_be_new` a collection that is there already is refused: it may be someone's.
+    With `must_be_new` an existing collection is refused, because it may be someone's. Raises
+    BadOption in that case.
     """
     client: pymongo.MongoClient[dict[str, Any]]
     with pymongo.MongoClient(uri) as client:
         database: Database[dict[str, Any]] = client[namespace.db]
         if must_be_new and namespace.coll in database.list_collection_names():
-            raise BadOption(f"{namespace} exists already on that server.", "Drop it first.")
+            raise BadOption(f"{namespace} already exists on this server.", "Drop it first.")
         images = {"enabled": True}
         orders = database.create_collection(namespace.coll, changeStreamPreAndPostImages=images)
         chance = random.Random(1)
@@ -59,15 +60,17 @@ def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: boo
 
 
 def drop_orders(uri: str, namespace: Namespace) -> None:
-    """Drops what `load_orders` made."""
+    """Drop the collection that `load_orders` created."""
     client: pymongo.MongoClient[dict[str, Any]]
     with pymongo.MongoClient(uri) as client:
         client[namespace.db].drop_collection(namespace.coll)
 
 
 class Threads:
-    """Threads with one client that do their work, each by its number, until the block ends: `_stop`
-    tells them."""
+    """Threads that share a client and run `work`, each with its number, until the block ends.
+
+    `work` must return soon after `_stop` is set.
+    """
 
     def __init__(
         self, client: pymongo.MongoClient[dict[str, Any]], work: Callable[[int], None], count: int
@@ -90,8 +93,10 @@ class Threads:
 
 
 class Writers(Threads):
-    """Threads that insert, update, replace, delete and commit transactions until the block ends,
-    each with a pause of so many seconds behind every write."""
+    """Threads that insert, update, replace, delete and commit transactions until the block ends.
+
+    Each thread pauses for `pause` seconds after every write.
+    """
 
     def __init__(
         self, uri: str, namespace: Namespace, threads: int = 2, pause: float = 0.004

@@ -1,4 +1,4 @@
-"""Maintain: purge tombstones, compact, and delete what no version of the tables needs."""
+"""Program `maintain`: purge tombstones, compact tables, delete unused files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jobs.terminal import Terminal
 
 
 def show(console: Console, done: list[Maintained]) -> None:
+    """Print one line per table; `?` where a dry run cannot know a number."""
     table = rich.table.Table("table", "tombstones", "files rewritten", "into", "files deleted")
     for each in done:
         rewritten, added = ("?" if n is None else f"{n:,}" for n in (each.rewritten, each.added))
@@ -25,15 +26,15 @@ def show(console: Console, done: list[Maintained]) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @click.option(
     "--retention-hours",
     "hours",
     type=float,
     default=LEAST_RETENTION_HOURS,
     show_default=True,
-    help="Versions younger than this can still be read afterwards.",
+    help="Versions younger than this stay readable.",
 )
 @click.option(
     "--tombstone-days",
@@ -41,9 +42,9 @@ def show(console: Console, done: list[Maintained]) -> None:
     type=click.FloatRange(min=0),
     default=30,
     show_default=True,
-    help="How long deleted documents are remembered where delete = soft.",
+    help="How long a mirror with delete = soft retains deleted documents.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 @told
 def main(
@@ -54,7 +55,7 @@ def main(
     dry_run: bool,
     json_path: str | None,
 ) -> int:
-    """Compact the tables of a pipeline and delete what no version of them needs; jobs may go on.
+    """Compact the tables of a pipeline and delete unused files; jobs may continue meanwhile.
 
     Example: mongodb-cdc maintain --config conf/local.toml --dry-run
     """

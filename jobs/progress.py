@@ -1,6 +1,7 @@
-"""What a running replication shows: a bar per collection while it is copied, then rates and lag.
+"""The display of a running replication: copy progress, rates and lag.
 
-On a terminal that is a live display; elsewhere one line for each batch that held rows.
+On a terminal it shows a bar for each collection while it is copied, and a line of rates. Elsewhere
+it prints one line for each batch with rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jobs.metrics import Status
 
 
 class Display:
-    """Fed by the query's thread (`batch`) and by the one that waits for it (`status`)."""
+    """The display. The query's thread calls `show_batch`; the main thread calls `show_status`."""
 
     def __init__(self, console: Console, expected: Mapping[Namespace, int]) -> None:
         self._console = console
@@ -54,22 +55,22 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def copied_before(self, namespace: Namespace, documents: int) -> None:
-        """A copy that goes on from a checkpoint begins its bar where it stood."""
+    def resume_copy(self, namespace: Namespace, documents: int) -> None:
+        """Start a collection's bar at the documents that an earlier run copied."""
         self._copied[namespace] = documents
 
-    def batch(self, report: BatchReport) -> None:
-        """A batch has been written."""
+    def show_batch(self, report: BatchReport) -> None:
+        """Show a batch that has been written."""
         for namespace, counts in report.counts.items():
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
         if report.counts and not self._console.is_terminal:
             self._console.print(line("jobs.replicate", self._line(report)), soft_wrap=True)
 
-    def status(self, status: Status) -> None:
-        """What there is to be seen besides the copies."""
+    def show_status(self, status: Status) -> None:
+        """Show rate, lag, freshness and the oplog's window."""
         self._lag = None if status.metrics is None else status.metrics.lag_seconds
-        self._bars.update(self._stream, rate=_brief(status))
+        self._bars.update(self._stream, rate=_rates(status))
 
     def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
         if not read and namespace not in self._tasks:
@@ -92,23 +93,23 @@ class Display:
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
         fresh, lag = report.freshness, self._lag
-        told = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
-        told += [] if lag is None else [f"lag={lag}s"]
-        told += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
-        return f"{' '.join(told)} {'; '.join(parts)}"
+        head = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
+        head += [] if lag is None else [f"lag={lag}s"]
+        head += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
+        return f"{' '.join(head)} {'; '.join(parts)}"
 
 
-def _brief(status: Status) -> str:
-    """What is not known is left out."""
+def _rates(status: Status) -> str:
+    """The known rates of a status in one line."""
     metrics, fresh = status.metrics, status.freshness
     if metrics is None:
         return "waiting"
-    told = [f"{metrics.events_per_second or 0:,.0f} events/s"]
+    parts = [f"{metrics.events_per_second or 0:,.0f} events/s"]
     if metrics.lag_seconds is not None:
-        told.append(f"lag {metrics.lag_seconds} s")
+        parts.append(f"lag {metrics.lag_seconds} s")
     if fresh is not None:
-        told.append(f"freshness {fresh.oldest:.1f} s")
+        parts.append(f"freshness {fresh.oldest:.1f} s")
     if metrics.oplog_left is not None:
         left = metrics.oplog_left
-        told.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
-    return ", ".join(told)
+        parts.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
+    return ", ".join(parts)

@@ -1,9 +1,8 @@
-"""A damaged checkpoint, and the way back to the last batch of which everything is known.
+"""Repair of a damaged checkpoint: return to the last known batch.
 
-A batch counts as known if its end can be read in the checkpoint, or if a table holds it: each
-commit of ours says where its batch ends. So what stands in some tables already is planned again as
-it was, and those that hold it skip it; what stands in none may be planned anew, and end elsewhere.
-No table is touched.
+A batch is known if the checkpoint or a table records its end; each commit to a table contains the
+end of its batch. A batch that some tables contain is planned again with the same end, and those
+tables skip it. A batch that no table contains may be planned with another end. No table changes.
 """
 
 from __future__ import annotations
@@ -24,116 +23,145 @@ from jobs.holdings import Held
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One file, changed in one step. Whatever is done of all steps, the job refuses to start until
-    the last of them is, or would be right to start."""
+    """One change of one file.
 
-    says: str
-    do: Callable[[], None]
+    After an interruption between any two steps, a job refuses to start or continues correctly.
+    """
+
+    description: str
+    run: Callable[[], None]
 
 
 def require_whole(folder: Folder) -> None:
-    """Raises CheckpointDamaged, which names the file, if the query could not go on from here;
-    ForeignOffset if what it would go on from is whole, but not of this source or release."""
-    for damaged in damages(folder):
-        raise CheckpointDamaged(f"{damaged}, so that it is not known where to go on.", REPAIR)
+    """Raise an error unless a query can continue from the checkpoint.
+
+    Raises CheckpointDamaged, which names the file, if a file is damaged or missing. Raises
+    ForeignOffset if the files are complete but of another source or release.
+    """
+    for damage in find_damage(folder):
+        raise CheckpointDamaged(f"{damage}, so the position to continue from is unknown.", REPAIR)
 
 
-def damages(folder: Folder) -> Iterator[str]:
-    """What is wrong with the files that a query reads when it starts: who it is, the last two
-    batches that were planned, and the last that is written."""
+def find_damage(folder: Folder) -> Iterator[str]:
+    """Describe the damage of each file that a query reads at its start.
+
+    A query reads the file with its id, the last two planned batches and the last written one.
+    """
     last = max([*folder.numbers(OFFSETS), *folder.numbers(COMMITS)], default=None)
     if folder.pipeline() is None and (last is not None or folder.exists(METADATA)):
-        yield _damaged(folder, METADATA)
+        yield _describe_damage(folder, METADATA)
     if last is None:
         return
-    for batch in _unknown(folder, last):
-        yield _damaged(folder, f"{OFFSETS}/{batch}")
-    for batch in _unread(folder, last):
-        yield _damaged(folder, f"{COMMITS}/{batch}")
+    for batch in _unreadable_plans(folder, last):
+        yield _describe_damage(folder, f"{OFFSETS}/{batch}")
+    for batch in _unreadable_commits(folder, last):
+        yield _describe_damage(folder, f"{COMMITS}/{batch}")
 
 
-def way_back(folder: Folder, held: Held) -> list[Step]:
-    """The steps, in order; none if nothing is damaged. Raises CheckpointDamaged if there is no way
-    that neither loses nor doubles anything."""
-    return [*_named(folder, held), *_planned(folder, held)]
+def plan_repair(folder: Folder, tables: Held) -> list[Step]:
+    """The steps of a repair, in order; none if nothing is damaged.
+
+    Args:
+        folder: The damaged checkpoint.
+        tables: What the tables of the pipeline record.
+
+    Raises CheckpointDamaged if every repair could lose or duplicate changes.
+    """
+    return [*_metadata_steps(folder, tables), *_batch_steps(folder, tables)]
 
 
-def _unknown(folder: Folder, last: int) -> list[int]:
-    """Which of the batches that a query reads, if that one is the last that is planned, do not
-    say where they end."""
-    return [batch for batch in (last, last - 1) if batch >= 0 and folder.planned(batch) is None]
+def _unreadable_plans(folder: Folder, last: int) -> list[int]:
+    """The batches without a readable end, among the two that a query reads at its start.
+
+    Args:
+        last: The last planned batch.
+    """
+    return [batch for batch in (last, last - 1) if batch >= 0 and folder.read_plan(batch) is None]
 
 
-def _unread(folder: Folder, last: int) -> list[int]:
-    """The damaged commits up to a batch, down to the newest whole one, which a query would read
-    without them: it makes no more than the last batch again, as none is planned before the one in
-    front of it is written."""
+def _unreadable_commits(folder: Folder, last: int) -> list[int]:
+    """The damaged commits up to batch `last`, down to the newest readable one.
+
+    Without the damaged files a query reads that newest one. It then repeats the last batch at most,
+    because Spark plans a batch only after it has written the previous one.
+    """
     older = (batch for batch in reversed(folder.numbers(COMMITS)) if batch <= last)
     return list(takewhile(lambda batch: not folder.is_written(batch), older))
 
 
-def _damaged(folder: Folder, name: str) -> str:
+def _describe_damage(folder: Folder, name: str) -> str:
     return f"{folder.path}/{name} is {'damaged' if folder.exists(name) else 'missing'}"
 
 
-def _named(folder: Folder, held: Held) -> Iterator[Step]:
+def _metadata_steps(folder: Folder, tables: Held) -> Iterator[Step]:
     if folder.pipeline() is not None:
         return
-    pipeline = held.pipeline or str(uuid.uuid4())
-    says = f"are those of pipeline {pipeline}" if held.pipeline else "are none yet"
-    yield Step(f"write {METADATA}: the tables {says}", partial(folder.name, pipeline))
+    pipeline = tables.pipeline or str(uuid.uuid4())
+    reason = f"the tables belong to pipeline {pipeline}" if tables.pipeline else "there is no table"
+    yield Step(f"write {METADATA}: {reason}", partial(folder.write_pipeline, pipeline))
 
 
-def _planned(folder: Folder, held: Held) -> Iterator[Step]:
-    """Commits go last: without them a folder may look whole whose offsets are not right yet."""
+def _batch_steps(folder: Folder, tables: Held) -> Iterator[Step]:
+    """The steps for offsets, then those for commits.
+
+    A folder without its commits could look complete while its offsets are still wrong.
+    """
     planned, written = folder.numbers(OFFSETS), folder.numbers(COMMITS)
-    last = max([*planned, *written, *([] if held.newest is None else [held.newest])], default=None)
+    last = max(
+        [*planned, *written, *([] if tables.newest is None else [tables.newest])], default=None
+    )
     if last is None:
         return
-    batch = _last_known(folder, held, last)
-    yield from _with(folder, held, batch)
-    yield from _without(folder, OFFSETS, [n for n in planned if n > batch])
+    batch = _last_known(folder, tables, last)
+    yield from _write_plans(folder, tables, batch)
+    yield from _remove_files(folder, OFFSETS, [n for n in planned if n > batch])
     later = [n for n in written if n > batch]
-    yield from _without(folder, COMMITS, [*later, *_unread(folder, batch)])
+    yield from _remove_files(folder, COMMITS, [*later, *_unreadable_commits(folder, batch)])
 
 
-def _last_known(folder: Folder, held: Held, last: int) -> int:
-    """The newest batch behind which a query can go on, -1 to begin anew. None that is older than
-    what some table holds: it would be told twice, or be skipped with all that it told."""
-    least = -1 if held.newest is None else held.newest
+def _last_known(folder: Folder, tables: Held, last: int) -> int:
+    """The newest batch after which a query can continue; -1 to begin from the start.
+
+    Never older than the newest batch in a table. Otherwise the following batches would be emitted
+    twice, or the tables would skip batches with new content.
+    """
+    least = -1 if tables.newest is None else tables.newest
     for batch in range(last, least - 1, -1):
         if batch < 0:
             break
-        if _end(folder, held, batch) is None:
+        if _end(folder, tables, batch) is None:
             continue
-        if batch == 0 or folder.is_written(batch) or _end(folder, held, batch - 1) is not None:
+        if batch == 0 or folder.is_written(batch) or _end(folder, tables, batch - 1) is not None:
             return batch
-    # A commit, damaged or not, or a later batch: the first one was written, if only to no table.
-    if held.newest is None and last == 0 and not folder.numbers(COMMITS):
+    # A commit, damaged or not, or a later batch shows that batch 0 was written, even if it changed
+    # no table.
+    if tables.newest is None and last == 0 and not folder.numbers(COMMITS):
         return -1
     raise CheckpointDamaged(
-        f"Nothing in {folder.path} or in the tables says where batch {max(least, last)} ends, or"
-        " where it begins.",
-        "Put a copy of the folder back, or start anew: a new checkpoint and other paths.",
+        f"The start or the end of batch {max(least, last)} is recorded neither in {folder.path} nor"
+        " in any table.",
+        "Restore a copy of the folder, or start again with a new checkpoint and other paths.",
     )
 
 
-def _end(folder: Folder, held: Held, batch: int) -> Any:
-    found = folder.planned(batch)
-    return held.ends.get(batch) if found is None else found.offset.to_json()
+def _end(folder: Folder, tables: Held, batch: int) -> Any:
+    plan = folder.read_plan(batch)
+    return tables.ends.get(batch) if plan is None else plan.offset.to_json()
 
 
-def _with(folder: Folder, held: Held, batch: int) -> Iterator[Step]:
-    """The ends of a batch and of the one before it. Where the batch is written, nobody asks where
-    it began, but Spark wants a file."""
-    for each in _unknown(folder, batch):
-        end = _end(folder, held, each) or _end(folder, held, batch)
+def _write_plans(folder: Folder, tables: Held, batch: int) -> Iterator[Step]:
+    """Write the missing ends of a batch and of the one before it.
+
+    The start of a written batch does not matter, but Spark needs a file for it.
+    """
+    for each in _unreadable_plans(folder, batch):
+        end = _end(folder, tables, each) or _end(folder, tables, batch)
         time = Offset.from_json(end).time
-        says = f"write {OFFSETS}/{each}: it ends at {time.time}:{time.inc}"
-        yield Step(says, partial(folder.plan, each, end, each - 1))
+        description = f"write {OFFSETS}/{each}: it ends at {time.time}:{time.inc}"
+        yield Step(description, partial(folder.write_plan, each, end, each - 1))
 
 
-def _without(folder: Folder, log: str, batches: list[int]) -> Iterator[Step]:
+def _remove_files(folder: Folder, log: str, batches: list[int]) -> Iterator[Step]:
     for batch in sorted(batches, reverse=True):
         name = f"{log}/{batch}"
         yield Step(f"remove {name}", partial(folder.remove, name))

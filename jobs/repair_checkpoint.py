@@ -1,4 +1,4 @@
-"""Repair a damaged checkpoint: go back to the last batch of which everything is known."""
+"""Program `repair-checkpoint`: return a damaged checkpoint to the last known batch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from jobs.terminal import Terminal
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@click.option("--dry-run", is_flag=True, help="Only show the steps.")
 @json_option
 @told
 def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path: str | None) -> int:
-    """Repair a checkpoint whose last files are damaged or missing, while no job runs on it: what
-    stands in tables is planned again as it was, what stands in none is planned anew.
+    """Repair a checkpoint whose last files are damaged or missing.
+
+    No job may use the checkpoint meanwhile. A batch that a table contains is planned again with
+    the same content; a batch that no table contains may get another content.
 
     Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
     """
     config = configuration.load(path, overrides)
     steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
-    done = [f"{'would ' if dry_run else ''}{step.says}" for step in steps]
+    done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
     lines = done or [f"{config.checkpoint} is not damaged"]
     result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
     tell(result, json_path, lambda: Terminal().print(*lines, sep="\n", soft_wrap=True))

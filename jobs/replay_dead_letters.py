@@ -1,4 +1,4 @@
-"""Replay dead letters: put images through again that can be mapped now, or that were repaired."""
+"""Program `replay-dead-letters`: deliver images that were repaired or can be mapped now."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jobs.terminal import Terminal
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @json_option
 @told
 def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) -> int:
-    """Deliver dead letters whose column `repaired` holds BSON, or that can be mapped by now. Exit
-    code 6: some cannot be.
+    """Deliver dead letters whose column `repaired` contains BSON, or that can be mapped now.
+
+    Exit code 6: some could not be delivered.
 
     Example: mongodb-cdc replay-dead-letters --config conf/local.toml
     """

@@ -1,4 +1,4 @@
-"""Replicate: copy the selected collections into Delta, then follow their changes."""
+"""Program `replicate`: copy collections into Delta tables, then follow their changes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cdc.delta import mirror
 from cdc.options import MODES
 from cdc.source.inquiry import Captured, preflight
 from jobs import config as configuration
-from jobs.checkpoint import alone
+from jobs.checkpoint import lock_checkpoint
 from jobs.checkpoint_folder import OFFSETS, Folder
 from jobs.config import Config
-from jobs.gauges import Gauges, served
+from jobs.gauges import Gauges, prometheus_settings
 from jobs.holdings import require_new
 from jobs.progress import Display
 from jobs.recovery import require_whole
 from jobs.replication import Replication
 from jobs.result import told
 from jobs.session import session
-from jobs.stop import Stop, end, has_no_jvm
+from jobs.stop import Stop, end, has_jvm_ended
 from jobs.terminal import Terminal
 
 _POLL_SECONDS = 0.2
@@ -34,8 +34,11 @@ _POLL_SECONDS = 0.2
 def run(
     config: Config, available_now: bool, console: Console, metrics_port: int | None = None
 ) -> int:
-    """The program: until the query ends, or SIGTERM or Ctrl-C stops it, see `Stop`."""
-    extra = {} if metrics_port is None else served(metrics_port)
+    """Replicate until the query ends, or until SIGTERM or Ctrl-C stops it (see `Stop`).
+
+    Returns the exit code. Exits the process with code 0 if a batch could not be written in time.
+    """
+    extra = {} if metrics_port is None else prometheus_settings(metrics_port)
     with Stop() as stop:
         return _run(config, available_now, console, stop, extra)
 
@@ -44,91 +47,98 @@ def _run(
     config: Config, available_now: bool, console: Console, stop: Stop, extra: Mapping[str, str]
 ) -> int:
     spark = session("mongodb-cdc replicate", extra=extra)
-    with _alone(spark, config) as (began, captured):
+    with _lock_and_check(spark, config) as (has_begun, captured):
         expected = {each.namespace: each.documents for each in captured}
         with Display(console, expected) as display:
-            if began:
+            if has_begun:
                 for each in captured:
-                    display.copied_before(each.namespace, _mirrored(spark, config, each))
-            stop.waits()
+                    display.resume_copy(each.namespace, _count_copied(spark, config, each))
+            stop.defer()
             has_ended = _follow(spark, config, available_now, display, stop)
-        how = "stopped" if has_ended else "stopped within a batch, which the next run makes again,"
+        how = "stopped" if has_ended else "stopped during a batch, which the next run repeats,"
         console.print(f"{how} after {display.rows:,} rows")
         if not has_ended:
-            end(0)  # while no other job can begin
+            end(0)  # before the lock is released and another job can start
     return 0
 
 
 @contextmanager
-def _alone(spark: SparkSession, config: Config) -> Iterator[tuple[bool, list[Captured]]]:
-    """The only job on its checkpoint, which has been looked at by then, as have source and tables.
-    Where there is no folder yet, one is made and locked last: no mistaken first run leaves one."""
+def _lock_and_check(spark: SparkSession, config: Config) -> Iterator[tuple[bool, list[Captured]]]:
+    """Lock the checkpoint, and check it, the source and the tables.
+
+    Yields the result of `_check_start`. A missing folder is created and locked after the checks: a
+    first run that fails a check leaves no folder.
+    """
     folder = Folder(spark, config.checkpoint)
     with ExitStack() as lock:
-        is_there = folder.exists(".")
-        if is_there:
-            lock.enter_context(alone(config.checkpoint))
-        found = _looked_at(spark, config, folder)
-        if not is_there:
-            lock.enter_context(alone(config.checkpoint))
-        yield found
+        has_folder = folder.exists(".")
+        if has_folder:
+            lock.enter_context(lock_checkpoint(config.checkpoint))
+        start = _check_start(spark, config, folder)
+        if not has_folder:
+            lock.enter_context(lock_checkpoint(config.checkpoint))
+        yield start
 
 
-def _looked_at(spark: SparkSession, config: Config, folder: Folder) -> tuple[bool, list[Captured]]:
-    """Whether there is a run to go on with, and what is captured; raises what forbids to."""
+def _check_start(
+    spark: SparkSession, config: Config, folder: Folder
+) -> tuple[bool, list[Captured]]:
+    """Raise the error that prevents a start, if any.
+
+    Returns whether the checkpoint contains a batch to continue from, and the captured collections.
+    """
     require_whole(folder)
-    began = bool(folder.numbers(OFFSETS))
-    captured = preflight(config.source, is_new=not began)
-    if not began:
-        named = declared.parse(config.source).selection.names  # be they there or not
+    has_begun = bool(folder.numbers(OFFSETS))
+    captured = preflight(config.source, is_new=not has_begun)
+    if not has_begun:
+        # Tables of a collection that does not exist yet count too.
+        named = declared.parse(config.source).selection.names
         names = dict.fromkeys([*(each.namespace for each in captured), *named])
         require_new(spark, config, names, folder.pipeline())
-    return began, captured
+    return has_begun, captured
 
 
 def _follow(
     spark: SparkSession, config: Config, available_now: bool, display: Display, stop: Stop
 ) -> bool:
-    """Runs until the query ends or is told to; False if it was given up in the midst of a batch."""
+    """Run until the query ends or a signal stops it; False if it was stopped during a batch."""
     gauges = Gauges(spark)
     try:
-        replication = Replication(spark, config, available_now, display.batch)
-        while replication.query.isActive and not stop.within(_POLL_SECONDS):
+        replication = Replication(spark, config, available_now, display.show_batch)
+        while replication.query.isActive and not stop.wait(_POLL_SECONDS):
             status = replication.status()
-            display.status(status)
+            display.show_status(status)
             gauges.show(status)
         return replication.stop(config.stop_seconds)
     except Exception:
-        # A service's processes are often told all at once, and the JVM does not wait for a batch.
-        if stop.within(_POLL_SECONDS) and has_no_jvm():
+        # A service manager often signals all processes at once. The JVM then ends during a batch.
+        if stop.wait(_POLL_SECONDS) and has_jvm_ended():
             return False
         raise
 
 
-def _mirrored(spark: SparkSession, config: Config, collection: Captured) -> int:
-    """How many documents a run before this one has copied."""
+def _count_copied(spark: SparkSession, config: Config, collection: Captured) -> int:
+    """The number of documents that earlier runs copied."""
     table = config.table("mirror", collection.namespace)
     if table is None or not table.target.exists(spark):
         return 0
     try:
         return mirror.documents(table.target.read(spark), table, collection.namespace).count()
-    except AnalysisException:  # not the mirror that it is to be, which the first batch says
+    except AnalysisException:  # not a valid mirror: the first batch reports that
         return 0
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
-@click.option(
-    "--mode", type=click.Choice(MODES), help="What a run without a checkpoint tells first."
-)
+@click.option("--config", "path", type=click.Path(), help="TOML file; see conf/example.toml.")
+@click.option("--mode", type=click.Choice(MODES), help="Where a run without a checkpoint begins.")
 @click.option("--start", help="ISO-8601 or t:i with --mode timestamp; a token with --mode token.")
-@click.option("--available-now", is_flag=True, help="Stop when all that is there now is written.")
+@click.option("--available-now", is_flag=True, help="Stop after all present data is written.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65_535),
-    help="Serve metrics to Prometheus, and Spark's pages, on this port of 127.0.0.1.",
+    help="Serve metrics to Prometheus, and Spark's UI, on this port of 127.0.0.1.",
 )
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @told
 def main(
     path: str | None,
@@ -145,7 +155,7 @@ def main(
     extra = [f"mode={mode}"] if mode else []
     extra += [f"start={start}"] if start else []
     config = configuration.load(path, [*overrides, *extra])
-    available_now |= config.source.get("mode") == "snapshot"  # else it would wait for ever
+    available_now |= config.source.get("mode") == "snapshot"  # otherwise it would never end
     return run(config, available_now, Terminal(stderr=True), metrics_port)
 
 

@@ -1,4 +1,4 @@
-"""`status --html`: where a pipeline stands, as one page that needs nothing besides itself."""
+"""The page of `status --html`: one file without external resources."""
 
 from __future__ import annotations
 
@@ -43,8 +43,13 @@ _COLUMNS = ("collection", "documents", "phase", "copied", "mirror", "changelog")
 _MOST_BARS, _PARTS = 30, 60
 
 
-def page(view: View, facts: dict[str, str]) -> str:
-    """The page. `facts`: what is told of the pipeline in words, by what it is of."""
+def render_page(view: View, facts: dict[str, str]) -> str:
+    """Render a pipeline's status as HTML.
+
+    Args:
+        view: The status.
+        facts: The lines of the page's first table, by label.
+    """
     return _PAGE.substitute(
         title=_text(view.path),
         moment=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -76,6 +81,7 @@ def _collections(view: View) -> str:
 
 
 def _plots(view: View) -> str:
+    """The four plots as one SVG element."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     (lag, throughput), (copies, oplog) = figure.subplots(2, 2)
     made = sorted(view.made, key=lambda each: each.moment)
@@ -83,43 +89,43 @@ def _plots(view: View) -> str:
     _throughput(throughput, made)
     _copies(copies, view)
     _oplog(oplog, view)
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
-    text = drawn.getvalue()
+    file = io.StringIO()
+    figure.savefig(file, format="svg")
+    text = file.getvalue()
     return text[text.index("<svg") :]
 
 
 def _lag(axes: Axes, made: list[Made]) -> None:
     axes.set_title("seconds from a batch's time to its commit")
     axes.plot([_day(each.moment) for each in made], [each.freshness for each in made], ".-")
-    _by_time(axes)
+    _set_time_axis(axes)
 
 
 def _throughput(axes: Axes, made: list[Made]) -> None:
-    """Of all tables together, in parts of equal length of the time that is shown."""
+    """Plot the rows per second into all tables together, in intervals of equal length."""
     axes.set_title("rows written, per second")
     if made:
         rows, ends = numpy.histogram(
             [each.moment for each in made], _PARTS, weights=[each.rows or 0 for each in made]
         )
         axes.stairs(rows / (ends[1] - ends[0]), list(map(_day, ends)), fill=True)
-    _by_time(axes)
+    _set_time_axis(axes)
 
 
 def _copies(axes: Axes, view: View) -> None:
     axes.set_title("copied, percent")
-    found = [(e.namespace, e.copied) for e, _ in view.collections if e.copied is not None]
-    found = found[:_MOST_BARS]
-    # To matplotlib a dollar sign begins a formula.
-    names = [plain(str(name)).replace("$", r"\$") for name, _ in found]
-    axes.barh(range(len(found)), [100 * copied for _, copied in found])
-    axes.set_yticks(range(len(found)), names)
+    shares = [(e.namespace, e.copied) for e, _ in view.collections if e.copied is not None]
+    shares = shares[:_MOST_BARS]
+    # matplotlib reads a dollar sign as the start of a formula.
+    names = [plain(str(name)).replace("$", r"\$") for name, _ in shares]
+    axes.barh(range(len(shares)), [100 * copied for _, copied in shares])
+    axes.set_yticks(range(len(shares)), names)
     axes.set_xlim(0, 100)
     axes.invert_yaxis()
 
 
 def _oplog(axes: Axes, view: View) -> None:
-    axes.set_title("hours of the oplog, and those behind T that are left")
+    axes.set_title("hours of the oplog: all, and those left after T")
     left = view.metrics.oplog_left
     if left is not None and left.percent > 0:
         axes.barh([0], [100 * left.hours / left.percent], color="#ddd")
@@ -128,11 +134,11 @@ def _oplog(axes: Axes, view: View) -> None:
 
 
 def _day(moment: float) -> float:
-    """As matplotlib counts time."""
+    """A time in seconds since 1970 as matplotlib's number of days."""
     return float(dates.date2num(datetime.fromtimestamp(moment, UTC)))
 
 
-def _by_time(axes: Axes) -> None:
+def _set_time_axis(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     locator = dates.AutoDateLocator(tz=UTC)
     axes.xaxis.set_major_locator(locator)

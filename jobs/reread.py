@@ -1,6 +1,7 @@
-"""What a backfill does: a collection, or a part of it, is read again as of one time.
+"""Backfills: documents or changes read again into a pipeline's tables.
 
-What is newer in a table wins, and the same twice makes the same tables.
+Documents are read as of one time. Newer rows in a table win. A repeated backfill results in the
+same tables.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 from jobs import checkpoint
 from jobs.config import Config
-from jobs.verification import compared, exact_state, read
+from jobs.verification import compare, exact_state, read
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which documents: those whose `_id` is from `least` on and below `below` (Extended JSON), and
-    that pass `filter`. All None: the whole collection."""
+    """A part of a collection: documents with `least` ≤ `_id` < `below` that match `filter`.
+
+    The bounds are Extended JSON. None is no bound or no filter; all None is the whole collection.
+    """
 
     least: str | None = None
     below: str | None = None
@@ -42,21 +45,25 @@ class Part:
         return self.least is None and self.below is None and self.filter is None
 
     def options(self, config: Config) -> dict[str, str]:
-        """The source's options for it. Raises BadOption."""
+        """The source's options that read this part. Raises BadOption if a bound is not JSON."""
         given = {"snapshot.from": self.least, "snapshot.below": self.below}
-        found = {name: encode_key(_key(text)) for name, text in given.items() if text is not None}
+        options = {name: encode_key(_key(text)) for name, text in given.items() if text is not None}
         if self.filter is not None:
             whole = config.source.get("filter")
             both = f'{{"$and": [{whole}, {self.filter}]}}' if whole else self.filter
-            found["filter"] = both
-        return found
+            options["filter"] = both
+        return options
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilled:
-    """As of `at`: documents that the mirror lacked, held otherwise, and held though they are gone;
-    `undecided` ones of which the source cannot tell; how many of all these are `left` as they were;
-    and rows that the changelog got."""
+class BackfillResult:
+    """The result of a backfill as of time `at`, in numbers of documents.
+
+    The mirror lacked the `missing` documents, contained other values of the `differing` ones, and
+    contained the `extra` ones, which the source lacks. The source cannot reconstruct the
+    `undecided` ones as of that time. `left` counts those of all these that were not repaired.
+    `changelog_rows` counts the rows that the changelog gained.
+    """
 
     collection: str
     at: str
@@ -68,18 +75,24 @@ class Backfilled:
     changelog_rows: int = 0
 
 
-def into_mirror(
+def backfill_mirror(
     spark: SparkSession,
     config: Config,
     namespace: Namespace,
     part: Part,
     repair: bool,
     dry: bool = False,
-) -> Backfilled:
-    """Bring the mirror to what the source holds, as of the time up to which the job has written it.
-    With `repair`, what only the mirror holds is taken out; that needs the whole collection. `dry`:
-    nothing is written, and all is left. Raises NotComparable if there is no such time, BadOption,
-    ConflictsUnresolved."""
+) -> BackfillResult:
+    """Correct the mirror's documents as of the time up to which the job has written it.
+
+    Args:
+        part: The documents to read.
+        repair: Also delete documents that only the mirror contains; needs the whole collection.
+        dry: Write nothing; the result counts every difference as `left`.
+
+    Raises NotComparable if there is no time at which to compare, BadOption if the pipeline has no
+    mirror or the part is not valid, and ConflictsUnresolved if other writers prevent the commit.
+    """
     if repair:
         require_whole(part)
     cdc.register(spark)
@@ -92,24 +105,26 @@ def into_mirror(
     table = _table(config, "mirror", namespace)
     if table.target.exists(spark) and not dry:
         settle(spark, table, namespace, changes)
-    at, version = _standing(spark, config, namespace, table)
+    at, version = _time_and_version(spark, config, namespace, table)
     options = {**part.options(config), "snapshot.at": timestamp.text(at)}
     source = read(spark, config, namespace, options).persist()
-    held = mirror.documents(table.target.read(spark, version), table, namespace)
-    found = compared(source, held).persist()
+    mirrored = mirror.documents(table.target.read(spark, version), table, namespace)
+    differences = compare(source, mirrored).persist()
     try:
-        counts = {row["what"]: row["count"] for row in found.groupBy("what").count().collect()}
+        kinds = differences.groupBy("what").count().collect()
+        counts = {row["what"]: row["count"] for row in kinds}
         extra = counts.get("extra", 0) if part.is_whole else 0
         done = ["missing", "differing"] + (["extra"] if repair else [])
-        rows = _rows(source, found.where(F.col("what").isin(done)), namespace, at)
+        wrong = differences.where(F.col("what").isin(done))
+        rows = _rows(source, wrong, namespace, at)
         if not dry:
             repair_mirror(spark, table, namespace, rows, at, changes)
     finally:
-        found.unpersist()
+        differences.unpersist()
         source.unpersist()
     undecided = counts.get("undecided", 0)
     todo = sum(counts.get(what, 0) for what in done) if dry else 0
-    return Backfilled(
+    return BackfillResult(
         collection=str(namespace),
         at=timestamp.text(at),
         missing=counts.get("missing", 0),
@@ -120,58 +135,67 @@ def into_mirror(
     )
 
 
-def documents_into_changelog(
+def backfill_documents(
     spark: SparkSession,
     config: Config,
     namespace: Namespace,
     part: Part,
-    done: Backfilled,
+    done: BackfillResult,
     dry: bool = False,
     run: str | None = None,
-) -> Backfilled:
-    """Add the documents as of the time at which the mirror was brought to them (`done.at`), or else
-    as of that up to which the job has written; once for each `run`, if it has a name. Raises
-    BadOption if there is no such time."""
+) -> BackfillResult:
+    """Add a part's documents to the changelog; return `done` with the number of new rows.
+
+    Args:
+        done: The result for the mirror. The documents are read as of `done.at` if it is not empty,
+            else as of the time up to which the job has written.
+        dry: Write nothing; count the rows that the changelog lacks.
+        run: A name: repeated calls with it add the documents only once.
+
+    Raises BadOption if there is no time to read as of.
+    """
     written = checkpoint.complete_until(config.checkpoint, namespace)
     time = timestamp.parse(done.at) if done.at else written
     if time is None:
-        raise BadOption("Nothing says as of when to read.", "Set --at.")
+        raise BadOption("The time to read as of is unknown.", "Set --at.")
     options = {**part.options(config), "snapshot.at": timestamp.text(time)}
     if run is None or dry:
-        count = into_changelog(spark, config, namespace, options, dry)
+        count = backfill_changelog(spark, config, namespace, options, dry)
     else:
         table, rows = _for_changelog(spark, config, namespace, options)
         count, time = extend_once(spark, table, rows, time, run)
     return replace(done, at=done.at or timestamp.text(time), changelog_rows=count)
 
 
-def into_changelog(
+def backfill_changelog(
     spark: SparkSession,
     config: Config,
     namespace: Namespace,
     options: Mapping[str, str],
     dry: bool = False,
 ) -> int:
-    """Add what the source reads with these options: documents as of `snapshot.at`, or changes
-    `from` one time `to` another. Returns how many rows the changelog did not have; `dry`: does not
-    have, for nothing is written."""
+    """Add the rows that the source reads with these options to the changelog.
+
+    The options read documents as of `snapshot.at`, or changes `from` one time `to` another. Returns
+    the number of rows that the changelog lacked. With `dry`, nothing is written.
+    """
     table, rows = _for_changelog(spark, config, namespace, options)
     return (lacking if dry else extend_changelog)(spark, table, rows)
 
 
 def require_whole(part: Part) -> None:
-    """Raises BadOption unless it is the whole collection."""
+    """Raise BadOption unless the part is the whole collection."""
     if not part.is_whole:
         raise BadOption(
-            "Which documents of a part are in the mirror only cannot be told.",
-            "Repair the whole collection: leave out --filter, --min and --max.",
+            "A repair cannot find the documents of a part that only the mirror contains.",
+            "Repair the whole collection: remove --filter, --min and --max.",
         )
 
 
 def _for_changelog(
     spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
 ) -> tuple[Table, DataFrame]:
-    """The changelog, and what the source reads, in its form."""
+    """The changelog, and the rows that the source reads, in the changelog's form."""
     cdc.register(spark)
     table = _table(config, "changelog", namespace)
     if not table.target.exists(spark):
@@ -180,11 +204,11 @@ def _for_changelog(
     return table, cdf(rows) if table.options.changelog_form == CDF else rows
 
 
-def _rows(source: DataFrame, compared: DataFrame, namespace: Namespace, at: Timestamp) -> DataFrame:
-    """The source's rows of what is not as it is to be, and a delete for each that is not there."""
-    found = source.join(compared.select("key", "what"), "key", "right")
-    gone = F.col("what") == "extra"
-    told = {
+def _rows(source: DataFrame, wrong: DataFrame, namespace: Namespace, at: Timestamp) -> DataFrame:
+    """The source's row for each wrong document; a delete for each that the source lacks."""
+    joined = source.join(wrong.select("key", "what"), "key", "right")
+    is_extra = F.col("what") == "extra"
+    delete = {
         "op": F.lit("delete"),
         "position": F.lit(token.behind(at)),
         "cluster_time": F.timestamp_seconds(F.lit(at.time)),
@@ -192,27 +216,29 @@ def _rows(source: DataFrame, compared: DataFrame, namespace: Namespace, at: Time
         "db": F.lit(namespace.db),
         "coll": F.lit(namespace.coll),
     }
-    return found.withColumns(
-        {name: F.when(gone, value).otherwise(F.col(name)) for name, value in told.items()}
+    return joined.withColumns(
+        {name: F.when(is_extra, value).otherwise(F.col(name)) for name, value in delete.items()}
     )
 
 
-def _standing(
+def _time_and_version(
     spark: SparkSession, config: Config, namespace: Namespace, table: Table
 ) -> tuple[Timestamp, int]:
-    """A time as of which the mirror is to be the collection, and the version that is."""
+    """The time as of which the mirror should equal the collection, and the mirror's version."""
     written = checkpoint.complete_until(config.checkpoint, namespace)
     state = exact_state(spark, table.target, namespace)
     if state.copying is not None:
         raise NotComparable(f"{namespace} is being copied.", "Wait until its copy is complete.")
-    # A batch without changes of the collection leaves the mirror as it is, and right.
+    # A batch without changes of the collection writes no version; the mirror stays correct.
     return max(state.watermark, written or state.watermark), state.version
 
 
 def _table(config: Config, kind: str, namespace: Namespace) -> Table:
     table = config.table(kind, namespace)
     if table is None:
-        raise BadOption(f"{namespace} has no {kind} in [table].", "Set its template.")
+        raise BadOption(
+            f"[table] configures no {kind} for {namespace}.", f"Set the template '{kind}'."
+        )
     return table
 
 
@@ -221,5 +247,6 @@ def _key(text: str) -> bytes:
         return bson.encode({"_id": json_util.loads(text)})
     except (ValueError, TypeError, bson.errors.BSONError):
         raise BadOption(
-            f"'{text}' is no _id in Extended JSON.", """Write it like 5, '"x"' or {"$oid": "…"}."""
+            f"'{text}' is not an _id in Extended JSON.",
+            """Write it like 5, '"x"' or {"$oid": "…"}.""",
         ) from None

@@ -1,6 +1,6 @@
-"""The output of a command and its end: text or `--json`, an error in one sentence, an exit code.
+"""A command's output and end: text or `--json`, errors, exit codes.
 
-`token` alone has no `--json FILE`: its argument would be taken for the file.
+`token` has no `--json FILE`: click would read its argument as the file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jobs.stop import Interrupt
 STDOUT = "-"
 
 
-def _in_a_folder(
+def _require_folder(
     context: click.Context, parameter: click.Parameter, path: str | None
 ) -> str | None:
-    """Asked before an hour's work, not behind it."""
+    """Check the folder of the file before an hour's work, not after it."""
     if path not in (None, STDOUT) and not (folder := Path(path).absolute().parent).is_dir():
         raise click.BadParameter(f"there is no folder {folder}")
     return path
@@ -40,14 +40,20 @@ json_option = click.option(
     flag_value=STDOUT,
     metavar="[FILE]",
     type=click.Path(dir_okay=False, writable=True, allow_dash=True),
-    callback=_in_a_folder,
-    help="Print the result as JSON instead; with FILE, write it there besides.",
+    callback=_require_folder,
+    help="Print the result as JSON; with FILE, print text and write the JSON to the file.",
 )
 
 
 def tell(result: Any, json_path: str | None, show: Callable[[], object]) -> None:
-    """The result, as `show` shows it to people, or as JSON on stdout, where nothing else is then;
-    or as both, if the JSON goes to a file."""
+    """Print a result as text or as JSON.
+
+    Args:
+        result: The result, as values that JSON has.
+        json_path: None for text alone; `-` for JSON alone, on stdout; else the file to write the
+            JSON to, besides the text.
+        show: Prints the text.
+    """
     text = json.dumps(result, indent=2)
     if json_path == STDOUT:
         click.echo(text)
@@ -59,13 +65,13 @@ def tell(result: Any, json_path: str | None, show: Callable[[], object]) -> None
 
 LEFT, INTERRUPTED = 6, 130
 EXIT_CODES = {
-    0: "done, or told to stop (replicate)",
-    1: "it cannot go on, see the message",
+    0: "done, or stopped by a signal (replicate)",
+    1: "the program cannot continue, see the message",
     2: "bad arguments",
-    3: "source unreachable or not answering: start it again",
+    3: "source unreachable or not answering: start the program again",
     4: "history lost",
-    5: "other writers of a table left no gap: start it again",
-    LEFT: "differences are left (verify, backfill, replay-dead-letters, restore, demo)",
+    5: "other writers changed a table at each attempt: start the program again",
+    LEFT: "differences remain (verify, backfill, replay-dead-letters, restore, demo)",
     INTERRUPTED: "ended at once by Ctrl-C",
     143: "ended at once by SIGTERM",
 }
@@ -75,27 +81,27 @@ _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 
 
 def told(program: Callable[P, int]) -> Callable[P, None]:
-    """A program that ends the process with its own exit code, or with an error in one sentence.
+    """Decorate a program: it ends the process with its exit code, or an error line.
 
-    Spark wraps what a task or the source's planner raised in its own exceptions and several stack
-    traces; the last of our errors in their text is the one that was raised first.
+    Spark wraps an error of a task or of the source's planner in its own exceptions and several
+    stack traces. The last error of `cdc.errors` in their text is the original one.
     """
 
     @wraps(program)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         print_plainly()
-        # The stack trace of what a batch raises, which is told below.
+        # py4j logs the stack trace of an error in a batch, which is reported below.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
         try:
             with Interrupt():
                 code = program(*args, **kwargs)
             sys.exit(code)
-        except KeyboardInterrupt:  # raised by hand, or where nobody takes signals
+        except KeyboardInterrupt:  # by code, or in a thread without `Interrupt`'s handler
             sys.exit(INTERRUPTED)
         except CdcError as error:
             _end(type(error), str(error))
         except Exception as error:
-            kind, message = _wrapped(error)
+            kind, message = _find_cause(error)
             if kind is None:
                 raise
             _end(kind, message)
@@ -103,14 +109,14 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
     return run
 
 
-def _wrapped(error: Exception) -> tuple[type[CdcError] | None, str]:
-    """The error of ours that one of Spark's tells of, if it does."""
+def _find_cause(error: Exception) -> tuple[type[CdcError] | None, str]:
+    """The class and message of the error of `cdc.errors` in an error of Spark; None if none is."""
     from pyspark.errors import PySparkException  # half a second, and not every program needs Spark
 
-    found = _RAISED.findall(str(error)) if isinstance(error, PySparkException) else []
-    if not found:
+    causes = _RAISED.findall(str(error)) if isinstance(error, PySparkException) else []
+    if not causes:
         return None, ""
-    name, message = found[-1]
+    name, message = causes[-1]
     return getattr(errors, name, None), message.rstrip()
 
 

@@ -1,8 +1,8 @@
-"""The one place that builds Spark's settings, for plain Python and for spark-submit.
+"""Spark's settings and session, for plain Python and for spark-submit.
 
-In plain Python the settings go into the JVM that `session` starts. Under spark-submit the JVM is
-up before the program, too late for jars and extensions: there they come from
-`--properties-file conf/spark-defaults.conf`, which a test holds equal to `SETTINGS`.
+In plain Python the settings go into the JVM that `session` starts. Under spark-submit the JVM runs
+before the program starts, too early for jars and extensions. There they come from
+`--properties-file conf/spark-defaults.conf`; a test keeps that file equal to `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 SETTINGS = {
     "spark.sql.extensions": DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-    # Delta asks for these, and Spark ships them all, newer and in its own class path: 70 MB that
-    # would be downloaded to be ignored.
+    # Delta depends on these, but Spark ships newer versions of all of them in its class path. The
+    # download of 70 MB would never be used.
     "spark.jars.excludes": ",".join(
         f"{group}:*"
         for group in (
@@ -50,40 +50,41 @@ SETTINGS = {
             "org.xerial.snappy",
         )
     ),
-    # A micro-batch is small: with Spark's 200 each MERGE would be mostly the start of empty tasks.
+    # A micro-batch is small: with Spark's 200 partitions a MERGE would mostly start empty tasks.
     "spark.sql.shuffle.partitions": "8",
-    # A batch into a changelog and a mirror takes more pieces of generated code than the hundred
-    # that Spark keeps by default: each would be compiled anew in each batch.
+    # A batch into a changelog and a mirror needs more generated classes than the 100 that Spark
+    # caches by default. Each would be compiled again in each batch.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # A batch is kept for as long as it is written: to compress it takes longer than that saves.
+    # A batch is cached only while it is written: its compression takes longer than it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # A run that is killed while it plans its first batch leaves the beginning of a file, and Spark
-    # would refuse the next one. A job looks at its checkpoint itself.
+    # A run that is killed while it plans its first batch leaves a partial file. Spark would refuse
+    # to start the next run. The program checks the checkpoint itself.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
-    # Large buffers go back to the system as soon as they are free: a task takes a third less memory
-    # with events of many megabytes.
+    # Return large buffers to the system as soon as they are free: a task then needs a third less
+    # memory with events of many megabytes.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "2097152",
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-    # The driver keeps what it would show of past queries: by default a thousand plans of any
-    # length, and that of a MERGE is a long text.
+    # The driver retains the plans of past queries for its UI: by default a thousand plans without a
+    # limit of length. The plan of a MERGE is a long text.
     "spark.sql.ui.retainedExecutions": "50",
     "spark.sql.maxPlanStringLength": "100000",
-    # Spark shows a source's options in some plans, in its UI and its event log; and there, too, the
-    # command line of the JVM, under spark-submit with the arguments of the program.
+    # Spark shows a source's options in some plans, in its UI and in its event log. The UI and the
+    # event log also show the command line of the JVM, which under spark-submit contains the
+    # arguments of the program.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
     "spark.redaction.string.regex": CONNECTION_STRING,
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
-    # cluster_time is a moment, and shows the same on every machine.
+    # cluster_time is an instant: show the same text on every machine.
     "spark.sql.session.timeZone": "UTC",
 }
 
-# Only where driver and executors are one process.
+# Only for a local master, where driver and executors are one process.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Delta reads a table's log in 50 tasks: on one machine, 50 times nothing.
+    # Delta reads a table's log in 50 tasks, most of them empty on one machine.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile="
     + Path(__file__).with_name("log4j2.properties").as_uri(),
@@ -91,9 +92,11 @@ LOCAL = {
 
 
 @contextmanager
-def _ctrl_c_kept() -> Iterator[None]:
-    """Spark's context takes Ctrl-C for itself, and would ask its JVM something in the midst of
-    another question. A program that has it keeps it."""
+def _preserve_ctrl_c() -> Iterator[None]:
+    """Put the program's own handler of Ctrl-C back after the block, if it has one.
+
+    SparkContext installs a handler that calls the JVM, possibly in the middle of another call.
+    """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -103,24 +106,28 @@ def _ctrl_c_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-@_ctrl_c_kept()
+@_preserve_ctrl_c()
 def session(
     app_name: str, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, with Delta; a new one unless there is one already.
+    """Return the Spark session of this process, with Delta; start one if there is none.
 
-    `master` defaults to `local[*]`. `extra` overrides `SETTINGS` and `LOCAL`. Under spark-submit
-    `master` and everything that Spark reads only at its start are spark-submit's and are ignored
-    here.
+    Under spark-submit, spark-submit decides the master and all settings that Spark reads only at
+    its start; these are ignored here.
+
+    Args:
+        app_name: The name that Spark shows for the program.
+        master: `local[*]` by default.
+        extra: Settings that override `SETTINGS` and `LOCAL`.
 
     Raises `CdcError` if Java is missing or too old, if Spark does not start (the first start
-    downloads Delta's jars, 16 MB), or if the JVM that is already up lacks Delta.
+    downloads Delta's jars, 16 MB), or if a JVM that already runs lacks Delta.
     """
     builder = SparkSession.builder.appName(app_name)
     if under_spark_submit() or SparkContext._active_spark_context is not None:
-        spark = _with(builder, extra or {}).getOrCreate()
+        spark = _configure(builder, extra or {}).getOrCreate()
         if str(spark.sparkContext.master).startswith("local"):
-            # What `log4j2.properties` does for a JVM of our own.
+            # As `log4j2.properties` does for a JVM that this process starts.
             spark.sparkContext.setLogLevel("ERROR")
         require_delta(spark)
         return spark
@@ -128,12 +135,12 @@ def session(
     local = master.startswith("local")
     settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
     packages = [each for each in settings.get("spark.jars.packages", "").split(",") if each]
-    builder = _with(builder.master(master), settings)
+    builder = _configure(builder.master(master), settings)
     builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
     if local:
-        # The web interface and the block manager have no setting of their own for it.
+        # No Spark setting binds the web UI and the block manager to one address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Else Spark's workers are the `python3` of the PATH, whatever environment this one is of.
+        # By default Spark's workers run the `python3` on the PATH, not this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
@@ -141,21 +148,24 @@ def session(
 
 
 def end(spark: SparkSession) -> None:
-    """Stops a session, and ends the JVM that `session` started for it. A program need not: it ends
-    itself. A notebook's kernel goes on, and may ask for another session."""
+    """Stop a session and end the JVM that `session` started for it.
+
+    A program need not call this: its own end ends the JVM. A notebook's kernel continues, and may
+    start another session.
+    """
     spark.stop()
     end_jvm()
 
 
 def under_spark_submit() -> bool:
-    """Whether the JVM was started first, and started this program."""
+    """Whether spark-submit started this program, and the JVM before it."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def require_delta(spark: SparkSession) -> None:
-    """Raises `CdcError` unless Delta's jar, extension and catalog are all in the session.
+    """Raise `CdcError` unless the session has Delta's jar, extension and catalog.
 
-    Without this check a missing jar shows only as a warning, and the first MERGE fails with a
+    Without this check Spark only warns about a missing jar, and the first MERGE fails with a
     syntax error.
     """
     missing = [
@@ -175,7 +185,7 @@ def require_delta(spark: SparkSession) -> None:
         )
 
 
-def _with(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+def _configure(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder

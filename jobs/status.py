@@ -1,6 +1,7 @@
-"""Status: where a pipeline stands, running or not, by its checkpoint, its tables and its source.
+"""Program `status`: the status of a pipeline, whether it runs or not.
 
-Starts no Spark, and reads no document but a sample of what is being copied.
+It reads the checkpoint, the tables and metrics of the source. It does not start Spark, and reads
+no documents except a sample of the collection that is being copied.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ _EVERY_SECONDS = 2.0
 
 
 def show(console: Console, view: View) -> None:
-    """The collections, then one line each for batches, time, oplog and copy, and the warnings."""
+    """Print the collections, then one line for each fact and each warning."""
     console.print(_collections(view))
     for line in _lines(view):
         console.print(line, soft_wrap=True)
 
 
 def watch(console: Console, config: Config) -> NoReturn:
-    """Anew every two seconds, until Ctrl-C. What fails for now is told, and asked again."""
-    said: RenderableType = _screen(look(config))
-    with Live(said, console=console, auto_refresh=False) as live:
+    """Refresh the status every two seconds until Ctrl-C; show an error and try again."""
+    screen: RenderableType = _screen(look(config))
+    with Live(screen, console=console, auto_refresh=False) as live:
         while True:
-            live.update(said, refresh=True)
+            live.update(screen, refresh=True)
             time.sleep(_EVERY_SECONDS)
             try:
-                said = _screen(look(config))
+                screen = _screen(look(config))
             except CdcError as error:
-                said = Text(plain(f"error: {error}"))
+                screen = Text(plain(f"error: {error}"))
 
 
 def _screen(view: View) -> RenderableType:
@@ -59,19 +60,19 @@ def _screen(view: View) -> RenderableType:
 
 
 def _lines(view: View) -> list[str]:
-    said = [f"{name + ':':14}{text}" for name, text in facts(view).items()]
-    return said + [f"WARNING: {warning}" for warning in view.warnings]
+    lines = [f"{name + ':':14}{text}" for name, text in facts(view).items()]
+    return lines + [f"WARNING: {warning}" for warning in view.warnings]
 
 
 def facts(view: View) -> dict[str, str]:
-    """What is told of the pipeline, in words, by what it is of."""
+    """The status of the whole pipeline as text, by label."""
     metrics = view.metrics
     return {
         "batches": f"{_batches(view.kept)} ({view.path})",
         "T": "none yet" if metrics.time is None else _moment(metrics.time),
         "live edge": "unknown" if metrics.live_edge is None else _moment(metrics.live_edge),
         "lag": _known(metrics.lag_seconds, "{} s"),
-        "freshness": _known(view.freshness, "{:.1f} s, of the last commit with rows"),
+        "freshness": _known(view.freshness, "{:.1f} s, at the last commit with rows"),
         "changes": _known(metrics.events_per_second, "{:,.1f} events/s in the last batches"),
         "oplog": _known(metrics.oplog_left, "{0.hours:.1f} hours ({0.percent:.0f} %) left"),
         "copied": _known(metrics.snapshot_percent, "{:.1f} %"),
@@ -106,17 +107,19 @@ def _age(tables: Tables) -> str:
     return f"{time.time() - max(made.moment for made in newest):,.0f} s ago"
 
 
-def _batches(kept: Checkpoint) -> str:
-    if kept.planned is None:
+def _batches(checkpoint: Checkpoint) -> str:
+    if checkpoint.planned is None:
         return "none yet"
-    if kept.last is None:
-        return f"{kept.planned} is planned, none is written"
-    last = kept.last
+    if checkpoint.last is None:
+        return f"{checkpoint.planned} is planned, none is written"
+    last = checkpoint.last
     if last.moment is None:
         text = f"{last.batch} is written, and began {time.time() - last.began:,.0f} s ago"
     else:
         text = f"{last.batch} was written {time.time() - last.moment:,.0f} s ago"
-    return text if kept.planned == kept.last.batch else f"{text}, {kept.planned} is planned"
+    if checkpoint.planned == last.batch:
+        return text
+    return f"{text}, {checkpoint.planned} is planned"
 
 
 def _moment(at: Timestamp) -> str:
@@ -134,8 +137,8 @@ def _known(value: Any, form: str) -> str:
 # --- for programs --------------------------------------------------------------------------------
 
 
-def described(view: View) -> dict[str, Any]:
-    """All of it as JSON takes it; `metrics` as Spark's progress has them."""
+def describe(view: View) -> dict[str, Any]:
+    """A status as a JSON object; `metrics` is the same as in Spark's progress."""
     last = view.kept.last
     return {
         "checkpoint": view.path,
@@ -155,8 +158,8 @@ def described(view: View) -> dict[str, Any]:
                 "documents": extent.documents,
                 "phase": extent.phase,
                 "copiedPercent": None if extent.copied is None else round(100 * extent.copied, 1),
-                "mirror": _described(tables.mirror),
-                "changelog": _described(tables.changelog),
+                "mirror": _describe_table(tables.mirror),
+                "changelog": _describe_table(tables.changelog),
             }
             for extent, tables in view.collections
         ],
@@ -169,12 +172,12 @@ def _write(path: str, view: View) -> None:
     except ImportError as error:
         raise BadOption(
             "--html needs matplotlib, which is not installed.",
-            "pip install 'mongodb-cdc-spark[report]'",
+            "Install it: pip install 'mongodb-cdc-spark[report]'.",
         ) from error
-    Path(path).write_text(report.page(view, facts(view)))
+    Path(path).write_text(report.render_page(view, facts(view)))
 
 
-def _described(table: Landed | None) -> dict[str, Any] | None:
+def _describe_table(table: Landed | None) -> dict[str, Any] | None:
     if table is None:
         return None
     newest = table.newest
@@ -187,32 +190,34 @@ def _described(table: Landed | None) -> dict[str, Any] | None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@click.option("--config", "path", type=click.Path(), help="TOML file; see conf/example.toml.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @json_option
 @click.option("--html", "page", type=click.Path(), help="Write a page with plots to this file.")
-@click.option("--watch", "goes_on", is_flag=True, help="Look again every two seconds, to Ctrl-C.")
+@click.option("--watch", "is_live", is_flag=True, help="Refresh every two seconds until Ctrl-C.")
 @told
 def main(
     path: str | None,
     overrides: tuple[str, ...],
     json_path: str | None,
     page: str | None,
-    goes_on: bool,
+    is_live: bool,
 ) -> int:
-    """Tell where a pipeline stands, running or not: copies, T, lag, what the oplog has left.
+    """Show the status of a pipeline, running or not: copies, T, lag, the oplog's window.
 
     Example: mongodb-cdc status --config conf/local.toml --watch
     """
-    if goes_on and (json_path or page):
-        raise BadOption("--watch is for a terminal only.", "Call it again and again.")
+    if is_live and (json_path or page):
+        raise BadOption(
+            "--watch cannot be combined with --json or --html.", "Call the program repeatedly."
+        )
     config = configuration.load(path, overrides)
-    if goes_on:
+    if is_live:
         watch(Terminal(), config)
     view = look(config)
     if page:
         _write(page, view)
-    tell(described(view), json_path, lambda: show(Terminal(), view))
+    tell(describe(view), json_path, lambda: show(Terminal(), view))
     return 0
 
 

@@ -1,8 +1,8 @@
-"""The end of a program: SIGTERM and Ctrl-C, and the processes that the program has started.
+"""How a program ends: SIGTERM, Ctrl-C, and the processes that it started.
 
-Before there is a query a signal ends the program at once; afterwards after the batch being written,
-and in no case later than the configuration allows. Nothing is lost by ending at any moment: the
-next run plans a batch that is not in all its tables again, as it was.
+Before the streaming query exists, a signal ends the program at once. Afterwards it ends after the
+batch that is being written, and no later than the configuration allows. No end loses data: the
+next run plans a batch that is not in all its tables again, with the same content.
 """
 
 from __future__ import annotations
@@ -20,99 +20,111 @@ from types import FrameType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# What a JVM takes at most that does all that Spark does at its end.
+# The longest time that a JVM needs for all of Spark's shutdown hooks.
 _JVM_SECONDS = 10.0
 _STDERR = 2
-# What draws a bar there has hidden it, and would show it again behind the silence.
+# A progress bar hides the cursor, and would show it again only after stderr is silenced.
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Stop:
-    """Within its block, the signals of this process. The first, while nothing `waits` for it, ends
-    the program with code 0; the second ends it at once, with 128 and the signal's number."""
+    """Handles SIGTERM and SIGINT of this process within its block.
+
+    The first signal ends the program with code 0, unless `defer` was called. The second signal
+    ends it at once, with code 128 plus the number of the signal.
+    """
 
     def __init__(self) -> None:
-        # No Event: its lock may be held by the very thread that the signal interrupts.
-        self._is_told = self._waits = False
+        # Not an Event: the thread that the signal interrupts may own the lock of the Event.
+        self._is_signalled = self._is_deferred = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = _taken(_SIGNALS, self._handle)
+        self._before = _install(_SIGNALS, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _put_back(self._before)
+        _restore(self._before)
 
-    def waits(self) -> None:
-        """From now on the first signal only lets `within` return True."""
-        self._waits = True
+    def defer(self) -> None:
+        """From now on the first signal does not end the program; it makes `wait` return True."""
+        self._is_deferred = True
 
-    def within(self, seconds: float) -> bool:
-        """Whether there has been one, so many seconds from now; at once if there was before."""
-        if not self._is_told:
+    def wait(self, seconds: float) -> bool:
+        """Sleep, then return whether a signal has arrived; do not sleep if it arrived before."""
+        if not self._is_signalled:
             time.sleep(seconds)
-        return self._is_told
+        return self._is_signalled
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_told:
+        if self._is_signalled:
             end(128 + number)
-        self._is_told = True
-        if not self._waits:
+        self._is_signalled = True
+        if not self._is_deferred:
             sys.exit(0)
 
 
 class Interrupt:
-    """Within its block Ctrl-C ends the program with code 130: its JVM first, because whoever cleans
-    up behind it would wait for what that does, or take the answer to one question for that to
-    another; then the block, as by any exception. What goes wrong meanwhile is nobody's concern.
-    The second Ctrl-C waits for nothing."""
+    """Ends the program with code 130 at Ctrl-C within its block.
+
+    The first Ctrl-C ends the JVM, then raises KeyboardInterrupt in the block. The JVM goes first:
+    cleanup code would wait for the call that runs in it, or read the reply to that call as the
+    reply to its own. Errors during this end are ignored. The second Ctrl-C ends the program at
+    once.
+    """
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_signalled = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        self._before = _taken([signal.SIGINT], self._handle)
+        self._before = _install([signal.SIGINT], self._handle)
 
     def __exit__(self, *_: object) -> None:
-        if self._is_told:
+        if self._is_signalled:
             end(128 + signal.SIGINT)
-        _put_back(self._before)
+        _restore(self._before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_told:
+        if self._is_signalled:
             end(128 + number)
-        self._is_told = True
+        self._is_signalled = True
         _silence()
         if (process := _jvm()) is not None:
-            process.terminate()  # it deletes its files
-            has_no_jvm()
+            process.terminate()  # not kill: the JVM deletes its temporary files
+            has_jvm_ended()  # waits for it
         raise KeyboardInterrupt
 
 
 def _silence() -> None:
-    """On stderr. What Java, and threads that listened to it, say of their end is no news."""
+    """Discard stderr: Java, and threads connected to it, report their end with stack traces."""
     if os.isatty(_STDERR):
         os.write(_STDERR, _SHOW_CURSOR)
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
 
 
-def _taken(
+def _install(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> dict[int, Any]:
-    """The handlers that these signals had; those of a program are its main thread's."""
+    """Set the handler of these signals and return the previous ones.
+
+    Does nothing outside the main thread, where Python refuses to set a handler.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {each: signal.signal(each, handler) for each in numbers}
 
 
-def _put_back(handlers: Mapping[int, Any]) -> None:
+def _restore(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def has_no_jvm() -> bool:
-    """Whether the JVM that this process started has ended, or does so in a few seconds."""
+def has_jvm_ended() -> bool:
+    """Whether the JVM that this process started has ended, or ends within ten seconds.
+
+    False if this process has not started a JVM.
+    """
     process = _jvm()
     if process is None:
         return False
@@ -122,10 +134,12 @@ def has_no_jvm() -> bool:
 
 
 def end(code: int) -> None:
-    """Ends this process, the JVM that it started, and what that one started, whatever they do."""
+    """End this process, the JVM that it started and that JVM's children, whatever they do."""
     process = _jvm()
-    if process is not None and process.poll() is None:  # else its number may be another's by now
-        started = [*descendants(process.pid)]  # whose parent is another one when it has ended
+    # The pid of a process that has ended may belong to another process by now.
+    if process is not None and process.poll() is None:
+        # Listed before the kill: orphans get another parent.
+        started = [*descendants(process.pid)]
         process.kill()
         for each in started:
             kill(each)
@@ -134,30 +148,38 @@ def end(code: int) -> None:
 
 
 def _jvm() -> subprocess.Popen[bytes] | None:
-    """None under spark-submit, which started this process, and as long as nobody needed Spark."""
+    """The JVM that this process started.
+
+    None before the first use of Spark, and under spark-submit, where the JVM started this process.
+    """
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(getattr(context, "_gateway", None), "proc", None)
 
 
 def descendants(process: int) -> Iterator[int]:
-    """As Linux tells them; elsewhere none, and they end when they see that their parent has."""
-    for told in Path(f"/proc/{process}/task").glob("*/children"):
-        with suppress(OSError):  # of a thread that has just ended
-            for child in map(int, told.read_text().split()):
+    """The pids of a process's children, their children and so on, from Linux's /proc.
+
+    Empty on other systems; there the children end when they notice that their parent has ended.
+    """
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            for child in map(int, children.read_text().split()):
                 yield child
                 yield from descendants(child)
 
 
 def kill(process: int) -> None:
-    """No effect on one that has ended."""
+    """Kill a process; no effect if it has ended."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
 
 @contextmanager
-def started_whole() -> Iterator[None]:
-    """What is started within the block is killed if the block ends with an exception, Ctrl-C too:
-    nobody knows of it then, and it may wait for this process for ever."""
+def kill_children_on_error() -> Iterator[None]:
+    """Kill the processes that the block started if it raises, also at Ctrl-C.
+
+    Without this, a half-started JVM that no variable refers to could wait for this process forever.
+    """
     before = {*descendants(os.getpid())}
     try:
         yield

@@ -1,4 +1,4 @@
-"""A console that shows names as they are; see `cdc.logs`."""
+"""A console that prints names without markup or control characters; see `cdc.logs`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WIDEST = 10_000
 
 
 class Terminal(Console):
-    """A console on which `[red]`, `:smile:` and escape sequences in a name are shown as such.
+    """A console that prints `[red]`, `:smile:` and escape sequences in a name literally.
 
-    To rich the first is markup, of which a part, `[/red]`, is an error that would end the program;
-    to the terminal the last is a command. What goes to a file or a pipe is as wide as it is,
-    whatever the environment says of a terminal: a name cut into lines is found there by nobody.
+    Otherwise rich reads `[red]` as markup, and a single `[/red]` is an error that ends the program.
+    A terminal executes escape sequences. Output to a file or a pipe is never wrapped, whatever
+    width the environment sets: nobody can search for a name that is split into lines.
     """
 
     def __init__(self, **options: Any) -> None:

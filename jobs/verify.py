@@ -1,7 +1,7 @@
-"""Verify: compare collections with their mirrors, both as of the mirror's own time.
+"""Program `verify`: compare collections with their mirrors as of one time.
 
-The source is read by the same code that copies it, at the time that the mirror's newest commit
-claims to be exact at; so writers and the replication may go on meanwhile.
+The time is the watermark of the mirror's newest commit. Writers and the replication may continue
+meanwhile. `jobs.verification` contains the comparison.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jobs import config as configuration
 from jobs.result import LEFT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
-from jobs.verification import Verdict, namespaces, verify
+from jobs.verification import Verdict, select_namespaces, verify
 
 
 def show(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """One line per collection, then the first keys of each kind of difference."""
+    """Print one line per collection, then the first keys of each kind of difference."""
     for verdict in verdicts:
         _show(console, verdict)
 
@@ -38,20 +38,20 @@ def _show(console: Console, verdict: Verdict) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
-@click.option("--collection", "only", multiple=True, help="db.coll; all selected ones if absent.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
 @json_option
 @told
 def main(
     path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
 ) -> int:
-    """Compare collections with their mirrors, at the mirrors' own time. Exit code 6: they differ.
+    """Compare collections with their mirrors as of the mirrors' times. Exit code 6: they differ.
 
     Example: mongodb-cdc verify --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    chosen = namespaces(config, only)
+    chosen = select_namespaces(config, only)
     spark, console = session("mongodb-cdc verify"), Terminal()
     verdicts = [verify(spark, config, namespace) for namespace in chosen]
     result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]

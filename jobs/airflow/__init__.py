@@ -1,7 +1,7 @@
-"""Backfills as DAGs of Airflow 3: what a worker of Airflow imports.
+"""Backfills as DAGs of Airflow 3.
 
-Of this project and of its dependencies nothing else has to be there, but for the files that
-spark-submit is given.
+An Airflow worker imports only this package of the project, and needs no other dependency of it. The
+files that spark-submit needs must exist on the worker.
 """
 
 from jobs.airflow.dags import backfill_dag, window_dag

@@ -1,4 +1,4 @@
-"""DAGs of backfills: the changes of each hour, and anything on demand."""
+"""DAG factories for backfills: of each interval's changes, and on demand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jobs.airflow.operator import FLAGS, BackfillOperator
 _TEXTS = {
     "min": "Documents from this _id on, in Extended JSON.",
     "max": "Documents below this _id, in Extended JSON.",
-    "filter": "Documents that pass this; the syntax is a match's.",
-    "at": "The changelog's: the cluster time t:i to read at.",
+    "filter": "Documents that match this $match filter.",
+    "at": "Changelog only: the cluster time t:i to read as of.",
     "from": "Changes from this time on, into the changelog.",
-    "to": "Changes up to, but without, this time.",
+    "to": "Changes before this time; needs from.",
 }
-_WHAT_FLAGS_DO = {
-    "repair": "Take out of the mirror what is not in the source.",
-    "dry-run": "Tell what would be done, and write nothing.",
+_FLAG_TEXTS = {
+    "repair": "Delete from the mirror the documents that the source lacks.",
+    "dry-run": "Show what would be done; write nothing.",
 }
 _TRIES = {
     "retries": 3,
@@ -42,19 +42,25 @@ def window_dag(
     schedule: str = "@hourly",
     **operator: Any,
 ) -> DAG:
-    """Each interval's changes of these collections, from the oplog into their changelogs.
+    """A DAG that reads each interval's changes from the oplog into the changelogs.
 
-    Every interval from `start_date` on is read, also those that passed while Airflow stood. A run
-    reads from its data interval's start up to its end, and writes what a changelog does not have:
-    runs may be repeated, overlap with a job, and be made for the past with `airflow backfill
-    create`, as far as the oplog reaches back. `operator`: see `BackfillOperator`.
+    A run reads the changes from the start of its data interval to before its end, and adds the rows
+    that the changelog lacks. Runs may be repeated and may overlap with a job. `airflow backfill
+    create` makes runs for the past, as far as the oplog reaches back.
+
+    Args:
+        config: The pipeline's file, as the worker sees it.
+        collections: Full names `db.coll`.
+        start_date: The first interval starts here. Intervals that passed while Airflow was stopped
+            are read too.
+        operator: Further arguments of `BackfillOperator`.
     """
     dag = DAG(
         dag_id,
         description="The changes of each interval, from MongoDB's oplog into changelogs",
         schedule=CronDataIntervalTimetable(schedule, timezone="UTC"),
         start_date=start_date,
-        # An interval that was missed is made up for: a changelog without it would have a hole.
+        # Read missed intervals too: a changelog without them would have a gap.
         catchup=True,
         max_active_runs=1,
         default_args=_TRIES,
@@ -76,9 +82,11 @@ def window_dag(
 
 
 def backfill_dag(dag_id: str, *, config: str, **operator: Any) -> DAG:
-    """A backfill that is triggered by hand, with its options as params; see `mongodb-cdc backfill`.
+    """A DAG that runs a backfill on demand, with the options of `mongodb-cdc backfill` as params.
 
-    `operator`: see `BackfillOperator`.
+    Args:
+        config: The pipeline's file, as the worker sees it.
+        operator: Further arguments of `BackfillOperator`.
     """
     dag = DAG(
         dag_id,
@@ -100,15 +108,15 @@ def _params() -> dict[str, Param]:
         None,
         type=["null", "string"],
         enum=[None, "mirror", "changelog"],
-        description="Both if left out.",
+        description="Default: both.",
     )
     optional = ["null", "string"]
-    texts = {name: Param(None, type=optional, description=does) for name, does in _TEXTS.items()}
-    flags = {name: Param(False, type="boolean", description=_WHAT_FLAGS_DO[name]) for name in FLAGS}
+    texts = {name: Param(None, type=optional, description=text) for name, text in _TEXTS.items()}
+    flags = {name: Param(False, type="boolean", description=_FLAG_TEXTS[name]) for name in FLAGS}
     return {"collection": collection, "into": tables, **texts, **flags}
 
 
 def _task_id(collection: str) -> str:
-    """The collection's name, where Airflow takes it; else one that is like it and its own."""
+    """The collection's name if Airflow accepts it; else a similar name with a checksum."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", collection)[:200]
     return plain if plain == collection else f"{plain}-{zlib.crc32(collection.encode()):08x}"

@@ -1,4 +1,4 @@
-"""A backfill as a task of Airflow: spark-submit runs it, its result becomes the task's XCom."""
+"""Airflow operator that runs a backfill by spark-submit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow.sdk.log import mask_secret
 
 PROGRAM = Path(__file__).parents[1] / "backfill.py"
 FLAGS = ("repair", "dry-run")
-# Exit codes of `jobs.result` with which another try is of use, and of what was killed.
+# Exit codes after which a retry can succeed: those of `jobs.result`, and those of a kill.
 _TRANSIENT = {3, 5, 130, 137, 143, -9, -15}
 _CODE = re.compile(r"Error code is: (-?\d+)")
 
@@ -27,15 +27,20 @@ _CODE = re.compile(r"Error code is: (-?\d+)")
 class BackfillOperator(SparkSubmitOperator):
     """Reads documents, or the changes of a window, again; see `mongodb-cdc backfill --help`.
 
-    `config` is the pipeline's file, as the worker sees it, and `arguments` are backfill's options
-    by their names, both templated: `{"collection": "shop.orders", "repair": True}`. What is empty,
-    None or false is left out; a list repeats its option. With `source_conn_id`, the source's
-    connection string is that connection's; it is handed over as the environment variable
-    `uri_variable`, which `config` names: `uri = "env:MONGODB_URI"`.
+    The task returns the JSON of `backfill`, as its XCom. Retries of a task in a run add documents
+    only once, however an earlier try ended. Airflow retries only errors that a retry may cure. The
+    deploy mode must be `client`.
 
-    Everything else is SparkSubmitOperator's, in deploy mode `client`. Tries of one task of one run
-    write once, whatever became of the tries before. Only what another try may cure is tried again.
-    Returns backfill's JSON.
+    Args:
+        config: The pipeline's file, as the worker sees it; templated.
+        arguments: The options of `backfill` by name, such as
+            `{"collection": "shop.orders", "repair": True}`; templated. Empty, None and false values
+            are omitted; a list repeats its option.
+        source_conn_id: The Airflow connection to the source. Without it `config` alone names the
+            source.
+        uri_variable: The environment variable that passes the connection string of
+            `source_conn_id` to the program. `config` must refer to it: `uri = "env:MONGODB_URI"`.
+        options: Further arguments of SparkSubmitOperator.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "config", "arguments")
@@ -60,26 +65,29 @@ class BackfillOperator(SparkSubmitOperator):
         run = f"{task.dag_id}/{task.task_id}/{task.map_index}/{task.run_id}"
         with TemporaryDirectory(prefix="mongodb-cdc-") as folder, _environment(self._secrets()):
             result = Path(folder) / "result.json"
-            told = {**self.arguments, "config": self.config, "run-id": run, "json": str(result)}
-            self.application_args = list(_options(told))
+            given = {**self.arguments, "config": self.config, "run-id": run, "json": str(result)}
+            self.application_args = list(_options(given))
             try:
                 super().execute(context)
             except AirflowException as error:
                 if not (result.exists() and self._is_dry):
-                    raise _final(error) from error
+                    raise _without_retry(error) from error
             return json.loads(result.read_text())
 
     @property
     def _is_dry(self) -> bool:
-        """What a dry run would do is its result, and no failure."""
+        """Whether the run writes nothing. Its exit code 6 is a result then, not a failure."""
         return bool(self.arguments.get("dry-run"))
 
     def _require_client_mode(self) -> None:
-        """Elsewhere, neither the environment nor the result's file is the driver's."""
+        """Raise an error in deploy mode `cluster`, where the driver runs on another machine.
+
+        There it has neither this process's environment nor the folder of the result's file.
+        """
         connection = BaseHook.get_connection(self._conn_id)
         if "cluster" in (self._deploy_mode, connection.extra_dejson.get("deploy-mode")):
             raise AirflowFailException(
-                f"{self.task_id} runs in deploy mode 'client' only. Remedy: set it in connection"
+                f"{self.task_id} needs the deploy mode 'client'. Remedy: set it in connection"
                 f" {self._conn_id}, or as deploy_mode."
             )
 
@@ -90,7 +98,7 @@ class BackfillOperator(SparkSubmitOperator):
 
 
 def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Each one argument, so that no value is ever taken for an option."""
+    """The arguments. An option and its value are one argument: no value looks like an option."""
     for name, value in arguments.items():
         if name in FLAGS:
             yield from [f"--{name}"] if value else []
@@ -99,8 +107,8 @@ def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
                 yield from [f"--{name}={each}"] if each not in (None, "") else []
 
 
-def _final(error: AirflowException) -> AirflowException:
-    """The error as it is, if another try may succeed; else one behind which there is none."""
+def _without_retry(error: AirflowException) -> AirflowException:
+    """The same error if a retry may succeed; else an error that Airflow does not retry."""
     code = _CODE.search(str(error))
     is_final = code is not None and int(code[1]) not in _TRANSIENT
     return AirflowFailException(str(error)) if is_final else error
@@ -108,8 +116,11 @@ def _final(error: AirflowException) -> AirflowException:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment, which spark-submit inherits. An operator's `env_vars` are shown
-    in Airflow as its rendered template, and, on YARN and Kubernetes, in the list of processes."""
+    """Set variables in this process's environment, which spark-submit inherits.
+
+    `env_vars` of the operator would show the values: Airflow shows them as a rendered template,
+    and YARN and Kubernetes pass them in command lines.
+    """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -123,11 +134,12 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def uri_of(connection: Any) -> str:
-    """`mongodb://login:password@host:port/schema?extra`, as the Mongo provider reads it.
+    """The connection string of a Mongo connection, read as the Mongo provider reads it.
 
-    `host` may list several, each with its port; `{"srv": true}` among the extras makes it
-    `mongodb+srv`, all others are options of the connection string. From here on Airflow's logs
-    mask the string, and the password as it stands in it.
+    It has the form `mongodb://login:password@host:port/schema?extra`. `host` may list several
+    hosts, each with its port. The extra `{"srv": true}` selects `mongodb+srv`; all other extras are
+    options of the connection string. After the call Airflow masks the string, and the quoted
+    password, in its logs.
     """
     extra = dict(connection.extra_dejson)
     is_srv = extra.pop("srv", False)
@@ -138,14 +150,14 @@ def uri_of(connection: Any) -> str:
         login += f":{password}"
     uri = f"mongodb{'+srv' if is_srv else ''}://{login}{'@' if login else ''}"
     uri += connection.host or "localhost"
-    if connection.port and not is_srv:  # DNS tells it then
+    if connection.port and not is_srv:  # with srv the port comes from DNS
         uri += f":{connection.port}"
     uri += f"/{connection.schema or ''}"
     if extra:
-        uri += "?" + urlencode({name: _told(value) for name, value in extra.items()})
+        uri += "?" + urlencode({name: _option_text(value) for name, value in extra.items()})
     mask_secret(uri)
     return uri
 
 
-def _told(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

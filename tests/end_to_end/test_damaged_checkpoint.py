@@ -22,7 +22,7 @@ from jobs.checkpoint_folder import Folder
 from jobs.checkpoint_repair import repair
 from jobs.holdings import Held, held
 from jobs.mongod import ReplicaSet
-from jobs.recovery import require_whole, way_back
+from jobs.recovery import plan_repair, require_whole
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
 
@@ -118,23 +118,23 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
         begun = partial_damage(whole, tmp_path / "c", last, hows)
         begun()
         try:
-            steps = way_back(folder, of_tables)
+            steps = plan_repair(folder, of_tables)
         except CheckpointDamaged:
             refused += 1
             assert hows[1] == "damaged"
             continue
         for interrupted in range(len(steps) + 1):
             begun()
-            for step in way_back(folder, of_tables)[:interrupted]:
-                step.do()
+            for step in plan_repair(folder, of_tables)[:interrupted]:
+                step.run()
             if interrupted:
                 refuses_to_start_or_is_right_to(folder, original, newest)
-            for step in way_back(folder, of_tables):
-                step.do()
+            for step in plan_repair(folder, of_tables):
+                step.run()
             case = (*hows, newest, interrupted)
             require_whole(folder)
             goes_on_from_the_truth(folder, original, newest, case)
-            assert way_back(folder, of_tables) == [], case
+            assert plan_repair(folder, of_tables) == [], case
     assert 0 < refused < len(CASES) / 3
 
 
@@ -178,7 +178,7 @@ def lines(path: Path) -> Any:
 
 
 def lines_of(folder: Folder, batch: int) -> Any:
-    found = folder.planned(batch)
+    found = folder.read_plan(batch)
     return found and found.offset.to_json()
 
 
@@ -211,7 +211,7 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     planned = repair(spark, config, dry_run=True)
     assert sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file()) == before
     done = repair(spark, config)
-    assert [step.says for step in done] == [step.says for step in planned]
+    assert [step.description for step in done] == [step.description for step in planned]
     assert repair(spark, config) == []
     with mongod.client() as client:
         client[past.orders.db].orders.update_one({"_id": 0}, {"$inc": {"n": 1}})
@@ -240,7 +240,7 @@ def test_damaged_commits_are_removed_down_to_one_that_is_whole(
         damaged(folder / f"commits/{batch}", b"v1\n{" if str(batch) in commits else None)
     if commits == "21":
         damaged(folder / "offsets/0", b"")  # which is not asked for, and not repaired
-    done = [step.says for step in repair(spark, config)]
+    done = [step.description for step in repair(spark, config)]
     assert done == [f"remove commits/{batch}" for batch in commits]
     assert checkpoint.read(config.checkpoint).planned == past.last
     past.once(config)
@@ -309,7 +309,7 @@ def test_what_nobody_knows_is_refused_and_never_begun_anew(
         shutil.rmtree(folder / log)
     with pytest.raises(CheckpointDamaged, match="holds no batch, and the table at"):
         past.once(config)
-    with pytest.raises(CheckpointDamaged, match="says where batch"):
+    with pytest.raises(CheckpointDamaged, match="is recorded neither in"):
         repair(spark, config)
     shutil.rmtree(folder)
     with pytest.raises(TableOwnedElsewhere, match="this checkpoint") as raised:
@@ -328,7 +328,7 @@ def test_a_first_batch_that_is_in_no_table_is_planned_anew(
     for batch in (1, 2):
         damaged(folder / f"offsets/{batch}", None)
     damaged(folder / "offsets/0", b"")
-    assert [step.says for step in repair(spark, config)] == ["remove offsets/0"]
+    assert [step.description for step in repair(spark, config)] == ["remove offsets/0"]
     require_whole(Folder(spark, config.checkpoint))
     # What a run leaves that is killed while it plans its first batch.
     (folder / "offsets/.0.0b5e6f2c-8a4f-4d5c-9d55-3a1f0c7e7c11.tmp").write_bytes(b"v1")
@@ -355,7 +355,7 @@ def test_one_job_at_a_time_goes_on_with_a_checkpoint(
     """Guards: files that the one is writing are damaged to the other."""
     config = past.copied(tmp_path / "lakehouse")
     damaged(tmp_path / f"lakehouse/_checkpoint/offsets/{past.last}", b"")
-    with checkpoint.alone(config.checkpoint):
+    with checkpoint.lock_checkpoint(config.checkpoint):
         for start in (past.once, lambda config: repair(spark, config)):
             with pytest.raises(CheckpointInUse, match="Another job runs"):
                 start(config)

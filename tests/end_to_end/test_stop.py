@@ -87,12 +87,12 @@ CASES = {
     "between batches": Case(lambda client: nullcontext(), has_written),
     "between batches, by Ctrl-C": Case(lambda client: nullcontext(), has_written, (signal.SIGINT,)),
     "while a batch is read that takes for ever": Case(
-        lambda client: hanging(client, "find"), reads, says="the next run makes again"
+        lambda client: hanging(client, "find"), reads, says="the next run repeats"
     ),
     "while tasks wait for the source": Case(
         lambda client: refusing(client, "find"),
         waits_for_the_source,
-        says="the next run makes again",
+        says="the next run repeats",
     ),
     "twice, while a batch is read that takes for ever": Case(
         lambda client: hanging(client, "find"),

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import ForeignOffset
 from cdc.model.offset import Offset
-from jobs.checkpoint import batches, parsed
+from jobs.checkpoint import batches, parse_plan
 
 SAMPLES = sorted((Path(__file__).parents[1] / "model/offsets").glob("*.json"))
 ABOUT = '{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{"a":"{\\"b\\": 1}"}}'
@@ -24,13 +24,13 @@ def test_a_whole_file_is_read_and_what_is_left_of_one_that_was_cut_off_is_damage
     sample: Path,
 ) -> None:
     text = stored(sample)
-    found = parsed(text, "f")
+    found = parse_plan(text, "f")
     assert found is not None
     assert found.offset == Offset.from_json(json.loads(sample.read_text()))
     assert found.about == json.loads(ABOUT)
     for length in range(len(text)):
-        assert parsed(text[:length], "f") is None, text[:length]
-        assert parsed(text[:length] + "\0" * (len(text) - length), "f") is None, text[:length]
+        assert parse_plan(text[:length], "f") is None, text[:length]
+        assert parse_plan(text[:length] + "\0" * (len(text) - length), "f") is None, text[:length]
 
 
 def test_what_is_whole_and_not_ours_is_no_damage() -> None:
@@ -43,7 +43,7 @@ def test_what_is_whole_and_not_ours_is_no_damage() -> None:
         text.replace('"swept"', '"swapped"'),
     ):
         with pytest.raises(ForeignOffset):
-            parsed(other, "f")
+            parse_plan(other, "f")
 
 
 def test_the_batches_are_those_that_are_written_and_whole_in_order(tmp_path: Path) -> None:

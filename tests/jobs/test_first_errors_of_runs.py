@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from jobs.checkpoint import alone
+from jobs.checkpoint import lock_checkpoint
 from jobs.cli import main
 from jobs.mongod import ReplicaSet
 from tests.jobs.first_errors import require_short
@@ -58,7 +58,7 @@ def test_a_program_that_is_called_before_any_run_says_so(
 def test_a_second_run_on_a_checkpoint_is_told_of_the_first(
     spark: SparkSession, call: Call, tmp_path: Path
 ) -> None:
-    with alone(f"{tmp_path}/_checkpoint"):
+    with lock_checkpoint(f"{tmp_path}/_checkpoint"):
         require_told(call("replicate"), 1, "Another job runs", "_checkpoint", "End it first")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StringType
 from cdc.delta.typed_column import TypedColumn
 from cdc.model.selection import Namespace
 from jobs import infer, replicate, verify
-from jobs.column_inference import Inferred, written
+from jobs.column_inference import InferredColumns, add_columns
 from jobs.mongod import ReplicaSet
 
 FILE = """# Mine.
@@ -38,14 +38,14 @@ columns = { a = "int" }
 """
 
 
-def inferred(name: str, *columns: TypedColumn) -> Inferred:
-    return Inferred(Namespace("shop", name), 1, columns, {}, {})
+def inferred(name: str, *columns: TypedColumn) -> InferredColumns:
+    return InferredColumns(Namespace("shop", name), 1, columns, {}, {})
 
 
 def test_columns_are_written_where_they_hold_and_all_else_stays() -> None:
     added = TypedColumn("b", LongType(), ("b",)), TypedColumn("class", StringType(), ("_class",))
-    others = Inferred(Namespace("club", "members"), 1, added[:1], {}, {})
-    once = written(FILE, inferred("orders", *added))
+    others = InferredColumns(Namespace("club", "members"), 1, added[:1], {}, {})
+    once = add_columns(FILE, inferred("orders", *added))
     for line in FILE.splitlines():
         assert line in once.splitlines()
     assert tomllib.loads(once)["override"] == [
@@ -56,9 +56,9 @@ def test_columns_are_written_where_they_hold_and_all_else_stays() -> None:
         },
         tomllib.loads(FILE)["override"][0],
     ]
-    assert written(once, inferred("orders")) == once
-    twice = written(once, inferred("odd (name)", *added))
-    general = written(FILE.replace("# All", '[table]\ncolumns = {c = "int"}\n# All'), others)
+    assert add_columns(once, inferred("orders")) == once
+    twice = add_columns(once, inferred("odd (name)", *added))
+    general = add_columns(FILE.replace("# All", '[table]\ncolumns = {c = "int"}\n# All'), others)
     assert tomllib.loads(general)["override"][-1] == {
         "match": "club.members",
         "columns": {"c": "int", "b": "bigint"},

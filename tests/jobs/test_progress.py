@@ -28,10 +28,10 @@ def report(batch: int, freshness: Freshness | None = None, **counts: int) -> Bat
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
     said = io.StringIO()
     with Display(Console(file=said, width=200), {}) as display:
-        display.batch(report(1, read=7))
-        display.batch(report(2))
-        display.status(Status(2, METRICS, None, {}))
-        display.batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
+        display.show_batch(report(1, read=7))
+        display.show_batch(report(2))
+        display.show_status(Status(2, METRICS, None, {}))
+        display.show_batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
     form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO jobs\.replicate: "
     lines = said.getvalue().splitlines()
     assert all(re.match(form, each) for each in lines)
@@ -45,13 +45,13 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
 def test_a_terminal_shows_what_is_known() -> None:
     said = io.StringIO()
     with Display(Console(file=said, width=200, force_terminal=True), {}) as display:
-        display.status(Status(None, None, None, {}))
+        display.show_status(Status(None, None, None, {}))
         assert "waiting" in _shown(display, said)
-        display.status(Status(4, METRICS, Freshness(0.9, 1.44), {}))
+        display.show_status(Status(4, METRICS, Freshness(0.9, 1.44), {}))
         assert "1,234 events/s, lag 3 s, freshness 1.4 s, oplog 30.2 h (85 %)" in _shown(
             display, said
         )
-        display.status(Status(4, Metrics(Timestamp(9, 1), None, None, None, None), None, {}))
+        display.show_status(Status(4, Metrics(Timestamp(9, 1), None, None, None, None), None, {}))
         assert "0 events/s" in _shown(display, said)
 
 

@@ -13,15 +13,15 @@ import pytest
 from jobs.stop import Stop
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
-# A program that waits for ever behind its first signal.
+# A program that never ends after its first signal.
 WAITING = """
 import os, signal, sys
 from jobs.stop import Stop
 with Stop() as stop:
-    stop.waits()
+    stop.defer()
     os.kill(os.getpid(), int(sys.argv[1]))
     while True:
-        if stop.within(0.01):
+        if stop.wait(0.01):
             os.kill(os.getpid(), int(sys.argv[1]))
 """
 
@@ -37,10 +37,10 @@ def test_the_first_signal_ends_a_program_that_waits_for_none(number: int) -> Non
 def test_the_first_signal_is_told_to_one_that_waits_and_handlers_are_put_back(number: int) -> None:
     before = signal.getsignal(number)
     with Stop() as stop:
-        assert not stop.within(0)
-        stop.waits()
+        assert not stop.wait(0)
+        stop.defer()
         os.kill(os.getpid(), number)
-        assert stop.within(60)
+        assert stop.wait(60)
     assert signal.getsignal(number) == before
 
 

@@ -28,7 +28,7 @@ from cdc.mongo.metrics import Metrics
 from cdc.mongo.oplog import Left
 from cdc.mongo.privileges import required
 from jobs import report, status
-from jobs.checkpoint import Checkpoint, Written
+from jobs.checkpoint import Checkpoint, WrittenBatch
 from jobs.landed import Landed, Made
 from jobs.mongod import ReplicaSet
 from jobs.standing import Tables, View
@@ -320,7 +320,7 @@ def view(**told: Any) -> View:
     edge, left = Timestamp(at.time + told.pop("lag", 5), 1), told.pop("left", Left(48.0, 90.0, ""))
     return View(
         path="/lake",
-        kept=Checkpoint(7, Written(7, Offset.from_json(OFFSET), written, written)),
+        kept=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
         metrics=Metrics(at, edge, 1.0, left, 100.0),
         collections=[(Extent(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
         letters=told.pop("letters", 0),
@@ -351,7 +351,7 @@ def test_what_somebody_should_look_at_is_told_in_one_sentence(
 
 def test_a_page_shows_names_as_they_are() -> None:
     """Guards: markup in a name, and a formula to the plots."""
-    page = report.page(view(letters=1), {"a<b": "c&d"})
+    page = report.render_page(view(letters=1), {"a<b": "c&d"})
     assert "shop.a&lt;b&gt;$c" in page
     assert "a&lt;b" in page
     assert "c&amp;d" in page
