@@ -1,4 +1,7 @@
-"""Columns of Arrow filled by compiled functions, with what those refuse filled in one by one."""
+"""Arrow columns of documents, written by compiled functions.
+
+Plain Python encodes the documents that the compiled functions refuse, one by one.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from cdc.model.key import document_key_json, merge_key
 from cdc.model.reply import Places
 from cdc.model.split import key_of
 
-# A compiled function, which fills cells from the row on that it is given: it tells how far it came,
-# and why it stopped there.
+# A compiled function that fills cells from the given row on. It returns the row where it stopped,
+# and the reason.
 Step = Callable[[int], Any]
 Texts = tuple[str | bytes, ...]
 
 
 class Cells:
-    """Bytes of the cells of a column, one behind the other: `out[ends[n]:ends[n + 1]]` is row n."""
+    """The cells of a column in one buffer: `out[ends[n]:ends[n + 1]]` is row n."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.out = np.empty(size, np.uint8)
         self.ends = np.zeros(rows + 1, np.int32)
 
     def put(self, row: int, cell: bytes) -> None:
-        """The cell of a row whose predecessors are all there."""
+        """Write the cell of a row; all rows before it must have been written."""
         begin = int(self.ends[row])
         while begin + len(cell) > len(self.out):
             self.grow()
@@ -36,17 +39,18 @@ class Cells:
         self.ends[row + 1] = begin + len(cell)
 
     def grow(self) -> None:
+        """Double the buffer."""
         self.out = np.concatenate([self.out, np.empty(len(self.out) + 64, np.uint8)])
 
     def array(self, kind: pa.DataType, valid: pa.Buffer | None = None) -> pa.Array:
-        """As strings or binaries."""
+        """The cells as an Arrow array of strings or binaries, without a copy."""
         used = self.out[: int(self.ends[-1])]
         buffers = [valid, pa.py_buffer(self.ends), pa.py_buffer(used)]
         return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers)
 
 
 def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
-    """The column `before` or `after`; where there is no document, null."""
+    """Encode the column `before` or `after`; null where there is no document."""
     encode = encoder(format, json_mode)
     valid = validity(places.starts >= 0)
     room = 2 * places.size + 64
@@ -66,14 +70,17 @@ def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa
 
 
 def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
-    """The columns `key` and `document_key` of documents; `alone`: these are the keys of documents
-    themselves, else their `_id` is. Raises UnmappableValue as `merge_key` and `key_of` do."""
+    """Encode the columns `key` and `document_key`.
+
+    With `alone`, each of `places` is a documentKey. Otherwise it is a document, whose documentKey
+    is its `_id`. Raises UnmappableValue as `merge_key` and `key_of` do.
+    """
     texts, wholes = Cells(len(places), places.size + 64), Cells(len(places), places.size + 64)
     columns = loading.columns()
 
     def step(at: int) -> Any:
-        return columns.key_texts(
-            *places.located, alone, at, texts.out, texts.ends, wholes.out, wholes.ends
+        return columns.write_keys(
+            *places.arrays, alone, at, texts.out, texts.ends, wholes.out, wholes.ends
         )
 
     def one(document: bytes) -> Texts:
@@ -85,14 +92,14 @@ def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
 
 
 def jsons(places: Places, one: Callable[[bytes], str]) -> pa.Array:
-    """Relaxed Extended JSON, that of `one` where compiled functions do not write it."""
+    """Encode documents as relaxed Extended JSON; `one` encodes those that are refused."""
     cells = Cells(len(places), 2 * places.size + 64)
     _fill_json(places, cells, one)
     return cells.array(pa.string(), validity(places.starts >= 0))
 
 
 def texts(places: Places) -> pa.Array:
-    """What lies in those places, as strings."""
+    """The bytes at these places as strings; they must be UTF-8."""
     cells = Cells(len(places), places.size + 64)
     _fill_bson(places, cells)
     return cells.array(pa.string(), validity(places.starts >= 0))
@@ -105,8 +112,8 @@ def _fill_variants(
     table = columns.table(places.longest)
 
     def step(at: int) -> Any:
-        return columns.variants(
-            *places.located, at, values.out, values.ends, metadata.out, metadata.ends, table
+        return columns.write_variants(
+            *places.arrays, at, values.out, values.ends, metadata.out, metadata.ends, table
         )
 
     _fill(places, step, (values, metadata), encode)
@@ -116,19 +123,19 @@ def _fill_bson(places: Places, cells: Cells) -> None:
     columns = loading.columns()
     _fill(
         places,
-        lambda at: columns.gathered(*places.located, at, cells.out, cells.ends),
+        lambda at: columns.gather(*places.arrays, at, cells.out, cells.ends),
         (cells,),
         lambda document: (document,),
     )
 
 
 def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
-    """In relaxed form."""
+    """Fill cells with relaxed Extended JSON."""
     columns = loading.columns()
     table = columns.table(places.longest)
 
     def step(at: int) -> Any:
-        return columns.relaxed_json(*places.located, at, cells.out, cells.ends, table)
+        return columns.write_relaxed_json(*places.arrays, at, cells.out, cells.ends, table)
 
     _fill(places, step, (cells,), lambda document: (encode(document),))
 
@@ -153,7 +160,7 @@ def _fill(places: Places, step: Step, filled: Sequence[Cells], one: Callable[[by
 
 
 def validity(is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Buffer | None:
-    """The bits that tell which cells are not null."""
+    """The Arrow validity bitmap, with a 1 for each cell that is not null; None if none is null."""
     if is_there.all():
         return None
     return pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -1,4 +1,4 @@
-"""The hot path of Spark tasks, compiled by numba to machine code: BSON bytes into columns.
+"""The hot path of Spark tasks, compiled by numba to machine code: BSON bytes to columns.
 
-Whoever needs it calls `loading.columns()` and so on; importing this package loads nothing.
+Call `loading.columns()` or `loading.typed()` to load it. Importing this package loads nothing.
 """

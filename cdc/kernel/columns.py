@@ -1,8 +1,9 @@
-"""Columns of many documents at once: their bytes one behind the other, and where each one ends.
+"""Columns of many documents at once: the bytes of all cells, and the end of each cell.
 
-Each of these goes on with the document `at` until one is refused, or does not fit any more, and
-returns its number and why it ended there. A document that begins before 0 is none; its cell is
-empty. What is written: `out[ends[n]:ends[n + 1]]` for document n.
+Each function starts at document `at` and stops when it refuses a document, when the output is
+full, or at the end. It returns the number of the document where it stopped, and DOUBTFUL, FULL or
+DONE. A negative start means that there is no document; its cell is empty. The cell of document n
+is `out[ends[n]:ends[n + 1]]`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LARGE: Final = 2**20
 
 
 @entry
-def variants(
+def write_variants(
     data: Bytes,
     starts: Places,
     stops: Places,
@@ -39,7 +40,7 @@ def variants(
     metadata_ends: Ends,
     rows: Rows,
 ) -> tuple[int, int]:
-    """(value, metadata) of VARIANTs."""
+    """Encode documents as VARIANTs, in two columns: value and metadata."""
     while at < len(starts):
         value_at, metadata_at = np.int64(value_ends[at]), np.int64(metadata_ends[at])
         if starts[at] >= 0:
@@ -59,10 +60,10 @@ def variants(
 
 
 @entry
-def gathered(
+def gather(
     data: Bytes, starts: Places, stops: Places, at: int, out: Bytes, ends: Ends
 ) -> tuple[int, int]:
-    """The bytes as they are."""
+    """Copy the bytes of documents unchanged."""
     while at < len(starts):
         place, size = np.int64(ends[at]), stops[at] - starts[at]
         if starts[at] >= 0:
@@ -75,15 +76,18 @@ def gathered(
 
 
 @entry
-def relaxed_json(
+def write_relaxed_json(
     data: Bytes, starts: Places, stops: Places, at: int, out: Bytes, ends: Ends, rows: Rows
 ) -> tuple[int, int]:
-    """Relaxed Extended JSON. Large documents are refused: room is kept for the longest text."""
+    """Encode documents as relaxed Extended JSON.
+
+    Documents above 1 MiB are refused: the output needs room for the longest possible text.
+    """
     while at < len(starts):
         place, size = np.int64(ends[at]), stops[at] - starts[at]
         if starts[at] >= 0:
             count = parse(data, starts[at], stops[at], rows) if size <= _LARGE else REFUSED
-            if count < 0 or not extended_json.is_told(data, count, rows):
+            if count < 0 or not extended_json.is_valid(data, count, rows):
                 return at, DOUBTFUL
             if place + size * extended_json.ROOM > len(out):
                 return at, FULL
@@ -96,7 +100,7 @@ def relaxed_json(
 
 
 @entry
-def key_texts(
+def write_keys(
     data: Bytes,
     starts: Places,
     stops: Places,
@@ -107,7 +111,7 @@ def key_texts(
     whole_out: Bytes,
     whole_ends: Ends,
 ) -> tuple[int, int]:
-    """`key` and `document_key` of documents; with `alone`, of those that hold only an `_id`."""
+    """Write `key` and `document_key` of documents; with `alone`, of `_id`-only documents."""
     while at < len(starts):
         element = keys.locate(data, starts[at], stops[at], alone)
         if element < 0:
@@ -123,17 +127,17 @@ def key_texts(
 
 @entry
 def places(data: Bytes, start: int, stop: int, starts: Places, stops: Places) -> int:
-    """As `elements.documents`."""
+    """Locate the documents of an array, see `elements.documents`."""
     return documents(data, start, stop, starts, stops)
 
 
-def compiled() -> None:
-    """Compiles, or loads, all of the above, by using it."""
+def compile_all() -> None:
+    """Compile or load all of these functions by calling each of them."""
     document = np.frombuffer(b"\x05\0\0\0\0", np.uint8)
     begin, out, ends = np.array([0]), np.empty(16, np.uint8), np.zeros(2, np.int32)
-    variants(document, begin, begin + 5, 0, out, ends, out.copy(), ends.copy(), table(5))
-    gathered(document, begin, begin + 5, 0, out, ends)
-    relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, table(5))
-    key_texts(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
+    write_variants(document, begin, begin + 5, 0, out, ends, out.copy(), ends.copy(), table(5))
+    gather(document, begin, begin + 5, 0, out, ends)
+    write_relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, table(5))
+    write_keys(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
     places(document, 0, 5, begin, begin.copy())
     events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))

@@ -1,6 +1,7 @@
-"""How functions are compiled: to machine code that needs no GIL, kept on disk (see `loading`).
+"""Decorators that compile functions to machine code without the GIL, cached on disk.
 
-In them all indices are of type int64; a value of another width is converted where it is read.
+`loading` chooses the cache folder. In compiled functions all indices have the type int64; a value
+of another width is converted where it is read.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ _config: Any = numba.config
 
 
 def entry(function: F) -> F:
-    """One that Python calls: kept on disk, with everything that it calls in it."""
+    """Compile a function that Python calls; the cache contains it and everything that it calls."""
     compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return compiled
 
 
 def part(function: F) -> F:
-    """One that only compiled functions call."""
+    """Compile a function that only compiled functions call."""
     compiled: F = numba.njit(nogil=True, error_model="numpy")(function)
     return compiled
 
 
-class Kept:
-    """Where numba is to keep a function: in `config.CACHE_DIR`, whose name says of which sources.
+class CacheLocator:
+    """Makes numba cache a function in `config.CACHE_DIR`, whose name identifies the sources.
 
-    By itself numba asks where the source lies, and Spark puts a zip of it at another place for each
-    application and executor: each would compile for itself, and leave that behind.
+    By default numba derives the place from the path of the source. Spark copies a zip of it to
+    another path for each application and executor: each of them would compile again, and leave its
+    files on disk.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:

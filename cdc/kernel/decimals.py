@@ -1,4 +1,4 @@
-"""decimal128 as a VARIANT holds it: an unscaled integer of two halves, and a scale."""
+"""decimal128 as an unscaled integer, in two 64-bit halves, and a scale, as in a VARIANT."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _U1, _U47, _U49, _U61, _U63 = (np.uint64(bits) for bits in (1, 47, 49, 61, 63))
 _EXPONENT, _COEFFICIENT = np.uint64(0x3FFF), np.uint64(2**49 - 1)
 _BIAS: Final = 6176
 _MAX_SCALE: Final = 38
-# 10**34: what is not below it is no canonical coefficient. 10**37: ten times that is too much for a
-# VARIANT, and not much more is too much for two halves.
+# A canonical coefficient is below 10**34. From 10**37 on, ten times the number is too large for a
+# VARIANT, and soon for two halves.
 _CANONICAL_HIGH, _CANONICAL_LOW = np.uint64(10**34 >> 64), np.uint64(10**34 % 2**64)
 _TENTH_HIGH, _TENTH_LOW = np.uint64(10**37 >> 64), np.uint64(10**37 % 2**64)
 _NINE, _EIGHTEEN = np.uint64(10**9), np.uint64(10**18)
@@ -28,8 +28,10 @@ def is_negative(data: Bytes, at: int) -> bool:
 
 @part
 def decimal(data: Bytes, at: int) -> tuple[np.uint64, np.uint64, int]:
-    """The magnitude's high and low half and its exponent; a large exponent for what is no number,
-    or no canonical one, or not in the form that numbers are written in."""
+    """The high and low half of the magnitude, and its exponent.
+
+    The exponent is too large to use if the value is NaN or infinite, or not in canonical form.
+    """
     low, high = uint64(data, at), uint64(data, at + 8)
     coefficient = high & _COEFFICIENT
     is_plain = high >> _U61 & _THREE != _THREE
@@ -40,7 +42,7 @@ def decimal(data: Bytes, at: int) -> tuple[np.uint64, np.uint64, int]:
 
 @part
 def unscaled(data: Bytes, at: int) -> tuple[np.uint64, np.uint64, int]:
-    """The magnitude without its sign and the scale; a scale of -1 if a VARIANT does not hold it."""
+    """The two halves of the magnitude, and the scale: -1 if a VARIANT cannot represent it."""
     high, low, exponent = decimal(data, at)
     if exponent < -_MAX_SCALE or exponent > _MAX_SCALE:
         return high, low, -1
@@ -53,7 +55,7 @@ def unscaled(data: Bytes, at: int) -> tuple[np.uint64, np.uint64, int]:
 
 @part
 def width(high: np.uint64, low: np.uint64, scale: int) -> int:
-    """4, 8 or 16 bytes: Spark checks both the digits and the scale against it."""
+    """4, 8 or 16 bytes. Spark checks both the digits and the scale against this width."""
     if high == _ZERO and low < _NINE and scale <= 9:
         return 4
     if high == _ZERO and low < _EIGHTEEN and scale <= 18:

@@ -1,4 +1,4 @@
-"""Fields of a document found in its bytes, without a look into those before."""
+"""Fields of a document located in its bytes; embedded documents are not parsed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ for _kind in (STRING, DOCUMENT, ARRAY, BINARY):
 
 @part
 def size_of(kind: int, data: Bytes, at: int, end: int) -> int:
-    """Bytes of a value that begins there and has to end at `end` at the latest; less than 0 if it
-    does not, or is of a rare type."""
+    """Bytes of the value at `at`; negative if it would exceed `end` or is of a rare type."""
     size = _SIZES[kind]
     if size == _VARIABLE:
         size = _variable_size(kind, data, at, end)
@@ -60,13 +59,13 @@ def _variable_size(kind: int, data: Bytes, at: int, end: int) -> int:
 
 @part
 def is_framed(data: Bytes, start: int, stop: int) -> bool:
-    """Whether the bytes are a document as far as its first four and its last one tell."""
+    """Whether the first four bytes and the last byte are those of a document of this size."""
     return stop - start >= 5 and _variable_size(DOCUMENT, data, start, stop) == stop - start
 
 
 @part
 def next_element(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Where the value of the element at that place begins and ends; -1 if it does not."""
+    """The start and end of the value of the element at `at`; REFUSED if it is invalid."""
     value = at + 1
     while value < end and data[np.uint64(value)] != 0:
         value += 1
@@ -78,8 +77,11 @@ def next_element(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @part
 def documents(data: Bytes, start: int, stop: int, starts: Numbers, stops: Numbers) -> int:
-    """Where the documents of the array lie that fills those bytes; returns how many there are, or
-    less than 0 if it holds anything else, or more than there is room for."""
+    """Locate the documents of the array that fills those bytes; return their number.
+
+    The result is negative if the array contains anything else, or more documents than fit in
+    `starts`.
+    """
     count, at = 0, start + 4
     if not is_framed(data, start, stop):
         return REFUSED
@@ -95,8 +97,10 @@ def documents(data: Bytes, start: int, stop: int, starts: Numbers, stops: Number
 
 @part
 def find(data: Bytes, start: int, stop: int, name: Bytes) -> tuple[int, int, int]:
-    """The first field of that name: where its element and its value begin, and where it ends; less
-    than 0 if there is none, or anything is wrong with any field."""
+    """The first field of that name: the start of its element, the start and end of its value.
+
+    All are negative if there is no such field, or if any field of the document is invalid.
+    """
     found, found_value, found_end = REFUSED, REFUSED, REFUSED
     if not is_framed(data, start, stop):
         return REFUSED, REFUSED, REFUSED
@@ -113,6 +117,7 @@ def find(data: Bytes, start: int, stop: int, name: Bytes) -> tuple[int, int, int
 
 @part
 def is_named(data: Bytes, at: int, value: int, name: Bytes) -> bool:
+    """Whether the element at `at`, whose value begins at `value`, has that name."""
     if value - at != len(name) + 2:
         return False
     same = 0
@@ -123,5 +128,5 @@ def is_named(data: Bytes, at: int, value: int, name: Bytes) -> bool:
 
 @part
 def is_only(start: int, stop: int, at: int, end: int) -> bool:
-    """Whether an element from `at` to `end` fills its document."""
+    """Whether an element from `at` to `end` is the only one of its document."""
     return at == start + 4 and end == stop - 1

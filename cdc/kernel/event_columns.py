@@ -1,6 +1,6 @@
-"""Columns of the table that tells where the fields of change events lie.
+"""Columns of the table of change events: where each field of an event is.
 
-Of a field of several bytes, the next column tells where it ends.
+A field of variable size has two columns: its start, and in the next column its end.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 Events = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-# What a field is that an event does not have: no place, no time of a clock, no operation.
+# The value of a missing field, of a missing wall clock time, and of an unknown operation.
 NONE: Final = -(2**63)
 
 START: Final = 0
 STOP: Final = 1
-# Whether anything else but the fields below could decide what is told of it.
+# 1 if the row of the event may depend on anything but the fields below.
 UNUSUAL: Final = 2
-# The 64 bits of a timestamp; milliseconds; the number of the operation in OPERATIONS.
+# TIME: the 64 bits of a BSON timestamp. WALL: milliseconds. TYPE: the index in OPERATIONS.
 TIME: Final = 3
 WALL: Final = 4
 TYPE: Final = 5

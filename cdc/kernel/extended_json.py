@@ -29,14 +29,14 @@ from cdc.model.element import (
 _NULL, _TRUE, _FALSE = (np.frombuffer(text, np.uint8) for text in (b"null", b"true", b"false"))
 _COMMA, _COLON, _QUOTE = 0x2C, 0x3A, 0x22
 _OBJECT, _OBJECT_END, _LIST, _LIST_END = 0x7B, 0x7D, 0x5B, 0x5D
-# So many times the bytes of its document a text takes at most: 11 bytes of a date become 48, one
+# A text has at most this many times the bytes of its document: 11 bytes of a date become 48, one
 # control character 6; commas and quotes are added.
 ROOM: Final = 12
 
 
 @part
-def is_told(data: Bytes, count: int, rows: Rows) -> bool:
-    """Whether all names are text, and none occurs twice in a document."""
+def is_valid(data: Bytes, count: int, rows: Rows) -> bool:
+    """Whether all names are UTF-8, and no name occurs twice in a document."""
     for row in range(count):
         if rows[row, KIND] == DOCUMENT and names.sort(data, row, 0, rows) < 0:
             return False
@@ -45,7 +45,7 @@ def is_told(data: Bytes, count: int, rows: Rows) -> bool:
 
 @part
 def write(data: Bytes, count: int, rows: Rows, out: Bytes, at: int) -> int:
-    """Writes the document of `count` rows; returns the place behind it, or REFUSED."""
+    """Write the document of `count` rows; return the position after it, or REFUSED."""
     container = -1
     for row in range(count + 1):
         while container >= 0 and rows[container, CLOSED] == row:

@@ -1,7 +1,7 @@
-"""Scalars of VARIANTs as values of a column's type, as `cdc.model.fit` tells them.
+"""Casts of VARIANT scalars to a column's type, by the rules of `cdc.model.fit`.
 
-Each function goes through places, one for each row: those of less than 0 are none. `status` tells
-what became of a value; where it was not taken, what is written means nothing.
+Each function handles one value per row; a negative start means that there is none. It sets
+`status` to MISSING, TAKEN or MISFIT. The output of a row is undefined unless its status is TAKEN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from cdc.kernel.columns import DONE, DOUBTFUL, FULL
 from cdc.kernel.compiled import entry, part
-from cdc.kernel.numbers import Bytes, copy, int64, is_less, is_text, negated, times_ten
+from cdc.kernel.numbers import Bytes, copy, int64, is_less, is_text, negate, times_ten
 from cdc.kernel.variant_bytes import Numbers, number
 from cdc.model import variant_bytes as v
 from cdc.model.fit import DAY, DOUBLE_DIGITS, DOUBLE_LIMIT, MOST_DIGITS, SINGLE_LIMIT
@@ -21,7 +21,7 @@ from cdc.model.reply import MISFIT, MISSING, TAKEN
 Doubles = np.ndarray[tuple[int], np.dtype[np.float64]]
 Halves = np.ndarray[tuple[int, int], np.dtype[np.uint64]]
 
-# What a number is: none, or one of these.
+# The kind of a value: no number, or one of these.
 _NONE: Final = 0
 _INTEGER: Final = 1
 _DOUBLE: Final = 2
@@ -29,21 +29,23 @@ _DECIMAL: Final = 3
 
 _HIGH = np.array([10**power >> 64 for power in range(39)], np.uint64)
 _LOW = np.array([10**power % 2**64 for power in range(39)], np.uint64)
-_TENS = np.array([10.0**power for power in range(23)])  # those that a double holds
+_TENS = np.array(
+    [10.0**power for power in range(23)]
+)  # the powers that a double represents exactly
 _DIGITS = np.array(MOST_DIGITS, np.int64)
 _ZERO, _SIX, _TEN = np.uint64(0), np.uint64(6), np.uint64(10)
 _TENTH = np.uint64(2**64 // 10)
-# A decimal of so many digits is the only one of them that its double is told back from.
+# Decimals of up to 15 digits have different doubles: the double identifies the decimal.
 _PLAIN: Final = 1e15
 
 
 @entry
-def integers(
+def cast_integers(
     data: Bytes, starts: Numbers, stops: Numbers, bits: int, out: Numbers, status: Bytes
 ) -> None:
     limit = 2.0 ** (bits - 1)
     for row in range(len(starts)):
-        status[row] = _before(data, starts[row])
+        status[row] = _initial_status(data, starts[row])
         if status[row] == MISFIT:
             kind = _kind(data, starts[row])
             if kind == _INTEGER:
@@ -61,12 +63,12 @@ def integers(
 
 
 @entry
-def doubles(
+def cast_doubles(
     data: Bytes, starts: Numbers, stops: Numbers, is_single: bool, out: Doubles, status: Bytes
 ) -> None:
     limit = SINGLE_LIMIT if is_single else DOUBLE_LIMIT
     for row in range(len(starts)):
-        status[row] = _before(data, starts[row])
+        status[row] = _initial_status(data, starts[row])
         if status[row] == MISFIT:
             kind, fits, found = _kind(data, starts[row]), False, 0.0
             if kind == _INTEGER:
@@ -82,7 +84,7 @@ def doubles(
 
 
 @entry
-def decimals(
+def cast_decimals(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -92,9 +94,12 @@ def decimals(
     out: Halves,
     status: Bytes,
 ) -> tuple[int, int]:
-    """The low and the high half of the unscaled number. Doubles of many digits are doubtful."""
+    """Write the low and the high half of the unscaled number.
+
+    Doubles of many digits are DOUBTFUL: the caller must cast them with `cdc.model.fit`.
+    """
     while at < len(starts):
-        status[at] = _before(data, starts[at])
+        status[at] = _initial_status(data, starts[at])
         if status[at] == MISFIT:
             kind = _kind(data, starts[at])
             if kind == _DOUBLE:
@@ -114,7 +119,7 @@ def decimals(
 
 
 @entry
-def fixed(
+def cast_fixed(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -123,9 +128,9 @@ def fixed(
     out: Numbers,
     status: Bytes,
 ) -> None:
-    """Times as microseconds, dates as days, booleans as 0 and 1."""
+    """Cast to timestamps in microseconds, dates in days, or booleans as 0 and 1."""
     for row in range(len(starts)):
-        status[row] = _before(data, starts[row])
+        status[row] = _initial_status(data, starts[row])
         if status[row] == MISFIT:
             header = np.int64(data[starts[row]])
             if is_boolean:
@@ -140,7 +145,7 @@ def fixed(
 
 
 @entry
-def contents(
+def cast_contents(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -150,10 +155,10 @@ def contents(
     ends: np.ndarray[tuple[int], np.dtype[np.int32]],
     status: Bytes,
 ) -> tuple[int, int]:
-    """Strings, or binaries."""
+    """Cast to strings or binaries."""
     while at < len(starts):
         place = np.int64(ends[at])
-        status[at] = _before(data, starts[at])
+        status[at] = _initial_status(data, starts[at])
         if status[at] == MISFIT:
             begin, stop = _content(data, starts[at], is_binary), stops[at]
             if begin > 0 and (is_binary or is_text(data, begin, stop)):
@@ -167,8 +172,8 @@ def contents(
 
 
 @part
-def _before(data: Bytes, at: int) -> int:
-    """MISSING if there is nothing, or null; else a MISFIT until it fits."""
+def _initial_status(data: Bytes, at: int) -> int:
+    """The initial status: MISSING if there is no value, or null, else MISFIT."""
     return MISSING if at < 0 or data[at] == v.NULL else MISFIT
 
 
@@ -212,8 +217,10 @@ def _is_single(double: float) -> bool:
 
 @part
 def _decimal(data: Bytes, at: int, stop: int) -> tuple[bool, np.uint64, np.uint64, int]:
-    """Whether it is negative, the magnitude's halves, and the scale, without zeros at its end; a
-    scale of -1 if it has more digits than it may have."""
+    """Whether it is negative, the two halves of its magnitude, and its scale.
+
+    Trailing zeros are removed. The scale is -1 if the decimal has more digits than its type allows.
+    """
     digits, size = _DIGITS[_width(stop - at - 2)], min(stop - at - 2, 8)
     whole = number(data, at + 2, size) << (64 - 8 * size) >> (64 - 8 * size)
     high, low = np.uint64(whole >> 63), np.uint64(whole)
@@ -221,11 +228,11 @@ def _decimal(data: Bytes, at: int, stop: int) -> tuple[bool, np.uint64, np.uint6
         high = np.uint64(int64(data, at + 10))
     is_negative, scale = np.int64(high) < 0, np.int64(data[at + 1])
     if is_negative:
-        high, low = negated(high, low)
+        high, low = negate(high, low)
     if scale > digits or not is_less(high, low, _HIGH[digits], _LOW[digits]):
         return False, _ZERO, _ZERO, -1
     while scale > 0:
-        next_high, next_low, rest = _tenth(high, low)
+        next_high, next_low, rest = _divide_by_ten(high, low)
         if rest != _ZERO:
             break
         high, low = next_high, next_low
@@ -239,8 +246,8 @@ def _width(size: int) -> int:
 
 
 @part
-def _tenth(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64]:
-    """A tenth of a number of two halves, and what is left."""
+def _divide_by_ten(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """A number of two halves divided by ten, and the remainder."""
     over = high % _TEN
     rest = over * _SIX + low % _TEN
     return high // _TEN, over * _TENTH + low // _TEN + rest // _TEN, rest % _TEN
@@ -248,19 +255,22 @@ def _tenth(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64, np.ui
 
 @part
 def _whole(data: Bytes, at: int, stop: int, kind: int, bits: int) -> tuple[bool, int]:
-    """A decimal as an integer."""
+    """Whether a value is a decimal that fits an integer of so many bits, and that integer."""
     if kind != _DECIMAL:
         return False, 0
     is_negative, high, low, scale = _decimal(data, at, stop)
     limit = np.uint64(1) << np.uint64(bits - 1)
     if scale != 0 or high != _ZERO or low > limit or (low == limit and not is_negative):
         return False, 0
-    return True, np.int64(negated(high, low)[1] if is_negative else low)
+    return True, np.int64(negate(high, low)[1] if is_negative else low)
 
 
 @part
 def _short_decimal(data: Bytes, at: int, stop: int) -> tuple[bool, float]:
-    """One of few digits: it and the power of ten are doubles, so their quotient is the nearest."""
+    """Whether a decimal has few digits, and its nearest double.
+
+    The coefficient and the power of ten are then exact doubles: their quotient is the nearest one.
+    """
     is_negative, high, low, scale = _decimal(data, at, stop)
     if not 0 <= scale <= DOUBLE_DIGITS or high != _ZERO or low >= _LOW[DOUBLE_DIGITS]:
         return False, 0.0
@@ -298,6 +308,6 @@ def _put(
     out: Halves, status: Bytes, row: int, is_negative: bool, high: np.uint64, low: np.uint64
 ) -> None:
     if is_negative:
-        high, low = negated(high, low)
+        high, low = negate(high, low)
     out[row, 0], out[row, 1] = low, high
     status[row] = TAKEN

@@ -18,14 +18,16 @@ _INT = np.frombuffer(b'{"$numberInt":"', np.uint8)
 _LONG = np.frombuffer(b'{"$numberLong":"', np.uint8)
 _END = np.frombuffer(b'"}', np.uint8)
 _QUOTE, _BACKSLASH, _SPACE, _BRACE = 0x22, 0x5C, 0x20, 0x7D
-# What stands around an `_id` of whatever type, and a number.
+# Room for the text around an `_id` of any type, and for a number.
 ROOM: Final = 64
 
 
 @part
 def locate(data: Bytes, start: int, stop: int, alone: bool) -> int:
-    """Where in a document the element of its `_id` begins, if that is of a common type; with
-    `alone`, if it is the only field. Else REFUSED."""
+    """The start of the `_id` element in a document; REFUSED if its type is rare.
+
+    With `alone`, also REFUSED if it is not the only field.
+    """
     at, value, end = find(data, start, stop, _ID)
     if at < 0 or (alone and not is_only(start, stop, at, end)):
         return REFUSED
@@ -37,7 +39,7 @@ def locate(data: Bytes, start: int, stop: int, alone: bool) -> int:
 
 @part
 def _is_plain(data: Bytes, start: int, stop: int) -> bool:
-    """Whether JSON writes the text as it is."""
+    """Whether JSON writes the text without escapes."""
     for at in range(start, stop):
         if data[at] < _SPACE or data[at] == _QUOTE or data[at] == _BACKSLASH:
             return False
@@ -46,13 +48,13 @@ def _is_plain(data: Bytes, start: int, stop: int) -> bool:
 
 @part
 def room(data: Bytes, at: int) -> int:
-    """Bytes that each of the texts takes at most."""
+    """The maximum size of each of the two texts in bytes."""
     return ROOM + (int32(data, at + 5) if data[at] == STRING else 0)
 
 
 @part
 def write_key(data: Bytes, at: int, out: Bytes, place: int) -> int:
-    """The text of the `_id` whose element begins there; returns the place behind it."""
+    """Write the merge key of the `_id` element at `at`; return the position after it."""
     kind, value = data[at], at + 5
     if kind == INT32:
         return put_digits(out, place, int32(data, value))
@@ -63,6 +65,7 @@ def write_key(data: Bytes, at: int, out: Bytes, place: int) -> int:
 
 @part
 def write_document_key(data: Bytes, at: int, out: Bytes, place: int) -> int:
+    """Write canonical Extended JSON of `{_id: …}`; return the position after it."""
     kind, value = data[at], at + 5
     place = copy(_BEGIN, 0, len(_BEGIN), out, place)
     if kind == INT32:

@@ -1,11 +1,11 @@
-"""The compiled functions of this package, loaded when they are first asked for.
+"""The compiled functions of this package, loaded at first use.
 
-Compiling takes half a minute; what was compiled is kept on disk, for this version of the sources
-and of numba, and loading it takes a part of a second. Of the processes of a machine that need it at
-the same time one compiles, the others wait for it, wherever each has the sources from. The folder
-is the first of these that can be written: `NUMBA_CACHE_DIR`, the user's cache (`XDG_CACHE_HOME`,
-`~/.cache`), the one for temporary files. None of it is shared with other users: what is loaded from
-it is run.
+Compiling takes half a minute. The result is cached on disk for this version of the sources and of
+numba; loading it takes a fraction of a second. If several processes of a machine need it at the
+same time, one compiles and the others wait, even if they load the sources from different places.
+The cache is in the first of these folders that is writable: `NUMBA_CACHE_DIR`, the user's cache
+(`XDG_CACHE_HOME`, `~/.cache`), the folder for temporary files. The folder is never shared with
+other users, because its contents are executed.
 """
 
 from __future__ import annotations
@@ -30,43 +30,46 @@ from cdc.locked import locked
 
 @functools.cache
 def columns() -> ModuleType:
-    """`cdc.kernel.columns`, compiled. Raises OSError if no folder can be written."""
-    return _compiled("columns")
+    """Load `cdc.kernel.columns`, compiled. Raises OSError if no cache folder is writable."""
+    return _load("columns")
 
 
 @functools.cache
 def typed() -> ModuleType:
-    """`cdc.kernel.typed`, in the same way."""
-    return _compiled("typed")
+    """Load `cdc.kernel.typed`, compiled. Raises OSError if no cache folder is writable."""
+    return _load("typed")
 
 
-def _compiled(name: str) -> ModuleType:
+def _load(name: str) -> ModuleType:
     import numba
 
     folder = _folder(numba.__version__)
-    with locked(folder), _cached_in(numba.config, folder):
+    with locked(folder), _use_cache(numba.config, folder):
         module = importlib.import_module(f"cdc.kernel.{name}")
-        module.compiled()
+        module.compile_all()
     settled(name)
     return module
 
 
 def _folder(version: str) -> Path:
-    """numba notices changes of one file, but not of those whose functions and constants it
-    compiles into it."""
+    """The cache folder for these sources and this version of numba.
+
+    numba itself notices changes of a function's own file, but not of other files whose functions
+    and constants it compiles into it.
+    """
     sources = [*_sources("cdc.kernel"), *_sources("cdc.model")]
     digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
-    failed: list[OSError] = []
+    errors: list[OSError] = []
     for base in _bases():
         try:
-            return _private(base, digest)
+            return _create_private(base, digest)
         except OSError as error:
-            failed.append(error)
-    raise failed[0]
+            errors.append(error)
+    raise errors[0]
 
 
 def _sources(package: str) -> Iterator[bytes]:
-    """Of its modules, in the order of their names; also where it lies in a zip."""
+    """The sources of a package's modules in the order of their names; it may be in a zip."""
     files = {each.name: each for each in resources.files(package).iterdir()}
     return (files[name].read_bytes() for name in sorted(files) if name.endswith(".py"))
 
@@ -79,23 +82,23 @@ def _bases() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"mongodb-cdc-{os.getuid()}"
 
 
-def _private(base: Path, name: str) -> Path:
+def _create_private(base: Path, name: str) -> Path:
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = base / name
     folder.mkdir(mode=0o700, exist_ok=True)
     for each in (base, folder):
-        found = each.stat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-            raise PermissionError(f"{each} belongs to others, or they can write to it")
+        status = each.stat()
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise PermissionError(f"{each} belongs to another user or is writable by others")
     with tempfile.TemporaryFile(dir=folder):
         return folder
 
 
 @contextmanager
-def _cached_in(config: Any, folder: Path) -> Iterator[None]:
-    """Where functions are kept is decided when they are declared; others keep theirs."""
+def _use_cache(config: Any, folder: Path) -> Iterator[None]:
+    """Set the cache folder of the functions declared meanwhile; others keep their own."""
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), "cdc.kernel.compiled.Kept"
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), "cdc.kernel.compiled.CacheLocator"
     try:
         yield
     finally:
@@ -104,9 +107,11 @@ def _cached_in(config: Any, folder: Path) -> Iterator[None]:
 
 @cache
 def settled(loaded: str) -> None:
-    """To be called once something is loaded that stays: Spark's Python worker searches all objects
-    for garbage behind each task, which takes 0.1 s with what numba alone has made of them. They are
-    left out of it from then on. In any other process this does nothing.
+    """Exclude all objects that exist now from garbage collection, in a Spark Python worker only.
+
+    Spark's worker collects garbage after each task. With the objects of numba alone that takes
+    0.1 s. Call this after loading something that stays loaded; `loaded` names it, and a second
+    call with the same name does nothing. In any other process this does nothing.
     """
     if "SPARK_REUSE_WORKER" in os.environ:
         gc.collect()

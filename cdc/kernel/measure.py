@@ -1,6 +1,7 @@
-"""What a document takes as a VARIANT: of each value how many bytes, of each name which number.
+"""The size of each value of a document as a VARIANT, and the id of each name.
 
-What `cdc.model.variant` would map otherwise, or refuse, is refused here and left to that.
+Values that `cdc.model.variant` writes as Extended JSON, or refuses, are refused here; the caller
+encodes such a document there.
 """
 
 from __future__ import annotations
@@ -44,21 +45,23 @@ from cdc.model.element import (
 )
 from cdc.model.variant import FIRST_MILLI, LAST_MILLI
 
-SHORT: Final = 64  # of longer strings the header has a length of four bytes
+SHORT: Final = 64  # from this size on, the header of a string has a length of four bytes
 UUID_TEXT: Final = 36
 
 
 @part
 def measure(data: Bytes, count: int, rows: Rows) -> int:
-    """Sizes of the values in `count` rows, and the dictionary; returns how many names that has, or
-    REFUSED. Names are numbered as their documents end, each document's in order."""
+    """Compute the sizes of `count` rows and the dictionary; return its number of names or REFUSED.
+
+    Documents assign ids in the order in which they end, each to its names in their order.
+    """
     rows[0, TURN] += 1
     container, used, known = 0, 0, 0
     for row in range(1, count + 1):
         while container >= 0 and rows[container, CLOSED] == row:
             if rows[container, KIND] == DOCUMENT:
                 used = names.sort(data, container, used, rows)
-                known = _numbered(data, container, known, rows) if used >= 0 else REFUSED
+                known = _measure_document(data, container, known, rows) if used >= 0 else REFUSED
                 if known < 0:
                     return REFUSED
             else:
@@ -78,18 +81,18 @@ def measure(data: Bytes, count: int, rows: Rows) -> int:
 
 
 @part
-def _numbered(data: Bytes, document: int, known: int, rows: Rows) -> int:
-    """Numbers a document's names and measures it; returns how many names there are now."""
+def _measure_document(data: Bytes, document: int, known: int, rows: Rows) -> int:
+    """Assign ids to a document's names and compute its size; return the number of names so far."""
     first, total, largest = rows[document, FIRST], 0, 0
     count = rows[document, COUNT]
     for place in range(first, first + count):
         row = rows[place, ORDER]
-        found = names.number(data, row, known, rows)
-        if found < 0:
+        id = names.name_id(data, row, known, rows)
+        if id < 0:
             return REFUSED
-        known = max(known, found + 1)
-        rows[row, ID] = found
-        largest = max(largest, found)
+        known = max(known, id + 1)
+        rows[row, ID] = id
+        largest = max(largest, id)
         total += rows[row, SIZE]
     wide, size = width_of(largest), width_of(total)
     rows[document, SIZE] = 1 + count_width(count) + count * wide + (count + 1) * size + total

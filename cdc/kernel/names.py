@@ -1,7 +1,7 @@
-"""The names of a document's fields: their order, and their numbers in its dictionary.
+"""The names of a document's fields: their order, and their ids in its dictionary.
 
-Order is that of UTF-16 units, as `cdc.model.variant` says why. Of names without characters above
-U+FFFF that is the order of their bytes; others are refused.
+The order is that of UTF-16 units; `cdc.model.variant` gives the reason. For names without
+characters above U+FFFF it is the order of their bytes; other names are refused.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from cdc.kernel.nodes import (
 )
 from cdc.kernel.numbers import Bytes, is_ascii, is_text, uint64
 
-# Sorted by insertion; documents of more fields are rare.
+# Names are sorted by insertion; documents with more fields are rare, and refused.
 _MOST_FIELDS: Final = 512
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT = np.uint64(52)  # leaves SLOTS
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(52)  # leaves 12 bits: one of SLOTS
 _FOUR_BYTES: Final = 0xF0
 
 
 @part
 def sort(data: Bytes, document: int, used: int, rows: Rows) -> int:
-    """Puts the rows of a document's fields in order, into `order` from `used` on; returns how many
-    are used then, or REFUSED for a name that occurs twice, or is no text."""
+    """Sort the rows of a document's fields by name into column ORDER, from row `used` on.
+
+    Returns the number of used rows. REFUSED if a name occurs twice, is not UTF-8 or has a character
+    above U+FFFF, or if there are too many fields.
+    """
     rows[document, FIRST] = used
     row, stop = document + 1, used
     while row < rows[document, CLOSED]:
@@ -49,7 +52,7 @@ def sort(data: Bytes, document: int, used: int, rows: Rows) -> int:
         at = stop
         while at > used:
             left = rows[at - 1, ORDER]
-            relation = _compared(data, rows, row, left)
+            relation = _compare(data, rows, row, left)
             if relation == 0:
                 return REFUSED
             if relation > 0:
@@ -74,18 +77,18 @@ def _is_sortable(data: Bytes, start: int, stop: int) -> bool:
 
 
 @part
-def _compared(data: Bytes, rows: Rows, row: int, other: int) -> int:
-    """Less than, equal to or greater than 0, as one name is to another."""
+def _compare(data: Bytes, rows: Rows, row: int, other: int) -> int:
+    """Negative, 0 or positive if the first name is before, equal to or after the other."""
     left, right = rows[row, PREFIX], rows[other, PREFIX]
     if left != right:
         return -1 if left < right else 1
     longer = max(rows[row, NAME_END] - rows[row, NAME], rows[other, NAME_END] - rows[other, NAME])
-    return 0 if longer <= 8 else _compared_behind(data, rows, row, other)
+    return 0 if longer <= 8 else _compare_after_prefix(data, rows, row, other)
 
 
 @part
-def _compared_behind(data: Bytes, rows: Rows, row: int, other: int) -> int:
-    """Of names that begin with the same 8 bytes."""
+def _compare_after_prefix(data: Bytes, rows: Rows, row: int, other: int) -> int:
+    """Compare two names that begin with the same 8 bytes."""
     a, a_end = rows[row, NAME] + 8, rows[row, NAME_END]
     b, b_end = rows[other, NAME] + 8, rows[other, NAME_END]
     while a < a_end and b < b_end:
@@ -97,15 +100,15 @@ def _compared_behind(data: Bytes, rows: Rows, row: int, other: int) -> int:
 
 
 @part
-def number(data: Bytes, row: int, count: int, rows: Rows) -> int:
-    """The number of a row's name in the dictionary of its document, which holds `count` names.
+def name_id(data: Bytes, row: int, count: int, rows: Rows) -> int:
+    """The id of a row's name in the dictionary of its document, which has `count` names so far.
 
-    A new name has the number `count`; REFUSED if there are too many.
+    A new name gets the id `count`. Returns REFUSED if there are too many names.
     """
     slot, base = _slot(data, row, rows), rows[0, TURN] * NAMES
     while rows[slot, SLOT] >= base:
         known = rows[slot, SLOT] - base
-        if _compared(data, rows, row, rows[known, NAMED]) == 0:
+        if _compare(data, rows, row, rows[known, NAMED]) == 0:
             return known
         slot = (slot + 1) % SLOTS
     if count == NAMES:
@@ -120,5 +123,5 @@ def _slot(data: Bytes, row: int, rows: Rows) -> int:
     mixed = np.uint64(rows[row, PREFIX])
     start, stop = rows[row, NAME], rows[row, NAME_END]
     if stop - start > 8:
-        mixed = mixed * _SPREAD ^ uint64(data, stop - 8)
-    return np.int64(mixed * _SPREAD >> _SHIFT)
+        mixed = mixed * _HASH_FACTOR ^ uint64(data, stop - 8)
+    return np.int64(mixed * _HASH_FACTOR >> _SHIFT)

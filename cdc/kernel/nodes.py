@@ -1,8 +1,8 @@
-"""A BSON document as a table of its values, each a row, in the order of their bytes.
+"""A BSON document as a table with one row per value, in the order of their bytes.
 
-A document that is doubtful in any way, or that holds a rare type, is refused here: it is then
-encoded by `cdc.model.document`, which knows what becomes of it. All bounds are checked here: of a
-row the bytes from START to STOP may be read, and what its type promises.
+A document that may be invalid, or that contains a rare type, is refused here; the caller encodes
+it with `cdc.model.document`. All bounds are checked here: for each row the bytes from START to STOP
+may be read, and the parts that its type has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdc.kernel.elements import REFUSED, is_framed, size_of
 from cdc.kernel.numbers import Bytes
 from cdc.model.element import ARRAY, DOCUMENT, MAX_DEPTH, TIMESTAMP
 
-# Columns. CLOSED: the row behind the last one that lies within; PARENT: the container's row.
+# Columns. CLOSED: the row after the last one inside this value. PARENT: the container's row.
 KIND: Final = 0
 NAME: Final = 1
 NAME_END: Final = 2
@@ -25,17 +25,18 @@ STOP: Final = 4
 PARENT: Final = 5
 CLOSED: Final = 6
 DEPTH: Final = 7
-# PREFIX: the first 8 bytes of the name, as a number that compares as they do.
+# PREFIX: the first 8 bytes of the name, as a number with the same order.
 PREFIX: Final = 8
-# What a VARIANT needs: the encoded size, where it is written, the number of the name, and of a
-# document how many fields it has, and where in ORDER their rows stand one behind the other.
+# For a VARIANT. SIZE: the encoded size. WHERE: the position in the output. ID: the id of the name.
+# COUNT: the number of fields. FIRST: the index in ORDER of the first of a document's fields.
 SIZE: Final = 9
 WHERE: Final = 10
 ID: Final = 11
 COUNT: Final = 12
 FIRST: Final = 13
-# Not of the row: lists that are as long at most. NAMED: by number, a row of that name; SLOT: the
-# numbers by a hash of their names, see `names`. TURN, of the first row: numbers the documents.
+# These columns are lists, unrelated to the row. ORDER: rows of fields, sorted by name. NAMED: for
+# each id, a row with that name. SLOT: ids by a hash of their names, see `names`. TURN, only in the
+# first row: the number of the current document.
 ORDER: Final = 14
 NAMED: Final = 15
 SLOT: Final = 16
@@ -43,16 +44,16 @@ TURN: Final = 17
 _COLUMNS: Final = 18
 
 _MOST_ROWS: Final = 2**17
-# So many names of one document are told apart. SLOTS is a power of two.
+# The maximum number of different names in one document. SLOTS is a power of two.
 NAMES: Final = 1024
 SLOTS: Final = 4096
 
-# One array and no tuple of arrays: numba would count references to each of them at each access.
+# One array, not a tuple of arrays: numba would count references to each array at each access.
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 def table(longest: int) -> Rows:
-    """Rows for one document at a time, of up to so many bytes: a value takes two at least."""
+    """Rows for one document at a time, of at most `longest` bytes; a value takes at least two."""
     return np.zeros((max(min(longest // 2 + 1, _MOST_ROWS), SLOTS), _COLUMNS), np.int64)
 
 
@@ -61,10 +62,10 @@ _EIGHT, _SIGN = np.uint64(8), np.uint64(2**63)
 
 @part
 def parse(data: Bytes, start: int, stop: int, rows: Rows) -> int:
-    """Fills the table; returns the number of rows, or REFUSED."""
+    """Fill the table; return the number of rows, or REFUSED."""
     if not is_framed(data, start, stop):
         return REFUSED
-    _begin(rows, 0, DOCUMENT, start, stop, -1)
+    _add_row(rows, 0, DOCUMENT, start, stop, -1)
     container, at, count = 0, start + 4, 1
     while True:
         end = rows[container, STOP] - 1
@@ -76,12 +77,12 @@ def parse(data: Bytes, start: int, stop: int, rows: Rows) -> int:
             continue
         if count == len(rows):
             return REFUSED
-        value = _name(data, at + 1, end, rows, count)
+        value = _add_name(data, at + 1, end, rows, count)
         kind = np.int64(data[at])
         size = size_of(kind, data, value, end) if value else REFUSED
         if size < 0 or kind == TIMESTAMP:
             return REFUSED
-        _begin(rows, count, kind, value, value + size, container)
+        _add_row(rows, count, kind, value, value + size, container)
         at = value + size
         if kind in (DOCUMENT, ARRAY):
             if rows[count, DEPTH] > MAX_DEPTH:
@@ -91,7 +92,7 @@ def parse(data: Bytes, start: int, stop: int, rows: Rows) -> int:
 
 
 @part
-def _begin(rows: Rows, row: int, kind: int, start: int, stop: int, parent: int) -> None:
+def _add_row(rows: Rows, row: int, kind: int, start: int, stop: int, parent: int) -> None:
     rows[row, KIND] = kind
     rows[row, START] = start
     rows[row, STOP] = stop
@@ -101,8 +102,8 @@ def _begin(rows: Rows, row: int, kind: int, start: int, stop: int, parent: int) 
 
 
 @part
-def _name(data: Bytes, at: int, end: int, rows: Rows, row: int) -> int:
-    """Notes the name that begins there; returns the place behind it, 0 if it has no end."""
+def _add_name(data: Bytes, at: int, end: int, rows: Rows, row: int) -> int:
+    """Store the name that begins at `at`; return the position after it, 0 if it has no end."""
     prefix, stop = np.uint64(0), at
     while stop < end and data[np.uint64(stop)] != 0:
         if stop - at < 8:

@@ -1,4 +1,4 @@
-"""Numbers and text as they lie in BSON bytes."""
+"""Reading and writing of numbers and text in bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def int64(data: Bytes, at: int) -> int:
 
 @part
 def put(out: Bytes, at: int, number: int, size: int) -> int:
-    """Writes the lowest bytes of a number; returns the place behind them."""
+    """Write the lowest `size` bytes of a number; return the position after them."""
     for index in range(size):
         out[np.uint64(at + index)] = number & 0xFF
         number >>= 8
@@ -48,7 +48,7 @@ def put(out: Bytes, at: int, number: int, size: int) -> int:
 
 @part
 def copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
-    """Copies bytes; returns the place behind them."""
+    """Copy bytes; return the position after them."""
     for index in range(stop - start):
         out[np.uint64(at + index)] = data[np.uint64(start + index)]
     return at + stop - start
@@ -56,7 +56,7 @@ def copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
 
 @part
 def put_hex(data: Bytes, start: int, count: int, out: Bytes, at: int) -> int:
-    """Writes two digits for each of `count` bytes; returns the place behind them."""
+    """Write two hex digits for each of `count` bytes; return the position after them."""
     for index in range(start, start + count):
         at = put_hex_byte(data[index], out, at)
     return at
@@ -70,7 +70,7 @@ def put_hex_byte(byte: int, out: Bytes, at: int) -> int:
 
 @part
 def put_digits(out: Bytes, at: int, number: int) -> int:
-    """Writes a decimal number; returns the place behind it."""
+    """Write a number in decimal digits; return the position after it."""
     if number < 0:
         out[at] = _MINUS
         at += 1
@@ -95,7 +95,7 @@ def is_ascii(data: Bytes, start: int, stop: int) -> bool:
 
 @part
 def is_text(data: Bytes, start: int, stop: int) -> bool:
-    """Whether the bytes are UTF-8 as Python decodes it: shortest forms alone, no surrogates."""
+    """Whether the bytes are UTF-8 as Python decodes it: only shortest forms, no surrogates."""
     if is_ascii(data, start, stop):
         return True
     at = start
@@ -109,7 +109,7 @@ def is_text(data: Bytes, start: int, stop: int) -> bool:
 
 @part
 def _character(data: Bytes, at: int, stop: int) -> int:
-    """The bytes of the character there, 0 if there is none."""
+    """The size in bytes of the character at `at`; 0 if it is not valid UTF-8."""
     lead = np.int64(data[at])
     if lead < 0x80:
         return 1
@@ -127,7 +127,7 @@ def _character(data: Bytes, at: int, stop: int) -> int:
 
 @part
 def product(left: np.uint64, right: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """High and low half of a product of 128 bits."""
+    """The high and low half of the product, which has 128 bits."""
     a, b, c, d = left >> _U32, left & _HALF, right >> _U32, right & _HALF
     low, middle = b * d, a * d
     crossed = b * c + (low >> _U32) + (middle & _HALF)
@@ -137,7 +137,7 @@ def product(left: np.uint64, right: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 @part
 def times_ten(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Ten times a number of two halves, which has to be below 2**124."""
+    """Ten times a number of two halves, which must be below 2**124."""
     carry, result = product(low, _TEN)
     return high * _TEN + carry, result
 
@@ -148,7 +148,7 @@ def is_less(high: np.uint64, low: np.uint64, other_high: np.uint64, other_low: n
 
 
 @part
-def negated(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Two's complement of a number of two halves."""
+def negate(high: np.uint64, low: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """The two's complement of a number of two halves."""
     less = ~low + np.uint64(1)
     return ~high + np.uint64(low == _ZERO), less

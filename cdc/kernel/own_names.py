@@ -1,4 +1,4 @@
-"""VARIANTs with names of their own, as `cdc.model.variant_bytes.with_own_names` makes them."""
+"""VARIANTs with only the names that they use, as `variant_bytes.trim_dictionary` makes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdc.model import variant_bytes as v
 
 
 @entry
-def own(
+def trim_dictionaries(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -40,17 +40,19 @@ def own(
     out: Bytes,
     ends: Ends,
 ) -> tuple[int, int]:
-    """(value, metadata) of VARIANTs with a dictionary of just the names that they use; those that
-    are damaged as they are. `within` and `numbers` have room for what lies in one of them, and for
-    the names of its dictionary."""
+    """Copy VARIANTs and give each a dictionary of only the names that it uses.
+
+    Damaged VARIANTs are copied unchanged. `within` must have room for all values of one VARIANT,
+    `numbers` for all names of its dictionary.
+    """
     while at < len(starts):
         place, out_place = np.int64(value_ends[at]), np.int64(ends[at])
         start, stop, row = starts[at], stops[at], rows[at]
         if start >= 0:
-            count = _containers(data, start, stop, row, metadata, names, within)
+            count = _list_containers(data, start, stop, row, metadata, names, within)
             used, size = -1, metadata_stops[row] - metadata_starts[row]
             if count >= 0:
-                used = _numbered(data, count, row, names, within, numbers)
+                used = _assign_ids(data, count, row, names, within, numbers)
                 size = _metadata_size(metadata, row, names, used, numbers)
             if place + stop - start > len(values) or out_place + size > len(out):
                 return at, FULL
@@ -60,7 +62,7 @@ def own(
                 _write_metadata(metadata, row, names, used, numbers, out, out_place)
             copy(data, start, stop, values, place)
             for index in range(max(count, 0)):
-                _renumber(data, within[index, 0], within[index, 1], numbers, values, place - start)
+                _write_ids(data, within[index, 0], within[index, 1], numbers, values, place - start)
             place += stop - start
             out_place += size
         at += 1
@@ -70,10 +72,10 @@ def own(
 
 
 @part
-def _containers(
+def _list_containers(
     data: Bytes, start: int, stop: int, row: int, metadata: Bytes, names: Table, within: Table
 ) -> int:
-    """Lists the objects and arrays; returns how many there are, less than 0 if any is damaged."""
+    """List the objects and arrays; return their number, negative if any is damaged."""
     if stop_of(data, start, stop) != stop:
         return -1
     count, done = 0, 0
@@ -99,10 +101,10 @@ def _containers(
 
 
 @part
-def _numbered(
+def _assign_ids(
     data: Bytes, count: int, row: int, names: Table, within: Table, numbers: Numbers
 ) -> int:
-    """Gives each name that is used a new number, -1 to all others; returns how many those are."""
+    """Assign a new id to each used name, -1 to the others; return the number of used names."""
     if count == 0:
         return 0
     for id in range(names[row, NAMES]):
@@ -122,8 +124,10 @@ def _numbered(
 
 
 @part
-def _renumber(data: Bytes, start: int, stop: int, numbers: Numbers, out: Bytes, shift: int) -> None:
-    """The new number has room where the old one stands: it is not greater."""
+def _write_ids(
+    data: Bytes, start: int, stop: int, numbers: Numbers, out: Bytes, shift: int
+) -> None:
+    """Write the new ids. Each fits in the bytes of the old one, because it is never greater."""
     if data[start] & 3 == v.OBJECT:
         count, ids, id_width, _, _, _ = layout(data, start, stop)
         for index in range(count):

@@ -1,4 +1,4 @@
-"""What typed columns leave of VARIANTs, as `cdc.model.typed` does."""
+"""The rescued rest of VARIANTs, without the values of typed columns, as in `cdc.model.typed`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from cdc.kernel.variant_bytes import (
 from cdc.model import variant_bytes as v
 from cdc.model.reply import MISFIT
 
-# Columns of the tree of places: its fields, which are behind it, and what `Place` tells.
+# Columns of the tree of places, see `Place`. FIRST and LAST: the range of its fields, which come
+# later in the tree.
 FIRST: Final = 0
 LAST: Final = 1
-KEPT: Final = 2
+IN_VARIANT: Final = 2
 TYPED: Final = 3
 TREE: Final = 4
 
-# What is left of the value in a place: its size (0 for nothing), whether that is the value itself,
-# and where it is written; of an object that is made, its fields, their sizes, and the last name.
+# The rest of the value at a place. SIZE: its size, 0 for nothing. WHOLE: whether it is the whole
+# value. WHERE: its position in the output. If it is a new object, COUNT: its number of fields,
+# TOTAL: their size, LARGEST: the largest id of a name.
 SIZE: Final = 0
 WHOLE: Final = 1
 WHERE: Final = 2
@@ -44,7 +46,7 @@ Statuses = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 @entry
-def rests(
+def write_rests(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -57,11 +59,14 @@ def rests(
     out: Bytes,
     ends: Ends,
 ) -> tuple[int, int]:
-    """What is left of each document, nothing if that is empty; its names are as they were.
+    """Write the rest of each document, nothing if it is empty; the ids of names do not change.
 
-    Of each place and row: `found`, where the value is; `sizes`, how many fields it has, less than 0
-    if it is no object; `status`, what became of it in its column. A document that is not found
-    where it should be is left as it is.
+    Args, for each place and row:
+        found: the position of the value.
+        sizes: its number of fields, negative if it is no object.
+        status: the result of the cast to its column.
+
+    A damaged document, one without a position at the root, is copied whole.
     """
     while at < len(starts):
         place = np.int64(ends[at])
@@ -69,7 +74,7 @@ def rests(
             if found[_START, 0, at] < 0:
                 size = stops[at] - starts[at]
             else:
-                size = _measured(data, tree, found, sizes, status, at, left)
+                size = _measure_document(data, tree, found, sizes, status, at, left)
             if place + size > len(out):
                 return at, FULL
             if found[_START, 0, at] < 0:
@@ -84,7 +89,7 @@ def rests(
 
 
 @part
-def _measured(
+def _measure_document(
     data: Bytes,
     tree: Table,
     found: Found,
@@ -102,42 +107,44 @@ def _measured(
             left[node, SIZE] = stop - start if status[node, row] == MISFIT else 0
         elif tree[node, LAST] > tree[node, FIRST]:
             count = sizes[node, row]
-            # An empty object would be gone without a trace; a document is there by its key.
-            if count < 0 or (count == 0 and node > 0 and not tree[node, KEPT]):
+            # Rescue an empty object, or it would be lost. An empty document still has its key.
+            if count < 0 or (count == 0 and node > 0 and not tree[node, IN_VARIANT]):
                 left[node, SIZE] = stop - start
             else:
                 left[node, WHOLE] = 0
-                _measure(data, tree, found, row, node, left)
+                _measure_object(data, tree, found, row, node, left)
     return left[0, SIZE]
 
 
 @part
-def _measure(data: Bytes, tree: Table, found: Found, row: int, node: int, left: Table) -> None:
+def _measure_object(
+    data: Bytes, tree: Table, found: Found, row: int, node: int, left: Table
+) -> None:
     start, stop = found[_START, node, row], found[_STOP, node, row]
     count, ids, id_width, offsets, width, begin = layout(data, start, stop)
-    kept, total, largest, inner = 0, 0, 0, tree[node, FIRST]
+    left_count, total, largest, inner = 0, 0, 0, tree[node, FIRST]
     for index in range(count):
-        inner = _inner(tree, found, row, node, inner, index)
+        inner = _next_field(tree, found, row, node, inner, index)
         if inner < tree[node, LAST] and found[_INDEX, inner, row] == index:
             size = left[inner, SIZE]
-        elif tree[node, KEPT]:
+        elif tree[node, IN_VARIANT]:
             size = 0
         else:
             at = begin + number(data, offsets + index * width, width)
             size = stop_of(data, at, stop) - at
         if size:
-            kept += 1
+            left_count += 1
             total += size
             largest = max(largest, number(data, ids + index * id_width, id_width))
-    left[node, COUNT], left[node, TOTAL], left[node, LARGEST] = kept, total, largest
-    if kept:
-        head = 1 + count_width(kept) + kept * width_of(largest)
-        left[node, SIZE] = head + (kept + 1) * width_of(total) + total
+    left[node, COUNT], left[node, TOTAL], left[node, LARGEST] = left_count, total, largest
+    if left_count:
+        head = 1 + count_width(left_count) + left_count * width_of(largest)
+        left[node, SIZE] = head + (left_count + 1) * width_of(total) + total
 
 
 @part
-def _inner(tree: Table, found: Found, row: int, node: int, inner: int, index: int) -> int:
-    """From that one on, the first of the place's fields that is there, and not before `index`."""
+def _next_field(tree: Table, found: Found, row: int, node: int, inner: int, index: int) -> int:
+    """The first of the place's fields from `inner` on that exists and is not before `index`."""
     while inner < tree[node, LAST]:
         if found[_START, inner, row] >= 0 and found[_INDEX, inner, row] >= index:
             break
@@ -149,7 +156,7 @@ def _inner(tree: Table, found: Found, row: int, node: int, inner: int, index: in
 def _write(
     data: Bytes, tree: Table, found: Found, sizes: Table, row: int, left: Table, out: Bytes
 ) -> None:
-    """Each place after the one that it is in, which says where."""
+    """Write all places; each comes after the enclosing one, which sets its position."""
     for node in range(len(tree)):
         if left[node, SIZE]:
             if left[node, WHOLE]:
@@ -165,20 +172,20 @@ def _write_object(
 ) -> None:
     start, stop = found[_START, node, row], found[_STOP, node, row]
     count, ids, id_width, offsets, width, begin = layout(data, start, stop)
-    kept, new_width = left[node, COUNT], width_of(left[node, TOTAL])
+    left_count, new_width = left[node, COUNT], width_of(left[node, TOTAL])
     wide = width_of(left[node, LARGEST])
-    header = (kept > 255) << 6 | (wide - 1) << 4 | (new_width - 1) << 2 | v.OBJECT
+    header = (left_count > 255) << 6 | (wide - 1) << 4 | (new_width - 1) << 2 | v.OBJECT
     at = put(out, left[node, WHERE], header, 1)
-    id_at = put(out, at, kept, count_width(kept))
-    offset_at = id_at + kept * wide
-    first, offset, inner = offset_at + (kept + 1) * new_width, 0, tree[node, FIRST]
+    id_at = put(out, at, left_count, count_width(left_count))
+    offset_at = id_at + left_count * wide
+    first, offset, inner = offset_at + (left_count + 1) * new_width, 0, tree[node, FIRST]
     for index in range(count):
-        inner = _inner(tree, found, row, node, inner, index)
+        inner = _next_field(tree, found, row, node, inner, index)
         size = 0
         if inner < tree[node, LAST] and found[_INDEX, inner, row] == index:
             size = left[inner, SIZE]
             left[inner, WHERE] = first + offset
-        elif not tree[node, KEPT]:
+        elif not tree[node, IN_VARIANT]:
             value = begin + number(data, offsets + index * width, width)
             size = copy(data, value, stop_of(data, value, stop), out, first + offset)
             size -= first + offset
@@ -189,8 +196,11 @@ def _write_object(
     put(out, offset_at, offset, new_width)
 
 
-def compiled() -> None:
+def compile_all() -> None:
+    """Compile or load `write_rests` by calling it."""
     data, one, ends = np.frombuffer(b"\0", np.uint8), np.array([0]), np.zeros(2, np.int32)
     tree, found = np.zeros((1, TREE), np.int64), np.full((3, 1, 1), -1)
     sizes, status, left = found[0], np.zeros((1, 1), np.uint8), np.zeros((1, LEFT), np.int64)
-    rests(data, one, one + 1, tree, found, sizes, status, 0, left, np.zeros(8, np.uint8), ends)
+    write_rests(
+        data, one, one + 1, tree, found, sizes, status, 0, left, np.zeros(8, np.uint8), ends
+    )

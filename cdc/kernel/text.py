@@ -1,6 +1,6 @@
-"""Values in the spelling of relaxed Extended JSON; what is spelled in a rare way is refused.
+"""Values as relaxed Extended JSON; values with a rare spelling are refused.
 
-Each function writes at a place, and returns the place behind what it wrote, or REFUSED.
+Each function writes at `at` and returns the position after the text, or REFUSED.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OID, _DATE, _LONG, _DECIMAL, _BASE64, _SUBTYPE, _END = (
 _SIXTY_FOUR = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 )
-_ESCAPED = np.frombuffer(b"btn\0fr", np.uint8)  # of 8 to 14, where there is a short form
+_ESCAPED = np.frombuffer(b"btn\0fr", np.uint8)  # the short escapes of 8 to 13; 11 has none
 _QUOTE, _BACKSLASH, _SPACE, _MINUS, _POINT, _ZERO = 0x22, 0x5C, 0x20, 0x2D, 0x2E, 0x30
 _TEN, _LAST_BIT = np.uint64(10), np.uint64(63)
 _MOST_EXACT: Final = 10**15
@@ -34,7 +34,7 @@ _DAY: Final = 86_400_000
 
 @part
 def put_quoted(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
-    """A JSON string; the bytes have to be UTF-8."""
+    """Write a JSON string; the bytes must be UTF-8."""
     at = put(out, at, _QUOTE, 1)
     for index in range(start, stop):
         byte = np.int64(data[np.uint64(index)])
@@ -65,8 +65,11 @@ def put_object_id(data: Bytes, start: int, out: Bytes, at: int) -> int:
 
 @part
 def put_double(data: Bytes, start: int, out: Bytes, at: int) -> int:
-    """The shortest text that reads back as the same double, if that has up to 15 digits and needs
-    no exponent: then no other one of so many digits reads back as it."""
+    """Write the shortest text that parses to the same double; REFUSED above 15 digits.
+
+    Also REFUSED if the text needs an exponent. Of the texts with up to 15 digits, only one parses
+    to the double.
+    """
     bits = np.uint64(uint64(data, start))
     magnitude = abs(np.uint64(bits).view(np.float64))
     if not magnitude < _MOST_EXACT or 0 < magnitude < 1e-4:
@@ -76,7 +79,7 @@ def put_double(data: Bytes, start: int, out: Bytes, at: int) -> int:
     power, scale = 1.0, 0
     while magnitude * power < _MOST_EXACT:
         digits = np.int64(np.rint(magnitude * power))
-        # Both are exact, so this rounds as reading the text does.
+        # Both numbers are exact, so this division rounds as parsing the text does.
         if np.float64(digits) / power == magnitude:
             whole = np.uint64(digits) * _TEN if scale == 0 else np.uint64(digits)
             return put_scaled(out, at, whole, max(scale, 1))
@@ -86,7 +89,7 @@ def put_double(data: Bytes, start: int, out: Bytes, at: int) -> int:
 
 @part
 def put_scaled(out: Bytes, at: int, digits: np.uint64, scale: int) -> int:
-    """A number with the point `scale` digits before its end, none if that is 0."""
+    """Write a number with `scale` digits after the decimal point; no point if that is 0."""
     size = max(_size(digits), scale + 1)
     stop = at + size + (1 if scale > 0 else 0)
     place = stop - 1
@@ -111,7 +114,7 @@ def _size(digits: np.uint64) -> int:
 
 @part
 def put_decimal(data: Bytes, start: int, out: Bytes, at: int) -> int:
-    """A decimal of up to 64 bits, where it is written without an exponent."""
+    """Write a decimal; REFUSED if it has more than 64 bits or its text needs an exponent."""
     high, low, exponent = decimal(data, start)
     if high > np.uint64(0) or exponent > 0 or exponent + _size(low) - 1 < -6:
         return REFUSED
@@ -123,7 +126,7 @@ def put_decimal(data: Bytes, start: int, out: Bytes, at: int) -> int:
 
 @part
 def put_date(out: Bytes, at: int, millis: int) -> int:
-    """As ISO-8601 from 1970 to 9999."""
+    """Write a date: ISO-8601 from 1970 to 9999, else the number of milliseconds."""
     if millis < 0 or millis >= 253_402_300_800_000:
         at = copy(_LONG, 0, len(_LONG), out, at)
         return copy(_END, 0, 3, out, put_digits(out, at, millis))
@@ -140,7 +143,7 @@ def put_date(out: Bytes, at: int, millis: int) -> int:
 
 @part
 def _put_day(out: Bytes, at: int, day: int) -> int:
-    """Counted in years that begin in March, so that a leap day is the last one."""
+    """Write the date of a day since 1970. Years begin in March here: a leap day is the last day."""
     day -= _FIRST_DAY
     era, of_era = day // 146_097, day % 146_097
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
@@ -162,7 +165,10 @@ def _put_two(out: Bytes, at: int, number: int) -> int:
 
 @part
 def put_base64(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
-    """A binary whose subtype stands before its bytes; the old one (2) has a length of its own."""
+    """Write a binary whose subtype is the byte before `start`.
+
+    The old subtype 2 is REFUSED, because its payload begins with another length.
+    """
     subtype = np.int64(data[start - 1])
     if subtype == 2:
         return REFUSED

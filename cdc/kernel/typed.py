@@ -1,7 +1,7 @@
-"""Where the values of typed columns lie in VARIANTs, as `cdc.model.typed` finds them.
+"""Positions of the values of typed columns in VARIANTs, as `cdc.model.typed` finds them.
 
-Places of a value, or of a field in each of many objects, are columns of numbers: where it begins,
-less than 0 if there is none, and the one behind it. `rows` tells whose row's dictionary it has.
+The positions of many values are arrays of numbers: `starts`, negative if there is no value, and
+`stops`. `rows` gives the row whose dictionary contains the names of a value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel import fit, own_names, rest
-from cdc.kernel.columns import DONE, FULL, Ends, gathered
+from cdc.kernel.columns import DONE, FULL, Ends, gather
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.elements import REFUSED
 from cdc.kernel.numbers import Bytes, is_text
@@ -20,7 +20,7 @@ from cdc.kernel.variant_bytes import (
     Numbers,
     Table,
     array_size,
-    compared,
+    compare,
     dictionary,
     layout,
     name_of,
@@ -31,11 +31,11 @@ from cdc.kernel.variant_bytes import (
 from cdc.model import variant_bytes as v
 from cdc.model.reply import MISFIT, MISSING, TAKEN
 
-# Of a field that was looked for: where it is, and as which one of its object.
+# A field of an object: its position, and its index in the object.
 START: Final = 0
 STOP: Final = 1
 INDEX: Final = 2
-# Of a value in an array or map: where it is, of which row, and where its name is.
+# A value in an array or map: START and STOP, its row, and the position of its name.
 ROW: Final = 2
 NAME: Final = 3
 NAME_STOP: Final = 4
@@ -45,21 +45,22 @@ Found = np.ndarray[tuple[int, int, int], np.dtype[np.int64]]
 
 
 @entry
-def sound(data: Bytes, starts: Numbers, stops: Numbers, out: Numbers) -> None:
-    """Where the values begin that fill their bytes; -1 for others."""
+def locate_whole(data: Bytes, starts: Numbers, stops: Numbers, out: Numbers) -> None:
+    """Write the start of each value that fills its bytes exactly; -1 for the others."""
     for row in range(len(starts)):
         is_sound = starts[row] >= 0 and stop_of(data, starts[row], stops[row]) == stops[row]
         out[row] = starts[row] if is_sound else -1
 
 
 @entry
-def dictionaries(metadata: Bytes, starts: Numbers, stops: Numbers, names: Table) -> None:
+def read_dictionaries(metadata: Bytes, starts: Numbers, stops: Numbers, names: Table) -> None:
+    """Read the dictionary of each row into `names`, see `variant_bytes.dictionary`."""
     for row in range(len(starts)):
         dictionary(metadata, starts[row], stops[row], names, row)
 
 
 @entry
-def fields(
+def find_fields(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -72,8 +73,11 @@ def fields(
     found: Found,
     sizes: Numbers,
 ) -> None:
-    """The fields whose names are `wanted`, in the order of names, into `found` from `first` on; and
-    how many fields each object has, less than 0 for what is none."""
+    """Find fields by name in each object, and count the fields of each object.
+
+    `wanted` are the names one after the other, sorted; `ends` are their ends. The positions go to
+    `found`, from place `first` on. `sizes` is negative for a value that is no object.
+    """
     for place in range(len(starts)):
         for index in range(len(ends) - 1):
             found[START, first + index, place] = -1
@@ -107,7 +111,7 @@ def _find(
         relation = -1
         while next_one < last:
             a, b = ends[next_one], ends[next_one + 1]
-            relation = compared(wanted, a, b, metadata, name, name_stop)
+            relation = compare(wanted, a, b, metadata, name, name_stop)
             if relation >= 0:
                 break
             next_one += 1
@@ -120,7 +124,7 @@ def _find(
 
 
 @entry
-def elements(
+def list_elements(
     data: Bytes,
     starts: Numbers,
     stops: Numbers,
@@ -133,7 +137,7 @@ def elements(
     ends: Ends,
     status: Bytes,
 ) -> tuple[int, int]:
-    """The values in arrays, or in objects with their names."""
+    """List the elements of arrays or, with `is_map`, the fields of objects and their names."""
     while at < len(starts):
         start, stop, row, place = starts[at], stops[at], rows[at], np.int64(ends[at])
         status[at] = MISSING if start < 0 or data[start] == v.NULL else MISFIT
@@ -144,7 +148,7 @@ def elements(
                 count = array_size(data, start, stop)
             if place + count > out.shape[1]:
                 return at, FULL
-            if count >= 0 and _list(data, start, stop, row, metadata, names, out, place):
+            if count >= 0 and _list_values(data, start, stop, row, metadata, names, out, place):
                 status[at] = TAKEN
                 place += count
         at += 1
@@ -153,7 +157,7 @@ def elements(
 
 
 @part
-def _list(
+def _list_values(
     data: Bytes,
     start: int,
     stop: int,
@@ -163,7 +167,7 @@ def _list(
     out: Table,
     place: int,
 ) -> bool:
-    """Whether all names, if there are any, are text."""
+    """List the values of one array or object; return whether all names, if any, are UTF-8."""
     count, ids, id_width, offsets, width, begin = layout(data, start, stop)
     for index in range(count):
         at = begin + number(data, offsets + index * width, width)
@@ -178,25 +182,25 @@ def _list(
     return True
 
 
-def compiled() -> None:
-    """Compiles, or loads, all of this package that typed columns need, by using it."""
-    # Arrow's bytes cannot be written to, which makes them another type.
+def compile_all() -> None:
+    """Compile or load all functions that typed columns need, by calling each of them."""
+    # Arrow's bytes are read-only, which is another type for numba.
     data, one, ends = np.frombuffer(b"\0", np.uint8), np.array([0]), np.zeros(2, np.int32)
     names, found = np.zeros((1, DICTIONARY), np.int64), np.zeros((3, 1, 1), np.int64)
     status, out = data.copy(), one.copy()
-    sound(data, one, one + 1, out)
-    dictionaries(data, one, one + 1, names)
-    fields(data, one, one + 1, one, data, names, data, np.zeros(2, np.int64), 0, found, out)
+    locate_whole(data, one, one + 1, out)
+    read_dictionaries(data, one, one + 1, names)
+    find_fields(data, one, one + 1, one, data, names, data, np.zeros(2, np.int64), 0, found, out)
     lists = np.zeros((ELEMENT, 1), np.int64)
-    elements(data, one, one + 1, one, data, names, False, 0, lists, ends, status)
-    fit.integers(data, one, one + 1, 8, out, status)
-    fit.doubles(data, one, one + 1, False, np.zeros(1), status)
-    fit.decimals(data, one, one + 1, 1, 0, 0, np.zeros((1, 2), np.uint64), status)
-    fit.fixed(data, one, one + 1, False, False, out, status)
-    fit.contents(data, one, one + 1, False, 0, data.copy(), ends, status)
-    gathered(data, one, one + 1, 0, data.copy(), ends)
-    rest.compiled()
+    list_elements(data, one, one + 1, one, data, names, False, 0, lists, ends, status)
+    fit.cast_integers(data, one, one + 1, 8, out, status)
+    fit.cast_doubles(data, one, one + 1, False, np.zeros(1), status)
+    fit.cast_decimals(data, one, one + 1, 1, 0, 0, np.zeros((1, 2), np.uint64), status)
+    fit.cast_fixed(data, one, one + 1, False, False, out, status)
+    fit.cast_contents(data, one, one + 1, False, 0, data.copy(), ends, status)
+    gather(data, one, one + 1, 0, data.copy(), ends)
+    rest.compile_all()
     named = data, one, one + 1, np.full((1, DICTIONARY), -1), np.zeros((1, 2), np.int64), one
     cells = np.zeros(8, np.uint8), ends.copy(), np.zeros(8, np.uint8), ends.copy()
     for values in (data, data.copy()):
-        own_names.own(values, one, one + 1, np.array([0]), *named, 0, *cells)
+        own_names.trim_dictionaries(values, one, one + 1, np.array([0]), *named, 0, *cells)

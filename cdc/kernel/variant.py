@@ -1,4 +1,4 @@
-"""BSON to VARIANT, byte for byte as `cdc.model.variant` does it, of documents that are measured."""
+"""BSON to VARIANT for measured documents, byte for byte as `cdc.model.variant` encodes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdc.kernel.nodes import (
     WHERE,
     Rows,
 )
-from cdc.kernel.numbers import Bytes, copy, int32, int64, negated, put, put_hex
+from cdc.kernel.numbers import Bytes, copy, int32, int64, negate, put, put_hex
 from cdc.model.element import (
     ARRAY,
     BINARY,
@@ -39,13 +39,13 @@ from cdc.model.element import (
     STRING,
 )
 
-# Before these bytes of a UUID stands a hyphen.
+# A hyphen precedes these bytes of a UUID.
 _HYPHENS = np.array([index in (4, 6, 8, 10) for index in range(16)])
 
 
 @part
 def write(data: Bytes, count: int, rows: Rows, out: Bytes, at: int) -> int:
-    """Writes the measured value; returns the place behind it."""
+    """Write the measured document; return the position after it."""
     rows[0, WHERE] = at
     for row in range(count):
         kind = rows[row, KIND]
@@ -153,7 +153,7 @@ def _write_decimal(data: Bytes, start: int, out: Bytes, at: int) -> None:
     high, low, scale = unscaled(data, start)
     size = width(high, low, scale)
     if is_negative(data, start):
-        high, low = negated(high, low)
+        high, low = negate(high, low)
     out[at] = (8 if size == 4 else 9 if size == 8 else 10) << 2
     out[at + 1] = scale
     put(out, at + 2, np.int64(low), min(size, 8))
@@ -163,7 +163,7 @@ def _write_decimal(data: Bytes, start: int, out: Bytes, at: int) -> None:
 
 @part
 def write_metadata(data: Bytes, count: int, rows: Rows, out: Bytes, at: int) -> int:
-    """Names in the order of their numbers; returns the place behind it."""
+    """Write the names in the order of their ids; return the position after them."""
     size = width_of(max(names_size(count, rows), count))
     at = put(out, put(out, at, (size - 1) << 6 | 1, 1), count, size)
     begin, offset = at + (count + 1) * size, 0

@@ -1,6 +1,6 @@
-"""What lies in the bytes of a VARIANT, as `cdc.model.variant_bytes` reads it, with the same bounds.
+"""Reader of VARIANT bytes with the checks of `cdc.model.variant_bytes`.
 
-A value is told by the place where it begins and the one behind it; a place of less than 0 is none.
+A value is given by its start and its end; a negative start means that there is no value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _SIZES, _UTF16 = np.array(_SIZES_OF, np.int64), np.frombuffer(_UTF16_OF, np.uint8).astype(np.int64)
 
-# Of a dictionary: how many names it has, where the offsets are, their width, and where the names.
+# Columns of a table of dictionaries: the number of names, the position of the offsets, their width,
+# and the position of the first name.
 NAMES: Final = 0
 OFFSETS: Final = 1
 WIDTH: Final = 2
@@ -39,7 +40,7 @@ def number(data: Bytes, at: int, width: int) -> int:
 
 @part
 def dictionary(metadata: Bytes, start: int, stop: int, out: Table, row: int) -> None:
-    """Fills that row; its number of names is REFUSED if anything is wrong."""
+    """Read a dictionary into that row of `out`; its number of names is REFUSED if it is damaged."""
     out[row, NAMES] = REFUSED
     if start < 0 or start >= stop or metadata[start] & 15 != 1:
         return
@@ -65,17 +66,20 @@ def dictionary(metadata: Bytes, start: int, stop: int, out: Table, row: int) -> 
 
 @part
 def name_of(metadata: Bytes, names: Table, row: int, id: int) -> tuple[int, int]:
-    """Where the name of that number, which is in the dictionary, begins and ends."""
+    """The start and end of the name with that id, which must be in the dictionary."""
     at, width = names[row, OFFSETS] + id * names[row, WIDTH], names[row, WIDTH]
     first = names[row, FIRST]
     return first + number(metadata, at, width), first + number(metadata, at + width, width)
 
 
 @part
-def compared(
+def compare(
     one: Bytes, start: int, stop: int, other: Bytes, other_start: int, other_stop: int
 ) -> int:
-    """Less than, equal to or greater than 0, as one name is to another in the order of UTF-16."""
+    """Negative, 0 or positive if the first name is before, equal to or after the other.
+
+    The order is that of UTF-16 units.
+    """
     length = min(stop - start, other_stop - other_start)
     for index in range(length):
         a, b = one[np.uint64(start + index)], other[np.uint64(other_start + index)]
@@ -86,7 +90,7 @@ def compared(
 
 @part
 def stop_of(data: Bytes, at: int, end: int) -> int:
-    """Where the value ends that begins there, and has to end at `end` at the latest; or REFUSED."""
+    """The end of the value that begins at `at`; REFUSED if it would be after `end`."""
     if at >= end:
         return REFUSED
     basic, kind = np.int64(data[np.uint64(at)]) & 3, np.int64(data[np.uint64(at)]) >> 2
@@ -108,9 +112,12 @@ def stop_of(data: Bytes, at: int, end: int) -> int:
 
 @part
 def layout(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int]:
-    """Of an object or array: how many values it has, where the numbers of their names begin and
-    the width of one, where the offsets begin and the width of one, and where the values begin. Its
-    count is REFUSED if that is not before `end`."""
+    """The layout of an object or array, as six numbers.
+
+    They are its number of values, the position of the ids of names and the width of an id, the
+    position of the offsets and the width of an offset, and the position of the values. The first is
+    REFUSED if the values would begin after `end`.
+    """
     header = np.int64(data[at])
     is_object = header & 3 == OBJECT
     is_large = header >> (6 if is_object else 4) & 1
@@ -127,8 +134,8 @@ def layout(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int
 
 @part
 def object_size(data: Bytes, start: int, stop: int, metadata: Bytes, names: Table, row: int) -> int:
-    """How many fields the object has that fills those bytes; REFUSED for any other value."""
-    count = _filled(data, start, stop, OBJECT)
+    """The number of fields of the object that fills those bytes; REFUSED for any other value."""
+    count = _count_values(data, start, stop, OBJECT)
     if count < 0 or names[row, NAMES] < 0:
         return REFUSED
     _, ids, id_width, _, _, _ = layout(data, start, stop)
@@ -138,7 +145,7 @@ def object_size(data: Bytes, start: int, stop: int, metadata: Bytes, names: Tabl
         if id >= names[row, NAMES]:
             return REFUSED
         name, name_stop = name_of(metadata, names, row, id)
-        if index and compared(metadata, last, last_stop, metadata, name, name_stop) >= 0:
+        if index and compare(metadata, last, last_stop, metadata, name, name_stop) >= 0:
             return REFUSED
         last, last_stop = name, name_stop
     return count
@@ -146,12 +153,12 @@ def object_size(data: Bytes, start: int, stop: int, metadata: Bytes, names: Tabl
 
 @part
 def array_size(data: Bytes, start: int, stop: int) -> int:
-    """How many elements the array has that fills those bytes; REFUSED for any other value."""
-    return _filled(data, start, stop, ARRAY)
+    """The number of elements of the array that fills those bytes; REFUSED for any other value."""
+    return _count_values(data, start, stop, ARRAY)
 
 
 @part
-def _filled(data: Bytes, start: int, stop: int, kind: int) -> int:
+def _count_values(data: Bytes, start: int, stop: int, kind: int) -> int:
     if start >= stop or np.int64(data[start]) & 3 != kind:
         return REFUSED
     count, _, _, offsets, width, begin = layout(data, start, stop)

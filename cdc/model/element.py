@@ -1,8 +1,8 @@
 """The elements of a BSON document, located in its bytes.
 
-All bounds checks of the package's BSON readers are here: whoever holds an `Element` may read
-`data[element.start:element.stop]` and everything in it that its type promises (see `_size`)
-without a check of his own. Source: https://bsonspec.org/spec.html, version 1.1.
+All bounds checks of this package's BSON readers are here. The owner of an `Element` may read
+`data[element.start:element.stop]`, and the parts that its type has (see `_value_size`), without
+another check. Source: https://bsonspec.org/spec.html, version 1.1.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DECIMAL128: Final = 0x13
 MIN_KEY: Final = 0xFF
 MAX_KEY: Final = 0x7F
 
-# The ceiling of the server's own maxBSONDepth (its default is 200). Every reader here recurses,
-# so without a limit a hostile document would end in RecursionError instead of a reason.
+# The highest value that the server accepts for maxBSONDepth (default: 200). Every reader here
+# recurses: without a limit a hostile document would raise RecursionError instead of a reason.
 MAX_DEPTH: Final = 250
 
 _FIXED: Final = {DOUBLE: 8, UNDEFINED: 0, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT32: 4}
@@ -49,7 +49,7 @@ float64 = struct.Struct("<d").unpack_from
 
 
 class Element(NamedTuple):
-    """One element: its BSON type, its name as stored, and where its value lies in the bytes."""
+    """One element: its BSON type, its name as stored, and the position of its value."""
 
     kind: int
     name: bytes
@@ -58,10 +58,10 @@ class Element(NamedTuple):
 
 
 def elements(data: bytes, start: int, stop: int, depth: int = 0) -> list[Element]:
-    """The elements of the document (or array) that fills `data[start:stop]` exactly.
+    """List the elements of the document (or array) that fills `data[start:stop]` exactly.
 
-    Values are located, embedded documents not looked into, names and strings not decoded.
-    Raises UnmappableValue if the bytes are no document, or `depth` exceeds MAX_DEPTH.
+    Embedded documents are not opened, names and strings are not decoded. Raises UnmappableValue if
+    the bytes are not a document or if `depth` exceeds MAX_DEPTH.
     """
     if depth > MAX_DEPTH:
         raise UnmappableValue(f"documents nested more than {MAX_DEPTH} levels deep")
@@ -77,7 +77,7 @@ def elements(data: bytes, start: int, stop: int, depth: int = 0) -> list[Element
         kind = data[position]
         value = name_end + 1
         size = _FIXED.get(kind)
-        after = value + (_size(kind, data, value, last) if size is None else size)
+        after = value + (_value_size(kind, data, value, last) if size is None else size)
         if after > last:
             raise UnmappableValue("corrupt BSON: a value reaches beyond its document")
         found.append(Element(kind, data[position + 1 : name_end], value, after))
@@ -85,14 +85,14 @@ def elements(data: bytes, start: int, stop: int, depth: int = 0) -> list[Element
     return found
 
 
-def _size(kind: int, data: bytes, at: int, last: int) -> int:
-    """Bytes of a value of variable length; a result beyond `last - at` is refused by the caller."""
+def _value_size(kind: int, data: bytes, at: int, last: int) -> int:
+    """Bytes of a value of variable length; the caller must refuse more than `last - at`."""
     if kind in (STRING, CODE, SYMBOL):
         return _string_size(data, at, last)
     if kind in (DOCUMENT, ARRAY):
-        return _length(data, at, last, least=5)
+        return _read_length(data, at, last, least=5)
     if kind == BINARY:
-        return 5 + _length(data, at, last, least=0)
+        return 5 + _read_length(data, at, last, least=0)
     if kind == REGEX:
         pattern = _cstring_size(data, at, last)
         return pattern + _cstring_size(data, at + pattern, last)
@@ -103,7 +103,7 @@ def _size(kind: int, data: bytes, at: int, last: int) -> int:
     raise UnmappableValue(f"corrupt BSON: there is no type 0x{kind:02x}")
 
 
-def _length(data: bytes, at: int, last: int, least: int) -> int:
+def _read_length(data: bytes, at: int, last: int, least: int) -> int:
     length: int = int32(data, at)[0] if at + 4 <= last else -1
     if length < least:
         raise UnmappableValue("corrupt BSON: a value's length is wrong")
@@ -111,7 +111,7 @@ def _length(data: bytes, at: int, last: int, least: int) -> int:
 
 
 def _string_size(data: bytes, at: int, last: int) -> int:
-    size = 4 + _length(data, at, last, least=1)
+    size = 4 + _read_length(data, at, last, least=1)
     if at + size > last or data[at + size - 1] != 0:
         raise UnmappableValue("corrupt BSON: a string has no end")
     return size
@@ -125,34 +125,34 @@ def _cstring_size(data: bytes, at: int, last: int) -> int:
 
 
 def _code_with_scope_size(data: bytes, at: int, last: int) -> int:
-    """Also makes sure that code and scope fill the value, so that `scope_start` can be trusted."""
-    size = _length(data, at, last, least=14)
+    """Also checks that code and scope fit into the value: `scope_start` relies on it."""
+    size = _read_length(data, at, last, least=14)
     if at + size > last or 4 + _string_size(data, at + 4, at + size) + 5 > size:
         raise UnmappableValue("corrupt BSON: a code with scope has a wrong length")
     return size
 
 
 def scope_start(data: bytes, start: int) -> int:
-    """Where the scope document of the code with scope at `start` begins."""
+    """The start of the scope document in the code with scope at `start`."""
     length: int = int32(data, start + 4)[0]
     return start + 8 + length
 
 
 def string(data: bytes, start: int) -> bytes:
-    """The bytes, without NUL and not decoded, of the string (code, symbol) at `start`."""
+    """The bytes of the string (code, symbol) at `start`, without the final NUL, not decoded."""
     length: int = int32(data, start)[0]
     return data[start + 4 : start + 3 + length]
 
 
 def boolean(data: bytes, start: int) -> bool:
-    """Raises UnmappableValue for a byte that is neither 0 nor 1, as the server does."""
+    """The bool at `start`. Raises UnmappableValue for any byte but 0 and 1, as the server does."""
     if data[start] > 1:
         raise UnmappableValue("corrupt BSON: a bool is neither true nor false")
     return data[start] == 1
 
 
 def text(raw: bytes) -> str:
-    """Raises UnmappableValue if `raw` is not UTF-8 (encoded surrogates are not UTF-8 either)."""
+    """Decode UTF-8. Raises UnmappableValue for anything else, encoded surrogates included."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -162,19 +162,19 @@ def text(raw: bytes) -> str:
 def names_text(raw: tuple[bytes, ...]) -> list[str]:
     """The field names of one document as text, in their order.
 
-    Raises UnmappableValue if one is not UTF-8, or occurs twice: a reader that looks fields up by
-    name would find either the first or the last of them.
+    Raises UnmappableValue if a name is not UTF-8 or occurs twice. A reader that looks up fields by
+    name would find either the first or the last of the two.
     """
     if len(set(raw)) != len(raw):
-        raise UnmappableValue("a document holds the same field name twice")
+        raise UnmappableValue("a document contains the same field name twice")
     return [text(name) for name in raw]
 
 
 def decimal128(data: bytes, start: int) -> decimal.Decimal:
     """The decimal128 (BID encoding) at `start`: sign, coefficient and exponent as stored.
 
-    A coefficient above 10**34 - 1 is not canonical and means zero (IEEE 754-2008, 3.5.2), as it
-    does on the server. The payload of a NaN is dropped; NaN and sNaN stay apart.
+    A coefficient above 10**34 - 1 is not canonical and means zero (IEEE 754-2008, 3.5.2), as on
+    the server. The payload of a NaN is dropped; NaN and sNaN remain different.
     """
     low, high = struct.unpack_from("<QQ", data, start)
     sign = "-" if high >> 63 else ""

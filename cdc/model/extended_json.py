@@ -1,7 +1,7 @@
-"""BSON bytes to MongoDB Extended JSON v2, as a tree that `json.dumps` writes.
+"""BSON bytes to MongoDB Extended JSON v2, as a tree for `json.dumps`.
 
-Reads the bytes and not the driver's Python objects: these merge symbol with string, undefined
-with null, DBPointer with DBRef, and cannot hold a date outside of the years 1 to 9999.
+This module reads the bytes, not the driver's Python objects. Those merge symbol with string,
+undefined with null and DBPointer with DBRef, and have no date outside the years 1 to 9999.
 Source: https://github.com/mongodb/specifications/blob/master/source/extended-json/extended-json.md
 """
 
@@ -24,51 +24,53 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def document(data: bytes, start: int, stop: int, relaxed: bool, depth: int = 0) -> dict[str, Json]:
-    """The document that fills `data[start:stop]`, fields in their order.
+    """Read the document that fills `data[start:stop]`, with its fields in their order.
 
-    Canonical form (`relaxed` false) keeps every type and value, except: a decimal128 NaN loses its
-    sign and payload, a double NaN likewise, a non-canonical decimal128 becomes the zero it means.
-    Relaxed form writes finite numbers as JSON numbers and common dates as ISO-8601.
+    Canonical form (`relaxed` false) keeps every type and value, with two exceptions. A NaN, double
+    or decimal128, loses its sign and payload; a non-canonical decimal128 becomes the zero it means.
+    Relaxed form writes finite doubles and integers as JSON numbers, and dates from 1970 to 9999 as
+    ISO-8601.
 
-    Raises UnmappableValue: corrupt bytes, text that is not UTF-8, one name twice, nested too deep.
+    Raises UnmappableValue for corrupt bytes, text that is not UTF-8, a name that occurs twice in a
+    document, or nesting deeper than element.MAX_DEPTH.
     """
-    found = elements(data, start, stop, depth)
-    names = element.names_text(tuple(each.name for each in found))
+    items = elements(data, start, stop, depth)
+    names = element.names_text(tuple(each.name for each in items))
     tree: dict[str, Json] = {}
-    # Loops and no comprehensions where it recurses: before Python 3.12 these are frames of their
-    # own, and the deepest document would come close to the interpreter's limit of 1,000.
-    for name, each in zip(names, found, strict=True):
+    # Recursion uses loops, not comprehensions: before Python 3.12 a comprehension takes a frame of
+    # its own, and the deepest document would come close to the interpreter's limit of 1,000.
+    for name, each in zip(names, items, strict=True):
         tree[name] = value(data, each, relaxed, depth)
     return tree
 
 
 def value(data: bytes, item: Element, relaxed: bool, depth: int = 0) -> Json:
-    """One element's value; `depth` is that of the document it stands in. As `document`."""
+    """Read one element's value, as `document` does; `depth` is that of the enclosing document."""
     kind, _, start, stop = item
     if kind == element.STRING:
         return element.text(element.string(data, start))
     if kind == element.DOCUMENT:
         return document(data, start, stop, relaxed, depth + 1)
     if kind == element.ARRAY:
-        return _array(data, item, relaxed, depth + 1)
+        return _read_array(data, item, relaxed, depth + 1)
     if kind == element.NULL:
         return None
     if kind == element.BOOL:
         return element.boolean(data, start)
     if kind in _NUMBERS:
-        return _number(data, item, relaxed)
+        return _read_number(data, item, relaxed)
     if kind == element.DATE:
-        return _date(element.int64(data, start)[0], relaxed)
+        return _date_tree(element.int64(data, start)[0], relaxed)
     if kind == element.CODE_WITH_SCOPE:
         code = element.text(element.string(data, start + 4))
         scope = element.scope_start(data, start)
         return {"$code": code, "$scope": document(data, scope, stop, relaxed, depth + 1)}
-    return _wrapped(data, item)
+    return _read_wrapped(data, item)
 
 
-def _array(data: bytes, item: Element, relaxed: bool, depth: int) -> Json:
+def _read_array(data: bytes, item: Element, relaxed: bool, depth: int) -> Json:
     tree: list[Json] = []
-    # The names of an array's elements are never read: their order alone counts, on the server too.
+    # The names of an array's elements are ignored: only their order counts, on the server too.
     for each in elements(data, item.start, item.stop, depth):
         tree.append(value(data, each, relaxed, depth))
     return tree
@@ -77,7 +79,7 @@ def _array(data: bytes, item: Element, relaxed: bool, depth: int) -> Json:
 _NUMBERS = {element.INT32, element.INT64, element.DOUBLE, element.DECIMAL128}
 
 
-def _number(data: bytes, item: Element, relaxed: bool) -> Json:
+def _read_number(data: bytes, item: Element, relaxed: bool) -> Json:
     if item.kind == element.INT32:
         short: int = element.int32(data, item.start)[0]
         return short if relaxed else {"$numberInt": str(short)}
@@ -94,29 +96,29 @@ def _number(data: bytes, item: Element, relaxed: bool) -> Json:
 
 
 def double_text(double: float) -> str:
-    """The shortest text that reads back as the same double, in the spelling of Extended JSON."""
+    """The shortest text that parses to the same double, as Extended JSON spells it."""
     if math.isfinite(double):
         return repr(double)
     return "NaN" if math.isnan(double) else "Infinity" if double > 0 else "-Infinity"
 
 
-def _date(millis: int, relaxed: bool) -> Json:
+def _date_tree(millis: int, relaxed: bool) -> Json:
     if relaxed and 0 <= millis < _END_OF_ISO_DATES:
         moment = _EPOCH + datetime.timedelta(milliseconds=millis)
-        # The specification leaves out a fraction of zero.
+        # The specification omits a fraction of zero.
         precision = "milliseconds" if millis % 1000 else "seconds"
         return {"$date": moment.isoformat(timespec=precision) + "Z"}
     return {"$date": {"$numberLong": str(millis)}}
 
 
-def _wrapped(data: bytes, item: Element) -> Json:
-    """Types that look the same in relaxed and in canonical form, and hold no document."""
+def _read_wrapped(data: bytes, item: Element) -> Json:
+    """Types that have the same relaxed and canonical form and contain no document."""
     kind, _, start, stop = item
     match kind:
         case element.OBJECT_ID:
             return {"$oid": data[start:stop].hex()}
         case element.BINARY:
-            return _binary(data, start, stop)
+            return _read_binary(data, start, stop)
         case element.UNDEFINED:
             return {"$undefined": True}
         case element.REGEX:
@@ -143,11 +145,11 @@ def _wrapped(data: bytes, item: Element) -> Json:
     raise UnmappableValue(f"there is no Extended JSON for BSON type 0x{kind:02x}")
 
 
-def _binary(data: bytes, start: int, stop: int) -> Json:
+def _read_binary(data: bytes, start: int, stop: int) -> Json:
     subtype = data[start + 4]
     payload = data[start + 5 : stop]
     if subtype == 2:
-        # The old subtype repeats its length inside; Extended JSON writes what follows it.
+        # The payload of the old subtype begins with its length, which Extended JSON omits.
         if len(payload) < 4 or element.int32(payload, 0)[0] != len(payload) - 4:
             raise UnmappableValue("corrupt BSON: a binary of subtype 2 has a wrong inner length")
         payload = payload[4:]
@@ -155,5 +157,5 @@ def _binary(data: bytes, start: int, stop: int) -> Json:
 
 
 def binary(payload: bytes, subtype: int) -> Json:
-    """`$binary` as of Extended JSON v2."""
+    """The `$binary` object of Extended JSON v2."""
     return {"$binary": {"base64": base64.b64encode(payload).decode(), "subType": f"{subtype:02x}"}}

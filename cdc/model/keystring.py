@@ -1,14 +1,14 @@
-"""KeyString: BSON values as bytes that sort, compared as bytes, in the server's own order.
+"""KeyString: BSON values as bytes that sort in the server's own order.
 
-The values of a resume token are written like this, as are those of an index. Each begins with a
-byte for its place among the types; all numbers share theirs, as do string and symbol, and what that
-merges the type bits tell apart. In documents the order is by type, name and value of the fields.
-Only ascending, and without the discriminators that bounds of index scans end with: no token has
-either.
+The server writes the values of resume tokens and of indexes like this. Each value begins with a
+byte for its position among the types. All numbers share one such byte, and so do strings and
+symbols: the type bits distinguish them. Documents sort by type, name and value of their fields.
+Only ascending keys are supported, without the discriminators that end the bounds of index scans:
+tokens have neither.
 
 Source: version 1 of the format, key_string.cpp of the server; compared with the tokens and with
 `$sort` of real servers, see tests/mongo/test_tokens.py. `$sort` differs from an index, and from
-this, for DBPointers alone.
+this module, for DBPointers only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdc.model import element, number, type_bits
 from cdc.model.element import Element, elements
 
 _END: Final = 4
-# The first byte of a value; true is one more than false. Numbers have a range of their own.
+# The first byte of a value; that of true is one more than that of false. Numbers have a range.
 _CODES: Final = {
     element.MIN_KEY: 10,
     element.UNDEFINED: 15,
@@ -43,22 +43,22 @@ _CODES: Final = {
 _KINDS: Final = {code: kind for kind, code in _CODES.items()}
 _TRUE: Final = _CODES[element.BOOL] + 1
 _NUMBERS: Final = (element.INT32, element.INT64, element.DOUBLE, element.DECIMAL128)
-# Of the types that share a place; this stands before a field's name too.
-_PLACES: Final = {
+# The same with the types that share a byte. In a document this byte also precedes a field's name.
+_CODES_WITH_SHARED: Final = {
     **_CODES,
     element.SYMBOL: _CODES[element.STRING],
     **dict.fromkeys(_NUMBERS, number.CODES[0]),
 }
 _MILLIS_BIAS: Final = 2**63
-# A length of one byte, unless it is this one: then four more hold it.
+# A length takes one byte. If that byte has this value, the length is in the next four.
 _LONG: Final = 0xFF
 
 
 def encode(document: bytes) -> tuple[bytes, bytes]:
-    """The values of a BSON document as one key, their names left out, and its type bits.
+    """Encode the values of a BSON document, without their names; return the key and its type bits.
 
-    The server's bytes for the same values. Not kept are the sign and the payload of a NaN, and the
-    names of array elements. Raises UnmappableValue if the bytes are no document.
+    The bytes are the server's for the same values. The sign and the payload of a NaN and the names
+    of array elements are lost. Raises UnmappableValue if the bytes are not a document.
     """
     writer = _Writer(document)
     for item in elements(document, 0, len(document)):
@@ -68,12 +68,12 @@ def encode(document: bytes) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, packed_type_bits: bytes | None = None) -> bytes:
-    """A BSON document of the values, each under an empty name.
+    """Decode a key to a BSON document of its values, each under an empty name.
 
-    If the type bits are None, because they are not at hand, each number is of the first type of
-    int32, int64, double and decimal128 that holds its value, and each string a string. The result's
-    `encode` is the very arguments: whatever has another one raises BadToken, whose message is a
-    clause that tells what is wrong with "it".
+    Type bits of None are unknown. Then each number gets the first type of int32, int64, double and
+    decimal128 that can represent its value, and each string is a string, never a symbol. `encode`
+    of the result returns exactly the arguments. Raises BadToken for arguments for which that is
+    not possible; its message is a clause about "it".
     """
     reader = _Reader(key, packed_type_bits)
     fields = []
@@ -84,9 +84,9 @@ def decode(key: bytes, packed_type_bits: bytes | None = None) -> bytes:
     try:
         encoded, type_bits_of_it = encode(document)
     except UnmappableValue as error:
-        raise BadToken("a value in it is none of BSON's") from error
+        raise BadToken("it contains a value that BSON does not have") from error
     if encoded != key or packed_type_bits not in (None, type_bits_of_it):
-        raise BadToken("no server writes its values with these bytes")
+        raise BadToken("no server writes these bytes for its values")
     return document
 
 
@@ -103,7 +103,7 @@ class _Writer:
         if kind in _NUMBERS:
             self.key += number.encode(self._data, item, self.bits)
             return
-        self.key.append(_PLACES[kind])
+        self.key.append(_CODES_WITH_SHARED[kind])
         if kind == element.DOCUMENT:
             self._fields(start, stop, depth + 1)
         elif kind == element.ARRAY:
@@ -118,7 +118,7 @@ class _Writer:
 
     def _fields(self, start: int, stop: int, depth: int) -> None:
         for item in elements(self._data, start, stop, depth):
-            self.key.append(_PLACES[item.kind])
+            self.key.append(_CODES_WITH_SHARED[item.kind])
             self.key += item.name + b"\0"
             self.value(item, depth)
         self.key.append(0)
@@ -154,7 +154,7 @@ class _Writer:
 
 
 class _Reader:
-    """Reads a key value by value; every method raises BadToken where the bytes are none."""
+    """Reads a key value by value; every method raises BadToken if the bytes are not a key."""
 
     def __init__(self, key: bytes, packed_type_bits: bytes | None) -> None:
         self._key = key
@@ -164,21 +164,21 @@ class _Reader:
     def take(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
         if self._at > len(self._key):
-            raise BadToken("it ends in the midst of a value")
+            raise BadToken("it ends in the middle of a value")
         return self._key[start : self._at]
 
     def byte(self) -> int:
         return self.take(1)[0]
 
     def value(self, code: int, depth: int) -> tuple[int, bytes]:
-        """BSON type and value behind the first byte `code`."""
+        """BSON type and bytes of the value whose first byte, already read, is `code`."""
         if code in number.CODES:
             return number.decode(code, self.take, self._bits)
         if code == _TRUE:
             return element.BOOL, b"\1"
         kind = _KINDS.get(code)
         if kind is None:
-            raise BadToken(f"it has a value of no known type, 0x{code:02X}")
+            raise BadToken(f"it contains a value of an unknown type, 0x{code:02X}")
         if kind == element.DOCUMENT:
             return kind, self._fields(depth + 1)
         if kind == element.ARRAY:
@@ -191,7 +191,7 @@ class _Reader:
         return kind, self._leaf(kind)
 
     def _fields(self, depth: int) -> bytes:
-        _bound(depth)
+        _check_depth(depth)
         fields = []
         while self.byte() != 0:
             name = self._cstring()
@@ -200,7 +200,7 @@ class _Reader:
         return _document(fields)
 
     def _items(self, depth: int) -> bytes:
-        _bound(depth)
+        _check_depth(depth)
         items: list[bytes] = []
         while (code := self.byte()) != 0:
             kind, value = self.value(code, depth)
@@ -233,7 +233,7 @@ class _Reader:
     def _cstring(self) -> bytes:
         end = self._key.find(0, self._at)
         if end < 0:
-            raise BadToken("it ends in the midst of a value")
+            raise BadToken("it ends in the middle of a value")
         return self.take(end + 1 - self._at)[:-1]
 
     def _string(self) -> bytes:
@@ -244,7 +244,7 @@ class _Reader:
         return b"\0".join(parts)
 
 
-def _bound(depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth > element.MAX_DEPTH:
         raise BadToken(f"its values are nested more than {element.MAX_DEPTH} levels deep")
 

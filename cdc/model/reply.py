@@ -1,4 +1,4 @@
-"""Where documents and values lie in the bytes of many of them, and what became of each value."""
+"""Positions of many documents in one buffer, and the status of each cast value."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Places(Sequence[bytes]):
-    """`data[starts[n]:stops[n]]` is document n; it is none where that begins before 0."""
+    """Document n is `data[starts[n]:stops[n]]`; there is none if `starts[n]` is negative."""
 
     def __init__(self, data: bytes, starts: Numbers, stops: Numbers) -> None:
         self.data, self.starts, self.stops = data, starts, stops
 
     @classmethod
     def joined(cls, documents: Iterable[bytes]) -> Places:
-        """Those that lie elsewhere, copied."""
-        kept = list(documents)
-        stops = np.cumsum([len(document) for document in kept], dtype=np.int64)
-        return cls(b"".join(kept), np.concatenate([[0], stops[:-1]]).astype(np.int64), stops)
+        """Copy documents into one buffer."""
+        copies = list(documents)
+        stops = np.cumsum([len(document) for document in copies], dtype=np.int64)
+        return cls(b"".join(copies), np.concatenate([[0], stops[:-1]]).astype(np.int64), stops)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -41,19 +41,20 @@ class Places(Sequence[bytes]):
 
     @property
     def size(self) -> int:
-        """The bytes of all documents."""
+        """The total size of all documents in bytes."""
         return int(np.sum(self.stops - self.starts, where=self.starts >= 0))
 
     @property
     def longest(self) -> int:
+        """The size of the largest document in bytes."""
         return int(np.max(self.stops - self.starts, initial=0))
 
     @property
-    def located(self) -> tuple[Any, Numbers, Numbers]:
-        """The data as an array, and the places."""
+    def arrays(self) -> tuple[Any, Numbers, Numbers]:
+        """(data, starts, stops), the data as an array of bytes."""
         return np.frombuffer(self.data, np.uint8), self.starts, self.stops
 
 
-MISSING: Final = 0  # there was none, or null
+MISSING: Final = 0  # no value, or null
 TAKEN: Final = 1
 MISFIT: Final = 2

@@ -1,4 +1,4 @@
-"""Cluster time: arithmetic, text, and the neighbours of a time.
+"""Cluster time: its text, and the next and the previous time.
 
 A cluster time is a `bson.Timestamp` (seconds `t`, increment `i`, both unsigned 32 bits), totally
 ordered. Its text is `"t:i"`, the form used in offsets, table metadata and on the command line.
@@ -18,24 +18,24 @@ _MAX = 2**32 - 1
 
 
 def text(time: Timestamp) -> str:
-    """`t:i`. Does not sort as text."""
+    """The text `t:i`. Its text order is not the order of times."""
     return f"{time.time}:{time.inc}"
 
 
 def parse(value: str) -> Timestamp:
-    """A cluster time from `t:i`, or from ISO-8601 (a time without zone is UTC).
+    """Parse a cluster time from `t:i` or from ISO-8601 (a time without zone is UTC).
 
-    ISO-8601 gives increment 0, which lies before every event of that second; fractions of a second
-    are cut off, so that no event at or after the given moment is left out.
-    Raises BadToken.
+    ISO-8601 gives increment 0, which is before every event of that second. Fractions of a second
+    are cut off, so no event at or after the given moment is left out.
+    Raises BadToken for other text, and for a time that does not fit into 32 bits.
     """
     seconds, colon, increment = value.partition(":")
     if colon and seconds.isdecimal() and increment.isdecimal():
-        # By length first: Python refuses to convert thousands of digits with an error of its own.
+        # Check the length first: Python raises its own error for thousands of digits.
         fits = max(len(seconds), len(increment)) <= len(str(_MAX))
         if fits and int(seconds) <= _MAX and int(increment) <= _MAX:
             return Timestamp(int(seconds), int(increment))
-        raise BadToken(f"'{value}' is no cluster time: both numbers are 32 bits.")
+        raise BadToken(f"'{value}' is no cluster time: both numbers must fit into 32 bits.")
     try:
         moment = datetime.fromisoformat(value)
     except ValueError as error:
@@ -47,21 +47,21 @@ def parse(value: str) -> Timestamp:
         moment = moment.replace(tzinfo=UTC)
     whole = int(moment.timestamp() // 1)
     if not 0 < whole <= _MAX:
-        raise BadToken(f"'{value}' lies outside of what a cluster time can express.")
+        raise BadToken(f"'{value}' is outside the range of a cluster time.")
     return Timestamp(whole, 0)
 
 
 def after(time: Timestamp) -> Timestamp:
-    """The least time above `time`."""
+    """The smallest time after `time`."""
     if time.inc < _MAX:
         return Timestamp(time.time, time.inc + 1)
     return Timestamp(time.time + 1, 0)
 
 
 def before(time: Timestamp) -> Timestamp:
-    """The greatest time below `time`: a read of everything *after* it includes `time` itself.
+    """The greatest time before `time`. A read of everything after the result includes `time`.
 
-    Before 0:0, at which nothing ever happened, comes 0:0.
+    For 0:0 the result is 0:0; no event has that time.
     """
     if time.inc:
         return Timestamp(time.time, time.inc - 1)

@@ -1,8 +1,8 @@
-"""Type bits: what a KeyString leaves out because it must not take part in the order.
+"""Type bits: the part of a value that must not affect the order of KeyStrings.
 
-1 and 1.0 have the same KeyString; whether it was an int32 or a double stands here, as some bits for
-each number and one for each string, in the order of the values. Source: `TypeBits` of the server's
-key_string.h; tried on 4.2, 5.0 and 6.0.
+1 and 1.0 have the same KeyString; the type bits say whether it was an int32 or a double. Each
+number has a few bits and each string one, in the order of the values. Source: `TypeBits` of the
+server's key_string.h; tested on 4.2, 5.0 and 6.0.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 
 from cdc.errors import BadToken
 
-# A first byte from here on is no data but tells the length of what follows.
+# A first byte of this value or more gives the length of the data that follows.
 _LENGTH: Final = 0x80
 
 
 class Writer:
-    """Collects bits; `packed` is what the server stores for them."""
+    """Collects bits; `packed` returns the bytes that the server stores for them."""
 
     def __init__(self) -> None:
         self._bits: list[int] = []
@@ -26,7 +26,7 @@ class Writer:
         self._bits += [value >> shift & 1 for shift in range(count - 1, -1, -1)]
 
     def packed(self) -> bytes:
-        """Empty if no bit is set, however many there are: the server gives no type bits then."""
+        """Empty if no bit is set, whatever their number: the server then sends no type bits."""
         if not any(self._bits):
             return b""
         size = (len(self._bits) + 7) // 8
@@ -40,13 +40,14 @@ class Writer:
 
 
 class Reader:
-    """Gives back the bits of `packed`, in the order in which they were put; if it is empty, zeros.
+    """Returns the bits of `packed` in the order in which they were put; zeros if it is empty.
 
-    None stands for bits that are lost: then `is_lost`, and only a string's may be asked for.
+    None means that the bits are lost. Then `is_lost` is true, and the caller may only take the bit
+    of a string, which is 0.
     """
 
     def __init__(self, packed: bytes | None) -> None:
-        """Raises BadToken if the length is not that of the bits."""
+        """Raises BadToken if the stored length does not match the number of bytes."""
         self.is_lost = packed is None
         packed = packed or b""
         if packed and packed[0] >= _LENGTH:
@@ -61,7 +62,7 @@ class Reader:
         self._at = 0
 
     def take(self, count: int) -> int:
-        """The next `count` bits as a number, the first as its highest. Raises BadToken."""
+        """The next `count` bits as a number, highest first. Raises BadToken if too few remain."""
         value = 0
         for at in range(self._at, self._at + count):
             value = value << 1 | self._bit(at)

@@ -1,4 +1,4 @@
-"""What `uri` may be, as text. It may hold a password, so no error here quotes any of it."""
+"""The accepted forms of the option `uri`. No error quotes it: it may contain a password."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import re
 
 from cdc.errors import BadOption
 
-# Spark redacts what is spelt so, and nothing else is taken: the driver would take passwords with
-# quotes, spaces and letters of any language too, of which the part behind would be shown.
+# Spark redacts text of this form, so no other form is accepted. The driver would also accept
+# passwords with quotes, spaces and letters of any language; Spark would show the rest of these.
 CONNECTION_STRING = "mongodb([+]srv)?://[!#-&(-~]*"
-# What a password with a slash in it makes of a connection string: its beginning would be a host.
+# A slash in a password makes the password's beginning look like a host.
 _SLASH_IN_PASSWORD = re.compile("mongodb([+]srv)?://[^/?]*/[^?]*@")
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"file:(//)?(?!.*://).*", re.DOTALL)
 
 
 def not_quoting(name: str) -> str:
-    """What an error may quote of a name: where "uri=" was forgotten, it is a connection string."""
+    """The part of an option's name that an error may quote.
+
+    The name is a connection string if the user forgot "uri=".
+    """
     return name.partition(":")[0]
 
 
@@ -26,13 +29,13 @@ def require_given(uri: str) -> None:
         require_connection_string(uri)
     elif not _VARIABLE.fullmatch(uri) and not _FILE.fullmatch(uri):
         raise BadOption(
-            "Option 'uri' names no variable or file, but may hold a connection string.",
-            "Write it as env:NAME, without a dollar sign, as file:PATH, or by itself.",
+            "Option 'uri' names no variable or file, but may contain a connection string.",
+            "Write it as env:NAME, without a dollar sign, as file:PATH, or as mongodb://….",
         )
 
 
 def require_connection_string(uri: str) -> None:
-    """Raises BadOption if it cannot be one, or has a character that has to be encoded."""
+    """Raises BadOption if `uri` is no connection string or has a character that must be encoded."""
     if not re.match("mongodb([+]srv)?://", uri):
         raise BadOption(
             "Option 'uri' is not a MongoDB connection string.",
@@ -40,12 +43,12 @@ def require_connection_string(uri: str) -> None:
         )
     if not re.fullmatch(CONNECTION_STRING, uri):
         raise BadOption(
-            "Option 'uri' holds a quotation mark, a space or another character that may not stand"
-            " in a connection string.",
+            "Option 'uri' contains a quotation mark, a space or another character that is not"
+            " allowed in a connection string.",
             "Percent-encode it, as in p%27w for p'w; %20 is a space, %22 a double quotation mark.",
         )
     if _SLASH_IN_PASSWORD.match(uri):
         raise BadOption(
-            "Option 'uri' holds an @ behind its first slash, as where a password holds a slash.",
+            "Option 'uri' contains an @ after its first slash; the password may contain a slash.",
             "Percent-encode user and password: %2F is a slash, %40 an @.",
         )

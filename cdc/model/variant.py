@@ -3,12 +3,12 @@
 | BSON | VARIANT |
 | --- | --- |
 | double, string, bool, null, array, document | the same |
-| int32, int64 | the smallest integer that holds the value, as Spark itself stores it |
+| int32, int64 | the smallest integer type that fits the value, as Spark itself stores it |
 | date | timestamp (UTC, microseconds), from year 1 to 9999 |
-| decimal128 | decimal of the same scale, if 38 digits and a scale of 0 to 38 hold it |
+| decimal128 | decimal of the same scale, if 38 digits and a scale of 0 to 38 suffice |
 | ObjectId | string of 24 hex digits |
 | binary of subtype 0 / UUID (subtype 4, 16 bytes) | binary / string, the UUID's text |
-| everything else, and what the rows above leave out | its canonical Extended JSON v2, an object |
+| every other value, also one outside the limits above | canonical Extended JSON v2, an object |
 
 Source: https://github.com/apache/parquet-format/blob/master/VariantEncoding.md; limits and order
 of keys from org.apache.spark.types.variant.VariantUtil and Variant of Spark 4.2.
@@ -41,23 +41,23 @@ _INT1, _INT2 = struct.Struct("<Bb").pack, struct.Struct("<Bh").pack
 _INT4, _INT8 = struct.Struct("<Bi").pack, struct.Struct("<Bq").pack
 _LENGTH = struct.Struct("<BI").pack
 
-# Field name -> id: the names of the whole document in order of appearance, shared by its objects.
+# Field name -> id: the names of the whole document in order of first use, shared by its objects.
 _Dictionary: TypeAlias = dict[bytes, int]
 
 
 def transcode(document: bytes) -> tuple[bytes, bytes]:
-    """(value, metadata) of the VARIANT that holds the BSON document `document`.
+    """Encode a BSON document as a VARIANT; return its (value, metadata).
 
-    Fields of an object can be looked up by Spark however many there are; their order in the
-    document is not kept (no VARIANT keeps it). Lost besides: the width of integers, the sign of a
-    decimal zero, whether a string was an ObjectId or a UUID, and whether an Extended JSON object
-    was one in the source already.
+    Spark can look up every field of an object, whatever their number. The order of fields is lost,
+    as in every VARIANT. Also lost: the width of integers, the sign of a decimal zero, whether a
+    string was an ObjectId or a UUID, and whether the source already had an Extended JSON object.
 
-    Raises UnmappableValue: corrupt bytes, a name or string that is not UTF-8, one name twice in a
-    document, nested deeper than element.MAX_DEPTH, or larger than SIZE_LIMIT. Nothing else.
+    Raises UnmappableValue, and nothing else, for corrupt bytes, a name or string that is not UTF-8,
+    a name that occurs twice in a document, nesting deeper than element.MAX_DEPTH, or a result
+    larger than SIZE_LIMIT.
     """
     dictionary: _Dictionary = {}
-    value = _document(document, 0, len(document), dictionary, 0)
+    value = _encode_document(document, 0, len(document), dictionary, 0)
     metadata = metadata_of(list(dictionary))
     if max(len(value), len(metadata)) > SIZE_LIMIT:
         raise UnmappableValue(f"larger than the {SIZE_LIMIT} bytes of a VARIANT")
@@ -65,108 +65,110 @@ def transcode(document: bytes) -> tuple[bytes, bytes]:
 
 
 def is_object(data: bytes, item: Element) -> bool:
-    """Whether a value becomes an object: a document does, and what is its Extended JSON here."""
-    return _WRITERS.get(item.kind, _extended)(data, item, {}, 0)[0] & 3 == 2
+    """Whether a value becomes an object: a document, or a value written as Extended JSON."""
+    return _WRITERS.get(item.kind, _encode_extended)(data, item, {}, 0)[0] & 3 == 2
 
 
 def from_tree(tree: dict[str, Json], payload: dict[str, bytes]) -> tuple[bytes, bytes]:
     """(value, metadata) of an object with the fields of `tree` and the binaries of `payload`."""
     dictionary: _Dictionary = {}
-    fields = {name.encode(): _tree(item, dictionary) for name, item in tree.items()}
-    fields.update({name.encode(): _binary(raw) for name, raw in payload.items()})
-    value = _object(tuple(fields), list(fields.values()), dictionary)
+    fields = {name.encode(): _encode_tree(item, dictionary) for name, item in tree.items()}
+    fields.update({name.encode(): _encode_binary(raw) for name, raw in payload.items()})
+    value = _encode_object(tuple(fields), list(fields.values()), dictionary)
     return value, metadata_of(list(dictionary))
 
 
-def _document(data: bytes, start: int, stop: int, dictionary: _Dictionary, depth: int) -> bytes:
+def _encode_document(
+    data: bytes, start: int, stop: int, dictionary: _Dictionary, depth: int
+) -> bytes:
     found = elements(data, start, stop, depth)
     values = []
     for item in found:
-        values.append(_WRITERS.get(item.kind, _extended)(data, item, dictionary, depth))
-    return _object(tuple([item.name for item in found]), values, dictionary)
+        values.append(_WRITERS.get(item.kind, _encode_extended)(data, item, dictionary, depth))
+    return _encode_object(tuple([item.name for item in found]), values, dictionary)
 
 
-def _array(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+def _encode_array(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
     values = []
     for each in elements(data, item.start, item.stop, depth + 1):
-        writer = _WRITERS.get(each.kind, _extended)
+        writer = _WRITERS.get(each.kind, _encode_extended)
         values.append(writer(data, each, dictionary, depth + 1))
-    return _list(values)
+    return _encode_list(values)
 
 
-def _embedded(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
-    return _document(data, item.start, item.stop, dictionary, depth + 1)
+def _encode_embedded(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    return _encode_document(data, item.start, item.stop, dictionary, depth + 1)
 
 
-def _object(names: tuple[bytes, ...], values: list[bytes], dictionary: _Dictionary) -> bytes:
-    # The cache is for names that many documents share. The limits bound its memory to some 16 MB,
-    # whatever names a collection holds.
-    cached = len(names) < 64 and max(map(len, names), default=0) < 256
-    order = _cached_order(names) if cached else _order(names)
+def _encode_object(names: tuple[bytes, ...], values: list[bytes], dictionary: _Dictionary) -> bytes:
+    # Many documents share their names: cache the order. The limits bound the cache to some 16 MB,
+    # whatever names a collection has.
+    is_cached = len(names) < 64 and max(map(len, names), default=0) < 256
+    order = _cached_name_order(names) if is_cached else _name_order(names)
     ids = [dictionary.setdefault(names[index], len(dictionary)) for index in order]
     return object_of(ids, [values[index] for index in order])
 
 
 def object_of(ids: list[int], content: list[bytes]) -> bytes:
-    """An object of values, and of the numbers of their names, in the order of the names."""
-    offsets, size = _offsets(content)
-    wide = _width(max(ids, default=0))
+    """Pack an object from the ids of its names and its values, both in the order of the names."""
+    offsets, size = _pack_offsets(content)
+    wide = _byte_width(max(ids, default=0))
     large = len(ids) > 255
     header = large << 6 | (wide - 1) << 4 | (size - 1) << 2 | 2
     count = len(ids).to_bytes(4 if large else 1, "little")
-    return b"".join((bytes((header,)), count, _packed(ids, wide), offsets, *content))
+    return b"".join((bytes((header,)), count, _pack_numbers(ids, wide), offsets, *content))
 
 
-def _list(values: list[bytes]) -> bytes:
-    offsets, size = _offsets(values)
+def _encode_list(values: list[bytes]) -> bytes:
+    offsets, size = _pack_offsets(values)
     large = len(values) > 255
     header = large << 4 | (size - 1) << 2 | 3
     count = len(values).to_bytes(4 if large else 1, "little")
     return b"".join((bytes((header,)), count, offsets, *values))
 
 
-def _order(names: tuple[bytes, ...]) -> tuple[int, ...]:
-    """Indices of `names` in the order in which Spark searches them; raises as `names_text`.
+def _name_order(names: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Indices of `names` in the order that Spark searches. Raises UnmappableValue as `names_text`.
 
-    Spark 4.2 looks a name up by binary search (from 32 fields on) with Java's String.compareTo,
-    which compares UTF-16 units. The format asks for the order of UTF-8 bytes: the two differ where
-    a character above U+FFFF meets one from U+E000 to U+FFFF, and in the other order Spark answers
-    null for a field that is there. Below 32 fields every order is found.
+    From 32 fields on, Spark 4.2 finds a name by binary search with Java's String.compareTo, which
+    compares UTF-16 units. The format prescribes the order of UTF-8 bytes. The two orders differ
+    between a character above U+FFFF and one from U+E000 to U+FFFF: in the format's order Spark
+    returns null for an existing field. Below 32 fields Spark finds names in any order.
     """
     texts = element.names_text(names)
     return tuple(sorted(range(len(names)), key=lambda index: texts[index].encode("utf-16-be")))
 
 
-_cached_order = functools.lru_cache(maxsize=1024)(_order)
+_cached_name_order = functools.lru_cache(maxsize=1024)(_name_order)
 
 
 def metadata_of(names: list[bytes]) -> bytes:
-    """The dictionary of names by number, "sorted" flag unset, as Spark itself writes it."""
+    """Pack the dictionary of names by id, with the "sorted" flag unset, as Spark itself does."""
     content = b"".join(names)
-    size = _width(max(len(content), len(names)))
+    size = _byte_width(max(len(content), len(names)))
     ends = itertools.accumulate(map(len, names), initial=0)
     header = bytes(((size - 1) << 6 | 1,))
-    return header + len(names).to_bytes(size, "little") + _packed(list(ends), size) + content
+    return header + len(names).to_bytes(size, "little") + _pack_numbers(list(ends), size) + content
 
 
-def _offsets(values: list[bytes]) -> tuple[bytes, int]:
-    """The offset of every value and the end of the last, and the bytes per offset."""
+def _pack_offsets(values: list[bytes]) -> tuple[bytes, int]:
+    """The packed offsets of the values and of the end of the last one, and the bytes per offset."""
     ends = list(itertools.accumulate(map(len, values), initial=0))
-    size = _width(ends[-1])
-    return _packed(ends, size), size
+    size = _byte_width(ends[-1])
+    return _pack_numbers(ends, size), size
 
 
-def _width(largest: int) -> int:
+def _byte_width(largest: int) -> int:
     return (largest.bit_length() + 7) // 8 or 1
 
 
-def _packed(numbers: list[int], size: int) -> bytes:
+def _pack_numbers(numbers: list[int], size: int) -> bytes:
     if size == 1:
         return bytes(numbers)
     return b"".join([number.to_bytes(size, "little") for number in numbers])
 
 
-def _string(raw: bytes) -> bytes:
+def _encode_string(raw: bytes) -> bytes:
     if not raw.isascii():
         element.text(raw)
     if len(raw) < 64:
@@ -174,11 +176,11 @@ def _string(raw: bytes) -> bytes:
     return _LENGTH(16 << 2, len(raw)) + raw
 
 
-def _binary(raw: bytes) -> bytes:
+def _encode_binary(raw: bytes) -> bytes:
     return _LENGTH(15 << 2, len(raw)) + raw
 
 
-def _integer(number: int) -> bytes:
+def _encode_integer(number: int) -> bytes:
     if -0x80 <= number < 0x80:
         return _INT1(3 << 2, number)
     if -0x8000 <= number < 0x8000:
@@ -188,51 +190,51 @@ def _integer(number: int) -> bytes:
     return _INT8(6 << 2, number)
 
 
-def _tree(tree: Json, dictionary: _Dictionary) -> bytes:
-    """A tree of canonical Extended JSON, which holds no fractions."""
+def _encode_tree(tree: Json, dictionary: _Dictionary) -> bytes:
+    """Encode a tree of canonical Extended JSON, in which no JSON number has a fraction."""
     if isinstance(tree, dict | list):
-        # A loop and no comprehension, as in `extended_json`: a code with scope is two levels here.
+        # A loop, no comprehension, as in `extended_json`: a code with scope adds two levels here.
         values = []
         for item in tree.values() if isinstance(tree, dict) else tree:
-            values.append(_tree(item, dictionary))
+            values.append(_encode_tree(item, dictionary))
         if isinstance(tree, list):
-            return _list(values)
-        return _object(tuple(name.encode() for name in tree), values, dictionary)
+            return _encode_list(values)
+        return _encode_object(tuple(name.encode() for name in tree), values, dictionary)
     if isinstance(tree, str):
-        return _string(tree.encode())
+        return _encode_string(tree.encode())
     if tree is None:
         return _NULL
     if isinstance(tree, bool):
         return _TRUE if tree else _FALSE
-    return _integer(int(tree))
+    return _encode_integer(int(tree))
 
 
 _Writer: TypeAlias = Callable[[bytes, Element, _Dictionary, int], bytes]
 
 
-def _extended(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
-    return _tree(extended_json.value(data, item, relaxed=False, depth=depth), dictionary)
+def _encode_extended(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+    return _encode_tree(extended_json.value(data, item, relaxed=False, depth=depth), dictionary)
 
 
-def _date(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+def _encode_date(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
     millis = element.int64(data, item.start)[0]
     if FIRST_MILLI <= millis <= LAST_MILLI:
         return _INT8(12 << 2, millis * 1000)
-    return _extended(data, item, dictionary, depth)
+    return _encode_extended(data, item, dictionary, depth)
 
 
-def _decimal(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+def _encode_decimal(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
     sign, digits, exponent = element.decimal128(data, item.start).as_tuple()
     # The exponent of Infinity and NaN is a letter.
     if isinstance(exponent, int) and -38 <= exponent <= 38:
         scale = max(-exponent, 0)
         unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
         if unscaled < _MAX_DECIMAL:
-            return _scaled(-unscaled if sign else unscaled, scale)
-    return _extended(data, item, dictionary, depth)
+            return _pack_decimal(-unscaled if sign else unscaled, scale)
+    return _encode_extended(data, item, dictionary, depth)
 
 
-def _scaled(unscaled: int, scale: int) -> bytes:
+def _pack_decimal(unscaled: int, scale: int) -> bytes:
     # Spark checks both the digits and the scale against the width: 9, 18 and 38.
     magnitude = abs(unscaled)
     if magnitude < 10**9 and scale <= 9:
@@ -242,27 +244,29 @@ def _scaled(unscaled: int, scale: int) -> bytes:
     return bytes((10 << 2, scale)) + unscaled.to_bytes(16, "little", signed=True)
 
 
-def _bytes(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
+def _encode_bytes(data: bytes, item: Element, dictionary: _Dictionary, depth: int) -> bytes:
     subtype = data[item.start + 4]
     payload = data[item.start + 5 : item.stop]
     if subtype == 0:
-        return _binary(payload)
+        return _encode_binary(payload)
     if subtype == 4 and len(payload) == 16:
-        return _string(str(uuid.UUID(bytes=payload)).encode())
-    return _extended(data, item, dictionary, depth)
+        return _encode_string(str(uuid.UUID(bytes=payload)).encode())
+    return _encode_extended(data, item, dictionary, depth)
 
 
 _WRITERS: dict[int, _Writer] = {
     element.DOUBLE: lambda data, item, *_: b"\x1c" + data[item.start : item.stop],
-    element.STRING: lambda data, item, *_: _string(element.string(data, item.start)),
-    element.DOCUMENT: _embedded,
-    element.ARRAY: _array,
-    element.BINARY: _bytes,
-    element.OBJECT_ID: lambda data, item, *_: _string(data[item.start : item.stop].hex().encode()),
+    element.STRING: lambda data, item, *_: _encode_string(element.string(data, item.start)),
+    element.DOCUMENT: _encode_embedded,
+    element.ARRAY: _encode_array,
+    element.BINARY: _encode_bytes,
+    element.OBJECT_ID: lambda data, item, *_: _encode_string(
+        data[item.start : item.stop].hex().encode()
+    ),
     element.BOOL: lambda data, item, *_: _TRUE if element.boolean(data, item.start) else _FALSE,
-    element.DATE: _date,
+    element.DATE: _encode_date,
     element.NULL: lambda *_: _NULL,
-    element.INT32: lambda data, item, *_: _integer(element.int32(data, item.start)[0]),
-    element.INT64: lambda data, item, *_: _integer(element.int64(data, item.start)[0]),
-    element.DECIMAL128: _decimal,
+    element.INT32: lambda data, item, *_: _encode_integer(element.int32(data, item.start)[0]),
+    element.INT64: lambda data, item, *_: _encode_integer(element.int64(data, item.start)[0]),
+    element.DECIMAL128: _encode_decimal,
 }

@@ -1,7 +1,7 @@
-"""What lies in the bytes of a VARIANT. All bounds are checked: what is damaged is None.
+"""Reader of VARIANT bytes that checks all bounds and returns None for damaged bytes.
 
-The format is told in `cdc.model.variant`. An object is one only if its names ascend as Spark sorts
-them, so that none is there twice; what is in an object or array fills it, in any order.
+`cdc.model.variant` describes the format. An object is valid only if its names ascend in Spark's
+order; so no name occurs twice. The values of an object or array must fill it, in any order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRIMITIVE: Final = 0
 SHORT_STRING: Final = 1
 OBJECT: Final = 2
 ARRAY: Final = 3
-# Of a primitive, the other six.
+# The upper six bits of a primitive's first byte.
 NULL: Final = 0
 TRUE: Final = 1
 FALSE: Final = 2
@@ -33,17 +33,17 @@ TIMESTAMP_NTZ: Final = 13
 FLOAT: Final = 14
 BINARY: Final = 15
 STRING: Final = 16
-# How many bytes each of them takes; of binaries and strings, before their content.
+# The bytes that each primitive takes; for binaries and strings, the bytes before their content.
 SIZES: Final = (1, 1, 1, 2, 3, 5, 9, 9, 6, 10, 18, 5, 9, 9, 5, 5, 5, 9, 9, 9, 17)
 
-# UTF-16, in whose order Spark sorts names, has characters above U+FFFF (which begin with 0xF0 to
-# 0xF4) before those from U+E000 on (0xEE and 0xEF).
+# Spark sorts names by UTF-16 units. In that order characters above U+FFFF (first UTF-8 byte 0xF0
+# to 0xF4) come before those from U+E000 on (0xEE and 0xEF). This table maps bytes accordingly.
 UTF16: Final = bytes([*range(0xEE), 0xF3, 0xF4, *range(0xEE, 0xF3), *range(0xF5, 0x100)])
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A value within another one, and of a field where the number of its name stands, and that."""
+    """A value inside another. For a field: the id of its name, and the position of that id."""
 
     start: int
     stop: int
@@ -52,22 +52,24 @@ class Inner:
 
 
 def dictionary(metadata: bytes) -> list[bytes] | None:
-    """The names, by number."""
+    """The names of a dictionary, indexed by id; None if the metadata are damaged."""
     if not metadata or metadata[0] & 15 != 1:
         return None
     width = (metadata[0] >> 6) + 1
-    count = _number(metadata, 1, width)
+    count = _read_number(metadata, 1, width)
     begin = 1 + (count + 2) * width
     if begin > len(metadata):
         return None
-    ends = [begin + _number(metadata, 1 + index * width, width) for index in range(1, count + 2)]
+    ends = [
+        begin + _read_number(metadata, 1 + index * width, width) for index in range(1, count + 2)
+    ]
     if ends[0] != begin or ends != sorted(ends) or ends[-1] > len(metadata):
         return None
     return [metadata[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def stop_of(data: bytes, at: int, end: int) -> int | None:
-    """Where the value ends that begins there, and has to end at `end` at the latest."""
+    """The end of the value that begins at `at`; None if it would be after `end`."""
     if at >= end:
         return None
     kind = data[at] >> 2
@@ -78,7 +80,7 @@ def stop_of(data: bytes, at: int, end: int) -> int | None:
             return None
         stop = at + SIZES[kind]
         if kind in (BINARY, STRING) and stop <= end:
-            stop += _number(data, at + 1, 4)
+            stop += _read_number(data, at + 1, 4)
     else:
         layout = _Layout.of(data, at, end)
         if layout is None:
@@ -88,12 +90,12 @@ def stop_of(data: bytes, at: int, end: int) -> int | None:
 
 
 def members(data: bytes, start: int, stop: int) -> list[Inner] | None:
-    """Fields of the object that fills those bytes, in any order; None for any other value."""
-    return _inner(data, start, stop, OBJECT)
+    """Fields of the object that fills those bytes, names unchecked; None for any other value."""
+    return _read_inner(data, start, stop, OBJECT)
 
 
 def fields(data: bytes, start: int, stop: int, names: Sequence[bytes] | None) -> list[Inner] | None:
-    """Of the object that fills those bytes; None for any other value."""
+    """Fields of the object that fills those bytes, with ascending names; else None."""
     inner = members(data, start, stop)
     if inner is None or names is None or any(each.id >= len(names) for each in inner):
         return None
@@ -102,14 +104,14 @@ def fields(data: bytes, start: int, stop: int, names: Sequence[bytes] | None) ->
 
 
 def elements(data: bytes, start: int, stop: int) -> list[Inner] | None:
-    """Of the array that fills those bytes; None for any other value."""
-    return _inner(data, start, stop, ARRAY)
+    """Elements of the array that fills those bytes; None for any other value."""
+    return _read_inner(data, start, stop, ARRAY)
 
 
-def with_own_names(
+def trim_dictionary(
     value: bytes, metadata: bytes, names: Sequence[bytes] | None
 ) -> tuple[bytes, bytes]:
-    """The value with a dictionary of just the names that it uses; if it is damaged, as it is."""
+    """The value with a dictionary of only the names that it uses; unchanged if it is damaged."""
     if stop_of(value, 0, len(value)) != len(value):
         return value, metadata
     within, named = [Inner(0, len(value))], list[tuple[int, Inner]]()
@@ -124,7 +126,7 @@ def with_own_names(
         if found is None:
             return value, metadata
         within += found
-    # The new number has room where the old one stands: it is not greater.
+    # The new id fits in the bytes of the old one, because it is never greater.
     numbers = {id: new for new, id in enumerate(sorted({field.id for _, field in named}))}
     out = bytearray(value)
     for width, field in named:
@@ -132,7 +134,7 @@ def with_own_names(
     return bytes(out), metadata_of([names[id] for id in numbers] if names else [])
 
 
-def _inner(data: bytes, start: int, stop: int, kind: int) -> list[Inner] | None:
+def _read_inner(data: bytes, start: int, stop: int, kind: int) -> list[Inner] | None:
     if start >= stop or data[start] & 3 != kind:
         return None
     layout = _Layout.of(data, start, stop)
@@ -146,13 +148,13 @@ def _inner(data: bytes, start: int, stop: int, kind: int) -> list[Inner] | None:
             return None
         filled += end - at
         id_at = layout.ids + index * layout.id_width
-        found.append(Inner(at, end, id_at, _number(data, id_at, layout.id_width)))
+        found.append(Inner(at, end, id_at, _read_number(data, id_at, layout.id_width)))
     return found if filled == stop else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Of an object or array: where the numbers of the names, the offsets and the values begin."""
+    """Layout of an object or array: where the name ids, the offsets and the values begin."""
 
     count: int
     ids: int
@@ -168,20 +170,20 @@ class _Layout:
         ids = at + (5 if is_large else 2)
         if ids > end:
             return None
-        count, id_width = _number(data, at + 1, ids - at - 1), _id_width(data[at])
+        count, id_width = _read_number(data, at + 1, ids - at - 1), _id_width(data[at])
         width = (data[at] >> 2 & 3) + 1
         offsets = ids + count * id_width
         begin = offsets + (count + 1) * width
         return cls(count, ids, id_width, offsets, width, begin) if begin <= end else None
 
     def offset(self, data: bytes, index: int) -> int:
-        return _number(data, self.offsets + index * self.offset_width, self.offset_width)
+        return _read_number(data, self.offsets + index * self.offset_width, self.offset_width)
 
 
 def _id_width(header: int) -> int:
-    """No name has a number in an array."""
+    """Bytes of a name id; 0 in an array, whose elements have no names."""
     return (header >> 4 & 3) + 1 if header & 3 == OBJECT else 0
 
 
-def _number(data: bytes, at: int, width: int) -> int:
+def _read_number(data: bytes, at: int, width: int) -> int:
     return int.from_bytes(data[at : at + width], "little")

@@ -59,7 +59,7 @@ def is_compiled(document: bytes) -> bool:
     columns, places = loading.columns(), Places.joined([document])
     values, metadata = cells.Cells(1, 10_000), cells.Cells(1, 10_000)
     filled = (values.out, values.ends, metadata.out, metadata.ends)
-    return columns.variants(*places.located, 0, *filled, columns.table(places.longest)) == (
+    return columns.write_variants(*places.arrays, 0, *filled, columns.table(places.longest)) == (
         1,
         columns.DONE,
     )

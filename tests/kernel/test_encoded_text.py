@@ -25,8 +25,8 @@ from tests.model.test_variant import DOCUMENTS, nested, of
 def is_compiled(value: Any) -> bool:
     columns, places = loading.columns(), Places.joined([of(value)])
     text = cells.Cells(1, 10_000)
-    told = columns.relaxed_json(
-        *places.located, 0, text.out, text.ends, columns.table(places.longest)
+    told = columns.write_relaxed_json(
+        *places.arrays, 0, text.out, text.ends, columns.table(places.longest)
     )
     return told == (1, columns.DONE)
 

@@ -81,8 +81,8 @@ def both(documents: pa.Array, texts: Mapping[str, str]) -> list[dict[str, Any]]:
     columns = Columns.parse(texts)
     kind = numbered(to_arrow_type(StructType(columns.fields()), timezone="UTC"))
     plan = plan_of(columns.columns)
-    expected = typed.one_by_one(documents, plan, kind)
-    found = typed.at_once(documents, plan, kind)
+    expected = typed.convert_one_by_one(documents, plan, kind)
+    found = typed.convert_at_once(documents, plan, kind)
     found.validate(full=True)
     rows: list[dict[str, Any]] = found.to_pylist()
     for one, other in zip(expected.to_pylist(), rows, strict=True):
@@ -237,11 +237,11 @@ def test_few_documents_are_told_apart_from_many_by_their_bytes(
     parsed = Columns.parse(PLACES)
     kind = to_arrow_type(StructType(parsed.fields()), timezone="UTC")
     seen = list[str]()
-    for name in ("one_by_one", "at_once"):
+    for name in ("convert_one_by_one", "convert_at_once"):
         monkeypatch.setattr(typed, name, lambda *_, name=name: seen.append(name))
     documents = variants([DOCUMENT])
     for count in (0, 10, 10_000):
         typed.taken(
             pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
         )
-    assert seen == ["one_by_one", "one_by_one", "at_once"]
+    assert seen == ["convert_one_by_one", "convert_one_by_one", "convert_at_once"]

@@ -154,10 +154,10 @@ def refused(data: bytes, type_bits: bytes | None = b"") -> str:
 @pytest.mark.parametrize(
     ("data", "type_bits", "reason"),
     [
-        ("", "", "ends in the midst"),
-        ("2B02", "", "ends in the midst"),
+        ("", "", "ends in the middle"),
+        ("2B02", "", "ends in the middle"),
         ("2B020404", "", "no server writes"),
-        ("2B020104", "", "no known type, 0x01"),  # a discriminator
+        ("2B020104", "", "an unknown type, 0x01"),  # a discriminator
         ("2C000204", "", "no server writes"),  # 1 in two bytes
         ("2B0204", "00", "no server writes"),
         ("2B0204", "04", "no server writes"),
@@ -168,10 +168,10 @@ def refused(data: bytes, type_bits: bytes | None = b"") -> str:
         ("2904", "810B", "type bits end"),
         ("2904", "82070000", "length of its type bits"),
         ("2904", "83130000", "zero that does not exist"),
-        ("337FE000000000000004", "01", "beyond all numbers"),
+        ("337FE000000000000004", "01", "larger than any BSON number"),
         ("1E04", "", "no integer"),
-        ("5AFFFFFFFFFF0004", "", "ends in the midst"),
-        ("8CFF04", "", "ends in the midst"),
+        ("5AFFFFFFFFFF0004", "", "ends in the middle"),
+        ("8CFF04", "", "ends in the middle"),
     ],
 )
 def test_what_is_no_key_is_refused_with_the_reason(data: str, type_bits: str, reason: str) -> None:

@@ -149,7 +149,7 @@ def test_a_window_needs_its_beginning() -> None:
         ('{"a": {"$regex": "a", "$options": "g"}}', "$regex"),
         ('{"a": {"$in": [{"$regex": "a"}]}}', "$regex"),
         ('{"a": {"$regularExpression": {"pattern": "a", "options": ""}}}', "$regex"),
-        ('{"a.0": 1}', "place in an array"),
+        ('{"a.0": 1}', "position in an array"),
         ('{"a..b": 1}', "path"),
         ('{"a.$b": 1}', "path"),
         ('{"$or": []}', "$or"),
@@ -171,9 +171,9 @@ def test_a_filter_that_means_nothing_or_another_thing_each_time_is_refused(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ("", "has to list"),
-        (" , ", "has to list"),
-        ("a, -b", "has to list"),
+        ("", "must list"),
+        (" , ", "must list"),
+        ("a, -b", "must list"),
         ("-_id", "_id"),
         ("_id.a", "path"),
         ("a, a", "part of"),
@@ -181,7 +181,7 @@ def test_a_filter_that_means_nothing_or_another_thing_each_time_is_refused(
         ("-a.b, -a.b.c", "part of"),
         ("a..b", "path"),
         ("$a", "path"),
-        ("a.0.b", "place in an array"),
+        ("a.0.b", "position in an array"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields: str, says: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.model.fit import Array, Decimals, Integer, Scalar
-from cdc.model.typed import Plan, taken
+from cdc.model.typed import Plan, take_columns
 from cdc.model.variant import metadata_of, object_of
 from cdc.model.variant_bytes import fields, stop_of
 
@@ -17,8 +17,8 @@ PLAN = Plan.of([(("a",), Integer(32)), (("b", "a"), Scalar.STRING)])
 
 
 def columns_and_rest(value: bytes, metadata: bytes = NAMES) -> tuple[Any, ...]:
-    found = taken(value, metadata, PLAN)
-    return *found.columns, found.rest
+    found = take_columns(value, metadata, PLAN)
+    return *found.columns, found.rescued
 
 
 def test_what_is_left_has_no_names_but_its_own() -> None:
@@ -63,10 +63,12 @@ def test_what_no_document_makes_fits_nothing_and_is_left(value: bytes) -> None:
     assert stop_of(value, 0, len(value)) == len(value)
     for kind in (*Scalar, Integer(64), Decimals(38, 10), Array(Scalar.STRING)):
         plan = Plan.of([(("a",), kind)])
-        found = taken(object_of([0], [value]), metadata_of([b"a"]), plan)
+        found = take_columns(object_of([0], [value]), metadata_of([b"a"]), plan)
         is_kept = kind is Scalar.VARIANT
         assert (found.columns[0] is not None) == is_kept
-        assert found.rest == (None if is_kept else (object_of([0], [value]), metadata_of([b"a"])))
+        assert found.rescued == (
+            None if is_kept else (object_of([0], [value]), metadata_of([b"a"]))
+        )
 
 
 @pytest.mark.parametrize("value", [ONE, NULL, b"\x03\x00\x00", b"\x0c", b"\xfc", ONE + b"x"])
