@@ -97,7 +97,7 @@ def test_a_real_event_s_token_is_taken_as_the_shell_copies_it(
     ("arguments", "reason"),
     [
         (("",), "not hexadecimal"),
-        ((MARK[:-2],), "ends in the midst"),
+        ((MARK[:-2],), "ends in the middle"),
         ((DATA, "--type-bits", ""), "no integer"),
         ((DATA, "--type-bits", "QQ"), "base64"),
         ((DATA, "--type-bits", "é"), "base64"),
