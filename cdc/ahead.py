@@ -1,4 +1,4 @@
-"""What is read is read while what came before it is made use of."""
+"""Prefetch: read the next item in a thread while the caller uses the current one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ _END = object()
 
 
 def ahead(items: Iterator[T], interrupt: Callable[[], None]) -> Generator[T]:
-    """The same items, in order; the next one is already being asked for, in another thread, while
-    the one before is used. So one more is held than without.
+    """Yield the items in order, while another thread already reads the next one.
 
-    An error comes where it would have come without this. `items` is used by one thread at a time,
-    and is closed, by that other thread, when this is; what it waits for then has to come first. So
-    `interrupt` is called before, unless all has been read: it is to end what may take long.
+    So one item more is in memory than without it. An error is raised after the same item as without
+    it. Only one thread uses `items` at a time. When this generator is closed, the other thread
+    closes `items` as soon as the read in progress has ended.
+
+    Args:
+        items: what to read.
+        interrupt: called before that, unless all items were read; it must end a read that may take
+            long.
     """
     with ThreadPoolExecutor(1, "ahead") as reader:
         try:
-            coming = reader.submit(next, items, _END)
-            while (item := coming.result()) is not _END:
-                coming = reader.submit(next, items, _END)
+            pending = reader.submit(next, items, _END)
+            while (item := pending.result()) is not _END:
+                pending = reader.submit(next, items, _END)
                 yield item  # type: ignore[misc]
         except BaseException:
             interrupt()

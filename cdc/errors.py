@@ -1,8 +1,8 @@
-"""Every error this project raises on purpose, sorted by what has to happen next.
+"""Every error raised on purpose, grouped by what has to happen next.
 
-A message names what was attempted and on what (namespace, split, time); `remedy` says what to do.
-Neither ever holds a document's values or a credential. The cause is chained (`raise … from`),
-never pasted into the text: a driver's message may hold both.
+A message names what was attempted, on what (namespace, split, time), and why it failed. `remedy`
+says what to do. Neither ever contains a document's values or a credential. The cause is chained
+(`raise … from`) and never pasted into the text, because a driver's message may contain both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class CdcError(Exception):
         return f"{self.message} Remedy: {self.remedy}" if self.remedy else self.message
 
 
-# --- transient: the same call, made again later or on another member, may succeed ---------------
+# --- transient: the same call may succeed later or on another member ----------------------------
 
 
 class TransientError(CdcError):
-    """The server could not answer now. Reading again from the last offset is safe."""
+    """The server cannot answer now. Reading again from the last offset is safe."""
 
     exit_code = 3
 
@@ -36,22 +36,25 @@ class SourceUnreachable(TransientError):
     """No suitable server answered within `server.timeout.ms`."""
 
 
-# --- the operator has to decide: going on alone would lose or mix data -------------------------
+# --- the operator has to decide: continuing would lose or mix data ------------------------------
 
 
 class HistoryLost(CdcError):
-    """The oplog no longer reaches back to the position to read from."""
+    """The oplog no longer contains the position to read from."""
 
     exit_code = 4
 
 
 class NotPermitted(CdcError):
-    """The user lacks a privilege that the run cannot do without."""
+    """The user lacks a privilege that the run requires."""
 
 
 class LoginRefused(NotPermitted):
-    """The server does not take user and password, or certificate. In a run that it has let in
-    before, they may just be being changed: then what `uri` leads to is read again."""
+    """The server does not accept the user and password, or the certificate.
+
+    A run that the server accepted before tries again, and reads again what `uri` names: somebody
+    may be changing the password at that moment.
+    """
 
 
 class UnsuitableSource(CdcError):
@@ -63,7 +66,7 @@ class ImagesMissing(UnsuitableSource):
 
 
 class ContentReplaced(CdcError):
-    """`on.replaced = fail`, and a collection holds content that no row event told of."""
+    """`on.replaced = fail`, and a collection has content that no row event reported."""
 
 
 class CollectionGone(CdcError):
@@ -71,11 +74,11 @@ class CollectionGone(CdcError):
 
 
 class ForeignOffset(CdcError):
-    """A checkpoint that this version, source or selection of collections cannot continue from."""
+    """This version, source or selection of collections cannot continue from the checkpoint."""
 
 
 class CheckpointDamaged(CdcError):
-    """A file of the checkpoint is missing, or not what was written."""
+    """A file of the checkpoint is missing or damaged."""
 
 
 class CheckpointInUse(CdcError):
@@ -91,21 +94,21 @@ class TooManyDeadLetters(CdcError):
 
 
 class ConflictsUnresolved(CdcError):
-    """Other writers of a table got in the way of a write for too long."""
+    """A write to a table conflicted with other writers for too long."""
 
     exit_code = 5
 
 
 class NotComparable(CdcError):
-    """`verify` cannot decide: mirror and source have no common time at which both are exact."""
+    """`verify` cannot compare: there is no time at which mirror and source are both exact."""
 
 
 class NotCovered(CdcError):
-    """A changelog does not hold all that a collection was at the time asked for."""
+    """A changelog does not contain the whole collection as of the requested time."""
 
 
 class TargetNotEmpty(CdcError):
-    """A restore would write into a collection that holds something else."""
+    """A restore would write into a collection that has other documents."""
 
 
 # --- bad input: nothing was read or written ------------------------------------------------------
@@ -118,7 +121,7 @@ class BadOption(CdcError):
 
 
 class BadToken(CdcError):
-    """Text that is not a resume token or not a cluster time."""
+    """A text is not a resume token, or not a cluster time."""
 
     exit_code = 2
 
@@ -127,5 +130,7 @@ class BadToken(CdcError):
 
 
 class UnmappableValue(CdcError):
-    """A document that has no image in the chosen `document.format`: the row keeps its raw bytes.
-    Or an image that no document was made into: a restore leaves it out."""
+    """A document has no image in the chosen `document.format`; its row carries the raw bytes.
+
+    Also: no document can be made of an image; a restore leaves it out.
+    """

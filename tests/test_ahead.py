@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.ahead import ahead
-from cdc.mongo.pace import UNLIMITED, Ended, Pace
+from cdc.mongo.pace import UNLIMITED, Pace, PaceEnded
 
 
 class Numbers:
@@ -79,7 +79,7 @@ def test_who_stops_early_ends_first_what_the_next_one_waits_for() -> None:
 
     def paced() -> Iterator[int]:
         yield 0
-        pace.came(10_000)
+        pace.record(10_000)
         waits.set()
         try:
             pace.wait()
@@ -95,14 +95,14 @@ def test_who_stops_early_ends_first_what_the_next_one_waits_for() -> None:
     closing.start()
     closing.join(10)
     assert not closing.is_alive()
-    assert ended == [Ended]
+    assert ended == [PaceEnded]
 
 
 def test_what_is_read_to_its_end_ends_no_pace_and_one_without_a_limit_is_never_ended() -> None:
     """Guards: the next split of the same task; all who share the pace that is none."""
     pace = Pace(1e9)
     assert list(ahead(iter([1, 2]), pace.end)) == [1, 2]
-    pace.came(1)
+    pace.record(1)
     pace.wait()
     UNLIMITED.end()
     UNLIMITED.wait()

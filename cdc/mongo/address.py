@@ -1,4 +1,4 @@
-"""Connection strings: where one stands, and how the same one leads to other hosts."""
+"""Connection strings: resolving them, and pointing them at other hosts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from pymongo.uri_parser import parse_uri
 
 from cdc.errors import BadOption
 from cdc.model.uri import require_connection_string, require_given
-from cdc.mongo.refusals import unusable
+from cdc.mongo.refusals import explain_unusable_uri
 
 T = TypeVar("T")
 
 
 def resolve(uri: str) -> str:
-    """The connection string behind `env:NAME` or `file:PATH`, read anew at each call.
+    """Return the connection string that `env:NAME` or `file:PATH` names.
 
-    Raises BadOption; the text of a connection string is never part of it.
+    The variable or the file is read at each call. Raises BadOption, whose text never contains any
+    part of a connection string.
     """
     require_given(uri)
-    found = _read(uri)
-    require_connection_string(found)
-    return found
+    resolved = _read(uri)
+    require_connection_string(resolved)
+    return resolved
 
 
 def _read(uri: str) -> str:
@@ -46,72 +47,89 @@ def _read(uri: str) -> str:
         except OSError as error:
             raise BadOption(
                 f"The file {uri[5:]} of 'uri' cannot be read.",
-                "Check that it is there for this user, on each machine that connects.",
+                "Check that it exists and that this user may read it, on each machine that"
+                " connects.",
             ) from error
         except UnicodeError:
-            pass  # which holds what it could not read
-        raise BadOption(f"The file {uri[5:]} of 'uri' is no text.", "Write it as UTF-8.")
+            pass  # This error contains the file's bytes, so it must not become a cause.
+        raise BadOption(f"The file {uri[5:]} of 'uri' is not text.", "Write it as UTF-8.")
     return uri
 
 
-def understood(call: Callable[[], T]) -> T:
-    """What the driver makes of a connection string.
+def translate_uri_errors(call: Callable[[], T]) -> T:
+    """Return what `call` returns; it passes a connection string to the driver.
 
-    Raises BadOption, and SourceUnreachable where a name server does not tell what `mongodb+srv`
-    leads to; neither has a cause, see `unusable`.
+    Raises BadOption if the string is wrong, and SourceUnreachable if DNS does not resolve the name
+    of `mongodb+srv`. Neither has a cause, see `explain_unusable_uri`.
     """
     try:
         return call()
     except (pymongo.errors.PyMongoError, ValueError, OSError) as error:
-        problem = unusable(error)
+        problem = explain_unusable_uri(error)
     raise problem
 
 
-def stamp(uri: str) -> tuple[tuple[int, int, int] | None, ...]:
-    """Another one whenever a file for TLS that a connection string names was replaced."""
-    named = (unquote_plus(found[1]) for found in _FILES.finditer(uri))
-    return tuple(_stamp(path) for path in named)
+def stamp_tls_files(uri: str) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return a value that changes when a TLS file named in a connection string is replaced."""
+    paths = (unquote_plus(match[1]) for match in _FILES.finditer(uri))
+    return tuple(_stamp(path) for path in paths)
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        found = pathlib.Path(path).stat()
+        status = pathlib.Path(path).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def of_shard(uri: str, shard: str) -> str:
-    """The connection string of a shard's replica set (`name/host:port,…`, as `config.shards` has
-    it), with everything else that `uri` says; `uri` itself without a shard."""
+def shard_uri(uri: str, shard: str) -> str:
+    """Return the connection string of a shard's replica set.
+
+    Everything in `uri` but its hosts is taken over. Without a shard, `uri` itself is returned.
+
+    Args:
+        uri: the resolved connection string of the cluster.
+        shard: `name/host:port,…`, as in `config.shards`, or the empty string.
+    """
     if not shard:
         return uri
     name, _, hosts = shard.partition("/")
-    return leading_to(hosts, uri, f"replicaSet={name}")
+    return replace_hosts(hosts, uri, f"replicaSet={name}")
 
 
-def leading_to(hosts: str, uri: str, how: str) -> str:
-    """The connection string with other hosts; the user, and all options that do not say where the
-    servers are, stay word for word. A driver's parsed options would not do: it does not take back
-    what it gives (seconds for milliseconds, a number for a name). Raises SourceUnreachable."""
+def replace_hosts(hosts: str, uri: str, option: str) -> str:
+    """Return the connection string with other hosts and one more option.
+
+    The user, and every option that does not describe where the servers are, are copied as text. The
+    driver's parsed options cannot be used instead. The driver does not accept its own output:
+    seconds for milliseconds, a number for a name.
+
+    Args:
+        hosts: `host:port,…`.
+        uri: the resolved connection string to change.
+        option: the option that goes with the new hosts, such as `directConnection=true`.
+
+    Raises SourceUnreachable if DNS does not resolve the name of `mongodb+srv`.
+    """
     scheme, _, rest = uri.partition("://")
     address, database, query = _URI.fullmatch(rest).groups("")  # type: ignore[union-attr]
     user, at, _ = address.rpartition("@")
     options = [o for o in re.split("[&;]", query) if o]
-    names = [option.partition("=")[0].lower() for option in options]
+    names = [each.partition("=")[0].lower() for each in options]
     if scheme == "mongodb+srv":  # what that scheme implies, and what its DNS entry may add
-        told = understood(partial(parse_uri, uri))["options"]
+        parsed = translate_uri_errors(partial(parse_uri, uri))["options"]
         if not {"tls", "ssl"} & set(names):
             options.append("tls=true")
-        if "authsource" not in names and told.get("authSource"):
-            options.append(f"authSource={quote_plus(told['authSource'])}")
-    kept = [o for o in options if o.partition("=")[0].lower() not in _OWN_OPTIONS]
-    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*kept, how])}"
+        if "authsource" not in names and parsed.get("authSource"):
+            options.append(f"authSource={quote_plus(parsed['authSource'])}")
+    copied = [o for o in options if o.partition("=")[0].lower() not in _OWN_OPTIONS]
+    return f"mongodb://{user}{at}{hosts}/{database}?{'&'.join([*copied, option])}"
 
 
 _FILES = re.compile(r"[?&;](?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=([^&;]+)", re.IGNORECASE)
 _URI = re.compile(r"([^/?]*)/?([^?]*)\??(.*)", re.DOTALL)
-# Of the address that the user gave, not of the members or shards behind it.
+# These describe the address that the user gave, not its members or shards.
 _OWN_OPTIONS = frozenset(
     {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
 )

@@ -1,4 +1,4 @@
-"""The server's clock: what the age of a change is measured with, wherever the job runs."""
+"""The server's clock, which measures the age of changes."""
 
 from __future__ import annotations
 
@@ -14,37 +14,46 @@ from cdc.mongo.cluster import Source
 from cdc.mongo.kept import Kept
 
 _PATIENCE_SECONDS = 1.5
-# Two clocks drift by less than a millisecond in that time.
-_ASKED_SECONDS = 60.0
+# Two clocks drift apart by less than a millisecond in this time.
+_CACHED_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class ServerClock:
-    """The clock of the primary; of several shards that of the one most ahead, so that nothing looks
-    fresher than it is. Right to half of the time that a question to the server takes."""
+    """The clock of the primary; of several shards, the latest of their clocks.
+
+    So no change looks fresher than it is, wherever the job runs. The error is at most half the time
+    of a round trip to the server.
+    """
 
     open_source: Callable[[], Source]
     _source: Source | None = None
-    _asked: Kept[float] = field(default_factory=lambda: Kept("the server's clock", _ASKED_SECONDS))
-    _ahead: float | None = None
+    _cached: Kept[float] = field(
+        default_factory=lambda: Kept("the server's clock", _CACHED_SECONDS)
+    )
+    _offset: float | None = None
 
     def now(self) -> float | None:
-        """Seconds since 1970, at the moment of the call, however long the answer took: the server
-        is asked, or was before; None if it never answered."""
+        """Return the seconds since 1970 at the moment of the call; None if no server ever answered.
+
+        The difference to this machine's clock is cached. The moment is that of the call, however
+        long the server takes to answer.
+        """
         ours = time.time()
         with pymongo.timeout(_PATIENCE_SECONDS):
-            asked = self._asked.get(self._ask)
-        self._ahead = self._ahead if asked is None else asked
-        return None if self._ahead is None else ours + self._ahead
+            offset = self._cached.get(self._read_offset)
+        self._offset = self._offset if offset is None else offset
+        return None if self._offset is None else ours + self._offset
 
-    def _ask(self) -> float:
-        # A shard that was removed may be gone for good, and its clock is nobody's any more.
+    def _read_offset(self) -> float:
+        # A removed shard may be gone for good, so the source is refreshed.
         self._source = (self._source or self.open_source()).current()
         clients = self._source.clients
-        return max(_ahead_of_ours(clients[shard]) for shard in self._source.shards)
+        return max(_offset_of(clients[shard]) for shard in self._source.shards)
 
 
-def _ahead_of_ours(client: Client) -> float:
+def _offset_of(client: Client) -> float:
+    """Return by how many seconds the server's clock is ahead of ours."""
     sent = time.time()
-    there = hello(client)["localTime"].replace(tzinfo=UTC).timestamp()
-    return float(there - (sent + time.time()) / 2)
+    theirs = hello(client)["localTime"].replace(tzinfo=UTC).timestamp()
+    return float(theirs - (sent + time.time()) / 2)

@@ -1,13 +1,15 @@
-"""Where to cut one collection into ranges: the strategies, probed in this order.
+"""Split points: the keys at which a collection is cut into ranges.
 
-1. `splitVector`: the server walks its own `_id` index from the frontier and stops after the cuts of
-   one batch. It needs a privilege of its own, and mongos and many hosted services refuse it.
-2. `sampling`: the sorted keys of a random sample, drawn once and used up batch by batch.
-3. `single`: no cut at all, for what is no larger than a split, or cannot even be sampled.
+The strategies are tried in this order:
 
-Cut points are only a matter of balance: any increasing keys cut a collection into ranges that hold
-each document once. So a strategy that is refused gives way to the next; a passing failure does not,
-or one split of a terabyte would come of it.
+1. `splitVector`: the server walks its own `_id` index from the frontier, and stops after the split
+   points of one batch. It needs a privilege of its own; mongos and many hosted services refuse it.
+2. `sampling`: the sorted keys of a random sample, which is drawn once and used batch by batch.
+3. `single`: no split point, for a collection that fits into one split or cannot be sampled.
+
+Split points only balance the work: any increasing keys cut a collection into ranges that together
+contain each document once. So a refused strategy is replaced by the next. A transient failure is
+raised, or it could make a single split of a terabyte.
 """
 
 from __future__ import annotations
@@ -30,22 +32,22 @@ from cdc.mongo.codes import TOOK_TOO_LONG, may_pass, translated
 _log = logging.getLogger(__name__)
 SPLIT_VECTOR, SAMPLING, SINGLE = "splitVector", "sampling", "single"
 _SAMPLES_PER_SPLIT = 20
-# As many random reads are a matter of seconds on a cold disk. Beyond 500 splits there are fewer
-# samples for each, and beyond 10,000 the splits become larger than asked for.
+# So many random reads take seconds on a cold disk. With more than 500 splits, each gets fewer
+# samples; with more than 10,000, the splits become larger than `split_bytes`.
 _MOST_SAMPLES = 10_000
-# From a twentieth of the documents on, $sample reads the whole collection and sorts it.
+# For a twentieth of the documents or more, $sample reads the whole collection and sorts it.
 _DOCUMENTS_PER_SAMPLE = 21
 _AVERAGE_OF = 100
-# Keys that were appended since a sample was drawn all lie behind its last cut.
+# Keys that were appended after a sample was drawn all come after its last split point.
 _SAMPLE_SECONDS = 300.0
 _NO_SUCH_OPERATOR = 168  # before 4.4: $bsonSize
-# InvalidOptions: splitVector takes 1 MiB to 1 GiB. And what an index is too large to be walked in
-# time for, it is later, too. Elsewhere both are transient.
+# InvalidOptions: splitVector takes 1 MiB to 1 GiB. MaxTimeMSExpired: an index that is too large to
+# be walked in time remains too large. For other commands both codes are transient.
 _NOT_SPLIT = frozenset({72, TOOK_TOO_LONG})
 
 
 class Size(NamedTuple):
-    """About how large a collection is, uncompressed, and how that is known."""
+    """The approximate size of a collection, uncompressed, and where the numbers come from."""
 
     documents: int
     bytes: int
@@ -53,7 +55,7 @@ class Size(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A strategy, and why it was taken."""
+    """A strategy, and why it was chosen."""
 
     strategy: str
     reason: str
@@ -61,7 +63,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Cut points for a whole collection from a frontier on, which is the first of `keys`."""
+    """The split points of a whole collection from a frontier on; the frontier is the first key."""
 
     namespace: Namespace
     split_bytes: int
@@ -70,12 +72,12 @@ class _Sample:
     drawn: float
 
     def serves(self, namespace: Namespace, lower: bytes, split_bytes: int) -> bool:
-        """Whether `lower` is where an earlier batch stopped in this sample, not long ago."""
+        """Whether an earlier batch stopped at `lower` in this sample, less than 5 minutes ago."""
         is_same = (self.namespace, self.split_bytes) == (namespace, split_bytes)
         return is_same and time.monotonic() - self.drawn < _SAMPLE_SECONDS and lower in self.keys
 
 
-# The newest sample of each client is enough: collections are copied one after the other.
+# Collections are copied one after the other, so each client needs only its newest sample.
 _samples: WeakKeyDictionary[Client, _Sample] = WeakKeyDictionary()
 
 
@@ -87,14 +89,21 @@ def cut_points(
     split_bytes: int,
     shard: str = "",
 ) -> list[bytes]:
-    """At most `most` increasing keys above `lower`, about `split_bytes` apart.
+    """Return at most `most` increasing keys above `lower`, about `split_bytes` apart.
 
-    Fewer than `most` if no more than a split is left behind the last one. Which strategy gave them
-    and why is logged at INFO, with the name of the `shard`. Raises the transient errors of the
-    server as ours.
+    There are fewer than `most` if at most one split remains after the last key. The strategy and
+    its reason are logged at INFO. Raises our errors for those of the server that are no refusals.
+
+    Args:
+        client: a client of the replica set or of one shard.
+        namespace: the collection.
+        lower: the frontier.
+        most: the greatest number of keys.
+        split_bytes: bytes of documents, uncompressed.
+        shard: the name of the shard, for the log.
     """
     try:
-        choice, cuts = _by_the_first_possible(client, namespace, lower, most, split_bytes)
+        choice, cuts = _try_strategies(client, namespace, lower, most, split_bytes)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, f"Cutting {namespace} into splits") from error
     what = f"{namespace} on {shard}" if shard else str(namespace)
@@ -103,23 +112,25 @@ def cut_points(
 
 
 def chosen(client: Client, namespace: Namespace, size: Size, split_bytes: int) -> Choice:
-    """What `cut_points` would do for the whole of a collection. Draws no sample.
+    """Return the strategy of `cut_points` for a whole collection, without drawing a sample.
 
     Raises the driver's errors that are not refusals.
     """
     if size.bytes <= split_bytes:
-        return Choice(SINGLE, _small(size.bytes, split_bytes))
+        return Choice(SINGLE, _fits_reason(size.bytes, split_bytes))
     try:
         cuts = _split_vector(client, namespace, MIN_KEY, 1, split_bytes)
     except pymongo.errors.PyMongoError as error:
-        return Choice(SAMPLING, _sized(_refusal(SPLIT_VECTOR, error), size))
-    return _walked(cuts, split_bytes)
+        return Choice(SAMPLING, _sampling_reason(_refusal(SPLIT_VECTOR, error), size))
+    return _describe_walk(cuts, split_bytes)
 
 
 def size_of(client: Client, namespace: Namespace) -> Size:
-    """From the collection's metadata: quick, and wrong for a while after an unclean shutdown.
+    """Return the size from the collection's metadata.
 
-    Where collStats is refused: the metadata's count times the average of a few random documents.
+    That is quick, and wrong for a while after an unclean shutdown. If collStats is refused, the
+    bytes are the metadata's count times the average size of 100 random documents.
+
     Raises the driver's errors.
     """
     database = client[namespace.db]
@@ -134,31 +145,31 @@ def size_of(client: Client, namespace: Namespace) -> Size:
 
 
 def _average_bytes(client: Client, namespace: Namespace) -> float:
-    """Of a few random documents; 0 if there is none."""
+    """The average size of 100 random documents; 0 if there is none."""
     coll = client[namespace.db][namespace.coll]
     sample: dict[str, Any] = {"$sample": {"size": _AVERAGE_OF}}
     average = {"_id": None, "bytes": {"$avg": {"$bsonSize": "$$ROOT"}}}
     try:
-        found = next(iter(coll.aggregate([sample, {"$group": average}])), {"bytes": 0})
+        group = next(iter(coll.aggregate([sample, {"$group": average}])), {"bytes": 0})
     except pymongo.errors.OperationFailure as error:
         if error.code != _NO_SUCH_OPERATOR:
             raise
         documents = list(coll.with_options(codec_options=RAW).aggregate([sample]))
         return sum(len(each.raw) for each in documents) / max(1, len(documents))
-    return float(found["bytes"])
+    return float(group["bytes"])
 
 
-def _refusal(asked: str, error: pymongo.errors.PyMongoError) -> str:
-    """Says that the server will not do it; raises an error that says nothing of the kind."""
+def _refusal(command: str, error: pymongo.errors.PyMongoError) -> str:
+    """Return the text of a refusal; raise the error if it is not a refusal."""
     is_refused = isinstance(error, pymongo.errors.OperationFailure) and (
-        not may_pass(error) or (asked == SPLIT_VECTOR and error.code in _NOT_SPLIT)
+        not may_pass(error) or (command == SPLIT_VECTOR and error.code in _NOT_SPLIT)
     )
     if not is_refused:
         raise error
-    return f"{asked} is refused (code {getattr(error, 'code', None)})"
+    return f"{command} is refused (code {getattr(error, 'code', None)})"
 
 
-def _by_the_first_possible(
+def _try_strategies(
     client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
 ) -> tuple[Choice, list[bytes]]:
     try:
@@ -166,9 +177,9 @@ def _by_the_first_possible(
     except pymongo.errors.PyMongoError as error:
         refusal = _refusal(SPLIT_VECTOR, error)
     else:
-        return _walked(cuts, split_bytes), cuts
+        return _describe_walk(cuts, split_bytes), cuts
     try:
-        return _sampled(client, namespace, lower, most, split_bytes, refusal)
+        return _cut_by_sample(client, namespace, lower, most, split_bytes, refusal)
     except pymongo.errors.PyMongoError as error:
         return Choice(SINGLE, f"{refusal}, {_refusal(SAMPLING, error)}"), []
 
@@ -185,8 +196,8 @@ def _split_vector(
             "keyPattern": {"_id": 1},
             "min": RawBSONDocument(lower),
             "max": RawBSONDocument(MAX_KEY),
-            # The server cuts at half of what it takes for the size of a full chunk, and leaves a
-            # collection alone that would not fill one.
+            # The server cuts at half the size of a full chunk, and does not cut a collection that
+            # would not fill one chunk.
             "maxChunkSizeBytes": 2 * split_bytes,
             "maxSplitPoints": most,
             "maxChunkObjects": 2**31 - 1,
@@ -197,38 +208,43 @@ def _split_vector(
     return [bytes(key.raw) for key in reply["splitKeys"]]
 
 
-def _walked(cuts: list[bytes], split_bytes: int) -> Choice:
+def _describe_walk(cuts: list[bytes], split_bytes: int) -> Choice:
     if cuts:
         return Choice(SPLIT_VECTOR, "the server walks the _id index from the frontier")
-    return Choice(SINGLE, f"splitVector finds less than two splits of {_mib(split_bytes)}")
+    return Choice(SINGLE, f"splitVector finds fewer than two splits of {_mib(split_bytes)}")
 
 
 # --- sampling ------------------------------------------------------------------------------------
 
 
-def _sampled(
+def _cut_by_sample(
     client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int, refusal: str
 ) -> tuple[Choice, list[bytes]]:
     sample = _samples.get(client)
     if sample is None or not sample.serves(namespace, lower, split_bytes):
         size = size_of(client, namespace)
         if size.bytes <= split_bytes:
-            return Choice(SINGLE, _small(size.bytes, split_bytes)), []
-        keys = [lower, *_drawn(client, namespace, lower, size, split_bytes)]
-        sample = _Sample(namespace, split_bytes, keys, _sized(refusal, size), time.monotonic())
+            return Choice(SINGLE, _fits_reason(size.bytes, split_bytes)), []
+        keys = [lower, *_draw_sample(client, namespace, lower, size, split_bytes)]
+        sample = _Sample(
+            namespace, split_bytes, keys, _sampling_reason(refusal, size), time.monotonic()
+        )
         _samples[client] = sample
     begin = sample.keys.index(lower) + 1
     return Choice(SAMPLING, sample.reason), sample.keys[begin : begin + most]
 
 
-def _drawn(
+def _draw_sample(
     client: Client, namespace: Namespace, lower: bytes, size: Size, split_bytes: int
 ) -> list[bytes]:
-    """All cut points above `lower`: every n-th key of a sample of the *whole* collection, so that
-    n does not depend on how much of it lies above."""
+    """Return all split points above `lower`: every n-th key of a sample.
+
+    The sample is drawn from the *whole* collection, so that n does not depend on how much of it is
+    above `lower`.
+    """
     splits = size.bytes / split_bytes
     if size.documents <= _MOST_SAMPLES:
-        # A sample of so few documents would be too small.
+        # A sample of a collection this small would have too few keys, so all keys are read.
         wanted, keys = size.documents, all_keys(client, namespace, lower)
     else:
         enough = min(math.ceil(splits * _SAMPLES_PER_SPLIT), _MOST_SAMPLES)
@@ -239,12 +255,12 @@ def _drawn(
     return [keys[place] for place in places if keys[place] != MAX_KEY]
 
 
-def _sized(refusal: str, size: Size) -> str:
+def _sampling_reason(refusal: str, size: Size) -> str:
     return f"{refusal}, size by {size.origin}"
 
 
-def _small(size: int, split_bytes: int) -> str:
-    return f"about {_mib(size)} are no more than a split of {_mib(split_bytes)}"
+def _fits_reason(size: int, split_bytes: int) -> str:
+    return f"about {_mib(size)} fit into a split of {_mib(split_bytes)}"
 
 
 def _mib(size: int) -> str:
@@ -252,12 +268,12 @@ def _mib(size: int) -> str:
 
 
 def random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int) -> list[bytes]:
-    """At most that many keys above `lower`, in order: of `wanted` documents drawn by chance."""
+    """Return the keys above `lower`, in order, of `wanted` documents drawn at random."""
     stages: list[dict[str, Any]] = [
         {"$sample": {"size": wanted}},
         {"$match": {"$expr": {"$gt": ["$_id", literal(lower)]}}},
-        # $sample may draw a document twice, and 1 beside 1.0 while one replaces the other. The
-        # server tells keys apart and orders them as its index does, collation included.
+        # $sample may draw a document twice, and both 1 and 1.0 while one replaces the other. The
+        # server compares keys here as in its index, with the collation.
         {"$group": {"_id": "$_id"}},
         {"$sort": {"_id": 1}},
     ]
@@ -267,9 +283,10 @@ def random_keys(client: Client, namespace: Namespace, lower: bytes, wanted: int)
 
 
 def all_keys(client: Client, namespace: Namespace, lower: bytes, most: int = 0) -> list[bytes]:
-    """The keys above `lower`, in order; of the first `most` documents, unless that is 0.
+    """Return the keys above `lower`, in order; 0 for `most` means no limit.
 
-    From the index alone: a condition on `_id` in an aggregation would fetch the documents.
+    At most `most` index entries from `lower` on are read, and no documents: an aggregation with a
+    condition on `_id` would fetch them.
     """
     find = {
         "find": namespace.coll,

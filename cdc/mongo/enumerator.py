@@ -1,6 +1,6 @@
-"""The split enumerator: which collections there are, and where to cut one.
+"""The split enumerator: list the selected collections, and cut one into ranges.
 
-Where the ranges meet is decided by `cdc.mongo.cuts`.
+`cdc.mongo.cuts` chooses the keys at which ranges meet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERNAL = frozenset({"admin", "config", "local"})
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """One incarnation of a collection, as listCollections tells it."""
+    """One incarnation of a collection, as listCollections reports it."""
 
     namespace: Namespace
     uuid: bytes
@@ -40,15 +40,17 @@ class Collection:
 
     @property
     def begun(self) -> Copying:
-        """Its copy before the first document."""
+        """The start of its copy, before the first document."""
         return Copying(self.namespace, self.uuid, self.collation, shard=self.shard)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The selected collections, each as of some time from `since` to `time`, as the primary of
-    `term` knew them (the majority may be behind it); `term` is None if the primary changed. That of
-    a cluster has `parts`, by shard, and no term of its own."""
+    """The selected collections, each as of some time from `since` to `time`.
+
+    The primary of `term` listed them, and the majority may lag it. `term` is None if the primary
+    changed meanwhile. The listing of a cluster has no term, but `parts`: one listing per shard.
+    """
 
     collections: tuple[Collection, ...]
     since: Timestamp
@@ -63,12 +65,17 @@ class Listing:
 def listing(
     client: Client, selection: Selection, databases: Iterable[str] | None = None
 ) -> Listing:
-    """The selected collections in the order of their full names; of these databases, or of all.
+    """Return the selected collections in the order of their full names.
 
-    A view, time series or system collection named exactly is refused (UnsuitableSource); one that
-    only matches a regular expression is left out, and a line at INFO says so once.
+    A view, time series or system collection that only matches a regular expression is left out,
+    which is logged once at INFO. Raises UnsuitableSource if the selection names one exactly.
+
+    Args:
+        client: a client of the replica set.
+        selection: the collections to capture.
+        databases: the databases to list; all by default.
     """
-    found: list[Collection] = []
+    collections: list[Collection] = []
     times: list[Timestamp] = []
     try:
         term = term_of(client)
@@ -78,16 +85,20 @@ def listing(
             )
             times.append(time_told(reply))
             for info in _all_batches(client, db, reply):
-                found += _captured(Namespace(db, info["name"]), info, selection)
+                collections += _select(Namespace(db, info["name"]), info, selection)
         term = term if term == term_of(client) else None
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Listing collections") from error
-    ordered = tuple(sorted(found, key=lambda collection: str(collection.namespace)))
+    ordered = tuple(sorted(collections, key=lambda collection: str(collection.namespace)))
     return Listing(ordered, min(times), max(times), term)
 
 
 def estimated_documents(client: Client, namespace: Namespace) -> int:
-    """From the collection's metadata: quick, and wrong for a while after an unclean shutdown."""
+    """Return the count in the collection's metadata.
+
+    That is quick, and wrong for a while after an unclean shutdown. Raises our errors for those of
+    the server.
+    """
     try:
         return int(client[namespace.db][namespace.coll].estimated_document_count())
     except pymongo.errors.PyMongoError as error:
@@ -95,12 +106,12 @@ def estimated_documents(client: Client, namespace: Namespace) -> int:
 
 
 def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:
-    named = {name.db for name in selection.names}
+    databases = {name.db for name in selection.names}
     if selection.patterns:
         reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
         times.append(time_told(reply))
-        named |= {entry["name"] for entry in reply["databases"]} - INTERNAL
-    return sorted(named)
+        databases |= {entry["name"] for entry in reply["databases"]} - INTERNAL
+    return sorted(databases)
 
 
 def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -112,7 +123,7 @@ def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dic
         yield from cursor["nextBatch"]
 
 
-def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) -> list[Collection]:
+def _select(namespace: Namespace, info: dict[str, Any], selection: Selection) -> list[Collection]:
     if not selection.matches(namespace):
         return []
     system = namespace.coll.startswith("system.") or namespace.db in INTERNAL
@@ -121,9 +132,9 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
         if namespace in selection.names:
             raise UnsuitableSource(
                 f"{namespace} is a {what}: it has no change stream of its own.",
-                "Capture the collection behind it instead.",
+                "Capture the underlying collection instead.",
             )
-        _tell_left_out(namespace, what)
+        _log_left_out(namespace, what)
         return []
     options = info.get("options", {})
     collation = options.get("collation")
@@ -137,9 +148,9 @@ def _captured(namespace: Namespace, info: dict[str, Any], selection: Selection) 
     ]
 
 
-@functools.lru_cache(maxsize=1024)  # once, however often a run lists its collections
-def _tell_left_out(namespace: Namespace, what: str) -> None:
-    _log.info("%s matches 'collections', but is a %s, and is left out", namespace, what)
+@functools.lru_cache(maxsize=1024)  # a run lists its collections often
+def _log_left_out(namespace: Namespace, what: str) -> None:
+    _log.info("%s matches 'collections', but is left out: it is a %s", namespace, what)
 
 
 # --- cutting one collection ----------------------------------------------------------------------
@@ -153,11 +164,18 @@ def ranges(
     split_bytes: int,
     shard: str = "",
 ) -> list[KeyRange]:
-    """At most `most` adjacent ranges that begin at `lower`, each of about `split_bytes`; of what
-    `shard` holds, where there are several.
+    """Return at most `most` adjacent ranges from `lower` on, each of about `split_bytes`.
 
-    The last one ends at MaxKey if the rest of the collection fits, else where the next call should
-    begin. Never empty. Transient errors of the server are raised as ours.
+    The last range ends at MaxKey if the rest of the collection fits; else it ends where the next
+    call must begin. There is always a range. Raises our errors for those of the server.
+
+    Args:
+        client: a client of the replica set or of one shard.
+        namespace: the collection.
+        lower: the key at which the first range begins.
+        most: the greatest number of ranges.
+        split_bytes: bytes of documents, uncompressed.
+        shard: the name of the shard, for the log.
     """
     cuts = cut_points(client, namespace, lower, most, split_bytes, shard)
     keys = [lower, *(cut for cut in cuts if cut not in (lower, MAX_KEY))]

@@ -1,8 +1,9 @@
-"""How a server is asked for an excerpt: the arguments of a find, the stages of a change stream.
+"""Capture filter and projection as arguments of a find and stages of a change stream.
 
-A change that takes a document into the filter, or out of it, is one into the copy or out of it. So
-each image of an event is marked with whether it passes, and one that does not is not told; an event
-is left out only if that is known of all the images that it could have.
+A change that makes a document match the filter is an insert into the copy, and one that ends the
+match is a delete from it. So each image of an event is marked with whether it passes the filter,
+and an image that does not pass is left out. An event is left out only if it is certain that none of
+its images passes.
 """
 
 from __future__ import annotations
@@ -18,71 +19,72 @@ from cdc.model.selection import Namespace
 
 Stage = dict[str, Any]
 _BEFORE, _AFTER = "fullDocumentBeforeChange", "fullDocument"
-# An event that is not about a row, as it was.
+# The field that contains the whole event if it is not a row event.
 _WHOLE = "whole"
-_TOLD_OF_ROWS = (
+_ROW_FIELDS = (
     *("operationType", "clusterTime", "wallTime", "ns", "documentKey", "updateDescription"),
     *("lsid", "txnNumber", PASSES, _WHOLE),
 )
 
 
 def of_find(excerpt: Excerpt, condition: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of a find for the documents that meet another condition too."""
+    """Return the arguments of a find for the captured documents that also meet `condition`."""
     conditions = [dict(condition)] if condition else []
     if excerpt.condition is not None:
         conditions.append({"$expr": excerpt.condition})
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if conditions:
-        found["filter"] = conditions[0] if len(conditions) == 1 else {"$and": conditions}
+        arguments["filter"] = conditions[0] if len(conditions) == 1 else {"$and": conditions}
     if excerpt.fields:
-        found["projection"] = _projection(excerpt)
-    return found
+        arguments["projection"] = _projection(excerpt)
+    return arguments
 
 
 def stages(excerpt: Excerpt) -> list[Stage]:
-    """What a change stream's pipeline ends with."""
+    """Return the last stages of a change stream's pipeline; `whole` must read its events."""
     marks = [] if excerpt.condition is None else [*_marks(excerpt.condition), _DROP]
-    return [*marks, *_cut(excerpt)]
+    return [*marks, *_project(excerpt)]
 
 
 def whole(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event that came through the stages."""
-    told: Mapping[str, Any] = event.get(_WHOLE, event)
-    return told
+    """Return the event as it was before the stages moved it into one field."""
+    original: Mapping[str, Any] = event.get(_WHOLE, event)
+    return original
 
 
 def is_ambiguous(excerpt: Excerpt, collation: bytes | None) -> bool:
-    """Whether a read would filter by another collation than the change stream does."""
+    """Whether a read of the collection filters by another collation than its change stream."""
     return excerpt.condition is not None and collation is not None
 
 
 def ambiguous(namespace: Namespace) -> UnsuitableSource:
+    """Return the error for a collection that `is_ambiguous`."""
     return UnsuitableSource(
-        f"{namespace} has a collation of its own, by which its changes cannot be filtered.",
-        "Take it out of 'collections', or leave out 'filter'.",
+        f"{namespace} has a default collation, by which its changes cannot be filtered.",
+        "Remove it from 'collections', or remove 'filter'.",
     )
 
 
 def _marks(condition: Expression) -> list[Stage]:
     marks = {"before": _passes(f"${_BEFORE}", condition), "after": _passes(f"${_AFTER}", condition)}
     return [
-        {"$set": {PASSES: _of_rows(marks, "$$REMOVE")}},
-        {"$set": {_BEFORE: _passing("before", _BEFORE), _AFTER: _passing("after", _AFTER)}},
+        {"$set": {PASSES: _for_rows(marks, "$$REMOVE")}},
+        {"$set": {_BEFORE: _if_passed("before", _BEFORE), _AFTER: _if_passed("after", _AFTER)}},
     ]
 
 
 def _passes(image: str, condition: Expression) -> Expression:
-    """True or false, or null if there is no such image."""
-    # Paths of the condition begin at CURRENT.
+    """An expression for true or false, or null if the event has no such image."""
+    # The paths of the condition are relative to CURRENT.
     inside = {"$let": {"vars": {"CURRENT": image}, "in": condition}}
     return {"$cond": [{"$eq": [{"$type": image}, "object"]}, inside, None]}
 
 
-def _passing(mark: str, image: str) -> Expression:
+def _if_passed(mark: str, image: str) -> Expression:
     return {"$cond": [{"$eq": [f"${PASSES}.{mark}", False]}, "$$REMOVE", f"${image}"]}
 
 
-def _of_rows(rows: Any, others: Any) -> Expression:
+def _for_rows(rows: Any, others: Any) -> Expression:
     return {"$cond": [{"$in": ["$operationType", list(ROW_EVENTS)]}, rows, others]}
 
 
@@ -97,7 +99,7 @@ _DROP: Stage = {
 }
 
 
-def _cut(excerpt: Excerpt) -> list[Stage]:
+def _project(excerpt: Excerpt) -> list[Stage]:
     if not excerpt.fields:
         return []
     if excerpt.excludes:
@@ -108,10 +110,10 @@ def _cut(excerpt: Excerpt) -> list[Stage]:
                 ]
             }
         ]
-    kept: dict[str, Any] = dict.fromkeys(_TOLD_OF_ROWS, 1)
+    fields: dict[str, Any] = dict.fromkeys(_ROW_FIELDS, 1)
     for image in (_BEFORE, _AFTER):
-        kept |= {f"{image}.{path}": 1 for path in _projection(excerpt)}
-    return [{"$set": {_WHOLE: _of_rows("$$REMOVE", "$$ROOT")}}, {"$project": kept}]
+        fields |= {f"{image}.{path}": 1 for path in _projection(excerpt)}
+    return [{"$set": {_WHOLE: _for_rows("$$REMOVE", "$$ROOT")}}, {"$project": fields}]
 
 
 def _projection(excerpt: Excerpt) -> dict[str, int]:

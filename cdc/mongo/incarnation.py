@@ -1,5 +1,7 @@
-"""Reads of one incarnation of a collection, whatever stands under its name meanwhile; of a shard,
-no more than it owned."""
+"""Reads of one incarnation of a collection, never of another under its name.
+
+A shard returns only the documents that it owned.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,22 @@ from cdc.model.split import MAX_KEY, SnapshotSplit, key_of
 from cdc.mongo.client import Member
 from cdc.mongo.codes import FIELD_UNKNOWN, INCARNATION_GONE
 
-# Any document, to see whether there is an answer.
+# Arguments of a find for any document: only whether the server answers is of interest.
 ANY = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}}
 
 
 class Void(Exception):
-    """The split's incarnation of the collection is no longer there under its name."""
+    """The split's incarnation of the collection no longer exists under its name."""
 
 
 class Version(NamedTuple):
-    """What a read of a shard carries for it to leave out what it did not own: the distribution of
-    the collection that is meant, and the newest of the shard's chunks. A cluster whose feature
-    compatibility version is 4.4 keeps no timestamps."""
+    """The shard version that a read carries, so that the shard leaves out what it did not own.
+
+    Attributes:
+        epoch: identifies the distribution of the collection.
+        timestamp: the same; None with feature compatibility version 4.4, which has no timestamps.
+        newest: the newest version of the shard's chunks.
+    """
 
     epoch: ObjectId
     timestamp: Timestamp | None
@@ -41,19 +47,23 @@ class Version(NamedTuple):
 
     @property
     def array(self) -> list[Any]:
-        """As it is taken before 6.0."""
+        """The form that servers before 6.0 accept."""
         return [self.newest, self.epoch, *([self.timestamp] if self.timestamp else [])]
 
 
 def no_version() -> None:
-    """A replica set owns what it holds."""
+    """Return no version: a replica set owns all its documents."""
 
 
 class Rest:
-    """What is still to be read of a split: from `lower`, without `lower` itself once `begun`.
+    """The part of a split that is still to be read.
 
-    `version` gives that of a shard's sharded collection, else None. `names_it`: no server was found
-    yet that does not know `collectionUUID`.
+    Attributes:
+        split: the whole split.
+        version: returns the version of a shard's sharded collection, else None.
+        lower: the key from which to read.
+        begun: something was read, so `lower` itself is excluded.
+        names_it: reads carry `collectionUUID`; False once a server did not accept it.
     """
 
     def __init__(
@@ -65,6 +75,7 @@ class Rest:
         self.names_it = True
 
     def passed(self, documents: Sequence[bytes]) -> None:
+        """Record that these documents were read and handed out."""
         self.lower, self.begun = key_of(documents[-1]), True
 
     @property
@@ -72,25 +83,27 @@ class Rest:
         return self.begun and self.lower == MAX_KEY
 
     def without_lower(self, documents: Sequence[bytes]) -> Sequence[bytes]:
-        """A resumed range begins with the last document already handed out, if it still exists."""
+        """Drop the first document if it was handed out before: a resumed range begins with it."""
         if self.begun and documents and key_of(documents[0]) == self.lower:
             return documents[1:]
         return documents
 
 
 def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
-    """The first reply of a find on the split's incarnation under the split's name.
+    """Return the first reply of a find on the split's incarnation under the split's name.
 
-    Raises Void if this member does not have it (a rollback may give it back), and the driver's
-    errors. By name alone, a read of a collection dropped since would answer with zero rows and ok.
+    A read by name alone, of a collection dropped since, would return zero rows and no error.
+
+    Raises Void if this member does not have the incarnation (a rollback may restore it), and the
+    driver's errors.
     """
     with void_if_gone():
-        return _opened(member, rest, command)
+        return _find(member, rest, command)
 
 
 @contextmanager
 def void_if_gone() -> Iterator[None]:
-    """For a reply to a read of an incarnation: its refusal because that is gone is a Void."""
+    """Turn the refusal of a read in this context into Void if the incarnation is gone."""
     try:
         yield
     except pymongo.errors.OperationFailure as error:
@@ -99,39 +112,39 @@ def void_if_gone() -> Iterator[None]:
         raise Void from error
 
 
-def _opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
+def _find(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
     split, version = rest.split, rest.version()
     by_name = {"find": split.namespace.coll, **command}
     if rest.names_it:
-        named = {**by_name, "collectionUUID": bson.Binary(split.uuid, 4)}
+        with_uuid = {**by_name, "collectionUUID": bson.Binary(split.uuid, 4)}
         try:
             versioned = {"shardVersion": version.document} if version else {}
-            return member.command(split.namespace.db, {**named, **versioned})
+            return member.command(split.namespace.db, {**with_uuid, **versioned})
         except pymongo.errors.OperationFailure as error:
-            if not _is_of_the_name(error.code, member, split.namespace):
+            if not _is_uuid_refused(error.code, member, split.namespace):
                 raise
             rest.names_it = False
     if version is None:
         return _by_uuid(member, split, command)
-    # By UUID, a shard does not leave out what it does not own. A collection gets its name once: one
-    # that is found under it before and behind the read is the one that was read.
+    # In a read by UUID, a shard does not leave out what it does not own. A collection gets its name
+    # only once: if it has the name before and after the read by name, it is the one that was read.
     _by_uuid(member, split, ANY)
     reply = member.command(split.namespace.db, {**by_name, "shardVersion": version.array})
     _by_uuid(member, split, ANY)
     return reply
 
 
-# The server takes no `collectionUUID`: it does not know it, or it does not take the version of a
-# shard as a document (TypeMismatch), which is as old.
-_UNNAMED = FIELD_UNKNOWN | {14}
-# Nor does 6.0 with a feature compatibility version of 5.0; elsewhere it is SNAPSHOT_REFUSED.
+# The server does not know `collectionUUID`, or does not accept a shard version as a document
+# (TypeMismatch): then it is too old for both.
+_UUID_UNKNOWN = FIELD_UNKNOWN | {14}
+# 6.0 with feature compatibility version 5.0 refuses it too. Elsewhere this is SNAPSHOT_REFUSED.
 _NOT_ENABLED = 72
 
 
-def _is_of_the_name(code: int | None, member: Member, namespace: Namespace) -> bool:
-    """Whether a find was refused because it named the incarnation."""
+def _is_uuid_refused(code: int | None, member: Member, namespace: Namespace) -> bool:
+    """Whether a find was refused because of its `collectionUUID`."""
     if code != _NOT_ENABLED:
-        return code in _UNNAMED
+        return code in _UUID_UNKNOWN
     probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **ANY}
     try:
         member.command(namespace.db, probe)
@@ -141,7 +154,7 @@ def _is_of_the_name(code: int | None, member: Member, namespace: Namespace) -> b
 
 
 def _by_uuid(member: Member, split: SnapshotSplit, command: dict[str, Any]) -> RawBSONDocument:
-    """A find by UUID follows a rename; one that has begun is killed by it (175)."""
+    """Find by UUID. It follows a rename that came before; a later one kills the cursor (175)."""
     find = {"find": bson.Binary(split.uuid, 4), **command}
     reply = member.command(split.namespace.db, find)
     if reply["cursor"]["ns"] != str(split.namespace):

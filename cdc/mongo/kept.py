@@ -1,5 +1,4 @@
-"""What a run likes to know of its source and can do without: asked for seldom, and never in vain
-for long."""
+"""Values cached for some seconds; failures are cached too."""
 
 from __future__ import annotations
 
@@ -16,39 +15,45 @@ from cdc.errors import CdcError
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-# Asking takes no more than two percent of the time, however large or slow the source is.
-_RARITY = 50
+# So the calls take at most two percent of the time, however large or slow the source is.
+_COST_FACTOR = 50
 
 
 def tried(ask: Callable[[], T], what: str) -> T | None:
-    """The answer, or None where the source refuses it or does not answer now.
+    """Return what `ask` returns, or None if the source refuses or does not answer now.
 
-    What may be waited for is the caller's to limit (`pymongo.timeout`).
+    The caller must limit the waiting time (`pymongo.timeout`). `what` names the value in the log.
     """
     try:
         return ask()
     except (pymongo.errors.PyMongoError, bson.errors.BSONError, CdcError) as error:
-        # The next batch will meet the same trouble if it lasts, and knows what it means.
-        _log.debug("asking for %s: %s", what, type(error).__name__)
+        # If the problem lasts, the next batch meets it too, and reports what it means.
+        _log.debug("reading %s: %s", what, type(error).__name__)
         return None
 
 
 @dataclass(slots=True)
 class Kept(Generic[T]):
-    """An answer that is used for `seconds`, or for `rarity` times as long as it took to get, unless
-    something else is asked `about`. A failure is kept like an answer."""
+    """A value that is cached, like a failure (None), until it expires or its subject changes.
+
+    Attributes:
+        what: names the value in the log.
+        seconds: how long the value is cached at least.
+        cost_factor: it is cached at least for this multiple of the time that reading it took.
+    """
 
     what: str
     seconds: float
-    rarity: float = _RARITY
+    cost_factor: float = _COST_FACTOR
     _value: T | None = None
-    _about: object = None
-    _next: float = 0.0
+    _subject: object = None
+    _expires: float = 0.0
 
     def get(self, ask: Callable[[], T], about: object = None) -> T | None:
+        """Return the cached value, or that of `ask` if it expired or `about` is another subject."""
         began = time.monotonic()
-        if began >= self._next or about != self._about:
-            self._value, self._about = tried(ask, self.what), about
+        if began >= self._expires or about != self._subject:
+            self._value, self._subject = tried(ask, self.what), about
             now = time.monotonic()
-            self._next = now + max(self.seconds, self.rarity * (now - began))
+            self._expires = now + max(self.seconds, self.cost_factor * (now - began))
         return self._value

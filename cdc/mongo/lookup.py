@@ -1,4 +1,4 @@
-"""A document that is no more on the shard which tells of its change: it is looked for on all."""
+"""Cross-shard lookup of a document that left the shard of its change."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from cdc.mongo.incarnation import Rest, Void, opened
 from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import newest
 
+# Runs a find with these arguments on one shard.
 Find = Callable[[dict[str, Any]], RawBSONDocument]
 
 
 class Lookup:
-    """Looks as of one time behind all that has been read: what it takes to ask the shards of a
-    collection is found out for its first document, and serves the others."""
+    """Looks documents up on all shards that own a part of their collection.
+
+    All documents of a collection are read as of one time, which is after everything that was read
+    before. The time, the shards and their versions are found for the first document of a
+    collection, and used for the others.
+    """
 
     def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: Excerpt) -> None:
         self._cluster, self._retry_seconds = cluster, retry_seconds
         self._excerpt = excerpt
-        self._known: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
+        self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -39,29 +44,32 @@ class Lookup:
         self._open.close()
 
     def found(self, event: Event) -> Event:
-        """The event with its document, if there still is one."""
+        """Return the event with its document, if the document still exists.
+
+        The call is repeated for `retry_seconds`; then TransientError is raised.
+        """
         namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
         what = f"Looking up a document of {namespace}"
 
         def attempt() -> Event:
             try:
-                return self._found(namespace, event)
-            except Void as void:  # another incarnation has it, or none
-                self._known.pop(namespace, None)
-                raise TransientError(f"{what}: the collection is replaced.") from void
+                return self._look_up(namespace, event)
+            except Void as void:  # Another incarnation has the name, or none has it.
+                self._reads.pop(namespace, None)
+                raise TransientError(f"{what}: the collection was replaced.") from void
             except Exception:
-                self._known.pop(namespace, None)
+                self._reads.pop(namespace, None)
                 raise
 
         return repeated(attempt, self._retry_seconds, what)
 
-    def _found(self, namespace: Namespace, event: Event) -> Event:
-        if namespace not in self._known:
+    def _look_up(self, namespace: Namespace, event: Event) -> Event:
+        if namespace not in self._reads:
             uuid = self._cluster.metadata.incarnation(namespace)
             if uuid is None:
                 return event
-            self._known[namespace] = self._begun(namespace, uuid)
-        now, finds = self._known[namespace]
+            self._reads[namespace] = self._prepare(namespace, uuid)
+        now, finds = self._reads[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
         with newest(now), self._cluster.metadata.void_if_gone(now):
             for find in finds:
@@ -70,7 +78,7 @@ class Lookup:
                     return event._replace(after=after, exact_from=now.at)
         return event._replace(exact_from=now.at) if self._excerpt.condition else event
 
-    def _begun(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
+    def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()
         now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
         with newest(now):

@@ -1,4 +1,7 @@
-"""How far oplogs reach back: what was changed before that is lost to a change stream."""
+"""Oplog windows: how far oplogs reach back.
+
+A change stream cannot report changes from before the window.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from cdc.model import timestamp
 from cdc.mongo.client import Client
 from cdc.mongo.codes import may_pass, translated
 from cdc.mongo.privileges import OPLOG, on
-from cdc.mongo.retry import uncut
+from cdc.mongo.retry import retry_if_truncated
 
 _log = logging.getLogger(__name__)
 _LOOKOUT_SECONDS = 60.0
@@ -25,9 +28,14 @@ _LOOKOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far the oplog of the member that answered reaches back, who told, and of which shard.
+    """The times that the oplog of the member that answered covers.
 
-    `is_whole`: it is known to hold everything since the replica set was begun.
+    Attributes:
+        first: the time of the oldest entry.
+        last: the time of the newest entry.
+        told_by: where the times come from: `local.oplog.rs` or `serverStatus`.
+        shard: the shard, empty for a replica set.
+        is_whole: the oplog is known to contain everything since the replica set was initiated.
     """
 
     first: Timestamp
@@ -41,15 +49,18 @@ class Window:
         return self.last.time - self.first.time
 
     def left(self, at: Timestamp) -> Left:
-        """What is left of it for one who is to read on behind `at`."""
+        """Return how much of the window is left for a run that has read up to `at`."""
         seconds = max(0, at.time - self.first.time)
         share = 100.0 if self.is_whole else min(100.0, 100 * seconds / max(1, self.seconds))
         return Left(seconds / 3600, share, self.shard)
 
 
 class Left(NamedTuple):
-    """Of an oplog, before the next changes to be read leave it: in hours, and in percent of all its
-    time. One that has thrown nothing away yet is whole."""
+    """How much of an oplog is left before the next changes to read are removed from it.
+
+    In hours, and in percent of its window. 100 percent are left of an oplog that has removed no
+    entry yet.
+    """
 
     hours: float
     percent: float
@@ -58,8 +69,7 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class Lookout:
-    """Warns, at most once a minute, when less than `percent` of an oplog is left before what is to
-    be read next leaves it. One that has thrown nothing away yet is no danger."""
+    """Warns, at most once a minute, when less than `percent` of an oplog is left, see `Left`."""
 
     percent: int
     _next: float = 0.0
@@ -72,8 +82,8 @@ class Lookout:
             left = window.left(at)
             if left.percent < self.percent:
                 _log.warning(
-                    "of the oplog%s %.1f hours (%.0f %%) are left before changes are lost:"
-                    " the run is %.1f hours behind; enlarge the oplog, or make the run faster",
+                    "oplog%s: %.1f hours (%.0f %%) are left before changes are lost;"
+                    " the run lags %.1f hours; enlarge the oplog, or make the run faster",
                     on([window.shard]),
                     left.hours,
                     left.percent,
@@ -82,55 +92,58 @@ class Lookout:
 
 
 def windows(clients: Mapping[str, Client], shards: Iterable[str]) -> list[Window]:
-    """One for each of the shards. Raises NotPermitted if the user may not know one of them."""
-    found = [oplog_window(clients[shard], shard) for shard in shards]
-    known = [window for window in found if window is not None]
-    if len(known) < len(found):
+    """Return the window of each shard. Raises NotPermitted if the user may not read one."""
+    of_shards = [oplog_window(clients[shard], shard) for shard in shards]
+    known = [window for window in of_shards if window is not None]
+    if len(known) < len(of_shards):
         raise NotPermitted(
-            "The user may not ask how far the oplog reaches back.",
+            "The user may not read how far the oplog reaches back.",
             f"Grant find on {OPLOG}, or the role clusterMonitor.",
         )
     return known
 
 
 def oplog_window(client: Client, shard: str = "") -> Window | None:
-    """From the oplog itself, or from serverStatus; None if the user may read neither."""
-    for ask in (_by_oplog, _by_status):
+    """Read the window from the oplog, or from serverStatus; None if the user may read neither.
+
+    Raises our error for a failure that may pass.
+    """
+    for read in (_read_oplog, _read_status):
         try:
-            return replace(ask(client), shard=shard)
+            return replace(read(client), shard=shard)
         except pymongo.errors.PyMongoError as error:
-            problem = translated(error, "Asking for the oplog's window")
+            problem = translated(error, "Reading the oplog window")
             if may_pass(problem):
                 raise problem from error
     return None
 
 
 def oldest(clients: Mapping[str, Client], shards: Iterable[str]) -> Timestamp:
-    """The first time after which all of these oplogs hold every change. Raises NotPermitted."""
+    """Return the first time from which all of these oplogs are complete. Raises NotPermitted."""
     return max(window.first for window in windows(clients, shards))
 
 
 def lost(client: Client, shard: str, option: str) -> HistoryLost:
-    """What to say where no change stream can be opened at the time that an option gave."""
+    """Return the error for a change stream that cannot be opened at the time in `option`."""
     window = oplog_window(client, shard)
-    to = "" if window is None else f", but to {timestamp.text(window.first)} only"
+    first = "" if window is None else f", only to {timestamp.text(window.first)}"
     return HistoryLost(
-        f"The oplog{on([shard])} does not reach back to what option '{option}' asks for{to}.",
+        f"The oplog{on([shard])} does not reach back to the time in option '{option}'{first}.",
         "Set it to a later time, or copy with mode initial; enlarge the oplog.",
     )
 
 
-def _by_oplog(client: Client) -> Window:
+def _read_oplog(client: Client) -> Window:
     entries = client[OPLOG.db][OPLOG.coll]
 
     def end(order: int) -> Mapping[str, Any]:
         return next(entries.find({}, {"ts": 1, "o.msg": 1}).sort("$natural", order).limit(1))
 
-    first, last = (uncut(partial(end, order)) for order in (1, -1))
+    first, last = (retry_if_truncated(partial(end, order)) for order in (1, -1))
     is_whole = first.get("o", {}).get("msg") == "initiating set"
     return Window(first["ts"], last["ts"], str(OPLOG), is_whole=is_whole)
 
 
-def _by_status(client: Client) -> Window:
-    told = client.admin.command({"serverStatus": 1, "oplog": 1})["oplog"]
-    return Window(told["earliestOptime"], told["latestOptime"], "serverStatus")
+def _read_status(client: Client) -> Window:
+    status = client.admin.command({"serverStatus": 1, "oplog": 1})["oplog"]
+    return Window(status["earliestOptime"], status["latestOptime"], "serverStatus")

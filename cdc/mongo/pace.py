@@ -1,4 +1,4 @@
-"""How fast a task reads: the servers are asked for more only as fast as they may be."""
+"""Throttling: a task requests data from servers at a limited rate."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import threading
 import time
 
 
-class Ended(Exception):
-    """To one who waits for more: nobody wants it any more."""
+class PaceEnded(Exception):
+    """Raised to a reader that waits for its turn when its data is no longer needed."""
 
 
 class Pace:
-    """Of one task, whichever members it reads and however often it begins anew.
+    """Limits the reads of one task, across all its members and attempts.
 
-    From its first reply to the end of a `wait` behind its last, no more than `bytes_per_second`
-    have come on average; at any moment before, up to one reply more, 16 MiB. None is no limit.
+    Between the first reply and the end of a `wait` after the last one, the average rate is at most
+    `bytes_per_second`. At any moment in between, up to one reply (16 MiB) more may have arrived.
+    None means no limit.
     """
 
     def __init__(self, bytes_per_second: float | None) -> None:
@@ -23,16 +24,16 @@ class Pace:
         self._ended = threading.Event()
 
     def wait(self) -> None:
-        """Until more may be asked for. Raises Ended."""
+        """Wait until the next request is allowed. Raises PaceEnded after `end`."""
         if self._rate is not None and self._ended.wait(max(0.0, self._free_at - time.monotonic())):
-            raise Ended
+            raise PaceEnded
 
     def end(self) -> None:
-        """For another thread, whose reader may be waiting for hours: it asks for no more."""
+        """Stop a reader that waits in another thread, perhaps for hours."""
         self._ended.set()
 
-    def came(self, size: int) -> None:
-        """A reply of so many bytes. What was not made use of before is not saved up."""
+    def record(self, size: int) -> None:
+        """Count a reply of `size` bytes. A rate that was not used before is not saved up."""
         if self._rate is not None:
             self._free_at = max(self._free_at, time.monotonic()) + size / self._rate
 

@@ -1,7 +1,7 @@
-"""Whether a stretch of the oplog can tell of anything but changes of documents.
+"""DDL pre-check: does a part of the oplog contain only changes of documents?
 
-A change stream finds that out too, but it makes an event of each entry first: of 100,000 changes
-that takes ten times as long as to look at the entries themselves.
+A change stream can find DDL too, but it first makes an event of each entry. For 100,000 changes,
+that takes ten times as long as reading the entries themselves.
 """
 
 from __future__ import annotations
@@ -15,38 +15,44 @@ from bson.timestamp import Timestamp
 from cdc.mongo.client import Member
 from cdc.mongo.privileges import OPLOG
 
-# Beyond that, nothing is saved by it.
+# A check that takes longer than this saves nothing.
 _PATIENCE_MS = 10_000
-# Commands, transactions among them; and the no-ops that stand for what a cluster does: only they
-# have an `o2`.
-_LOUD = {"$nor": [{"op": {"$in": ["i", "u", "d"]}}, {"op": "n", "o2": {"$exists": False}}]}
+# Commands, which include transactions, and the no-ops that record operations of a cluster. Other
+# no-ops have no `o2`.
+_OTHER_ENTRIES = {"$nor": [{"op": {"$in": ["i", "u", "d"]}}, {"op": "n", "o2": {"$exists": False}}]}
 
 
 def is_quiet(open_member: Callable[[], Member], after: Timestamp, upto: Timestamp) -> bool:
-    """Whether it is sure that there is nothing else with after < time ≤ upto, and all of that time
-    is there. False where the oplog may not be read: ask a change stream then."""
+    """Whether all entries with after < time ≤ upto exist and certainly are changes of documents.
+
+    False also means unknown, for example if the user may not read the oplog. Then a change stream
+    has to be read.
+    """
     try:
         member = open_member()
         try:
-            return _holds_nothing_loud(member, after, upto) and _reaches_back(member, after)
+            return _has_only_changes(member, after, upto) and _reaches_back(member, after)
         finally:
             member.end()
     except pymongo.errors.PyMongoError:
         return False
 
 
-def _holds_nothing_loud(member: Member, after: Timestamp, upto: Timestamp) -> bool:
-    entries = {"ts": {"$gt": after, "$lte": upto}, **_LOUD}
-    return _first(member, entries, afterClusterTime=upto) is None
+def _has_only_changes(member: Member, after: Timestamp, upto: Timestamp) -> bool:
+    entries = {"ts": {"$gt": after, "$lte": upto}, **_OTHER_ENTRIES}
+    return _first_time(member, entries, afterClusterTime=upto) is None
 
 
 def _reaches_back(member: Member, to: Timestamp) -> bool:
-    """To be asked behind a look at what follows: that was not thrown away during it then."""
-    oldest = _first(member, {})
+    """Whether the oplog still begins at or before `to`.
+
+    Call it after reading the entries after `to`: then none of them were removed before the read.
+    """
+    oldest = _first_time(member, {})
     return oldest is not None and oldest <= to
 
 
-def _first(member: Member, query: dict[str, Any], **concern: Timestamp) -> Timestamp | None:
+def _first_time(member: Member, query: dict[str, Any], **concern: Timestamp) -> Timestamp | None:
     command = {
         "find": OPLOG.coll,
         "filter": query,

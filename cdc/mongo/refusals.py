@@ -1,8 +1,8 @@
-"""Why there is no connection, in sentences that name the option of `uri` to look at.
+"""Reasons for a missing connection, with the option of `uri` to correct.
 
-The driver tells it in texts of its own and of OpenSSL, which are the same in all versions that we
-take. They are read for what they mean, and never passed on: one about a connection string quotes
-it, and that may be the password.
+The reasons are found in the texts of the driver and of OpenSSL, which are the same in all supported
+versions. These texts are never passed on. A text about a connection string quotes part of it, which
+may be the password.
 """
 
 from __future__ import annotations
@@ -26,82 +26,83 @@ _PATIENCE_SECONDS = 3.0
 
 
 class Reason(NamedTuple):
-    """What is the matter, and what to do."""
+    """What is wrong, as a clause, and what to do, as a sentence."""
 
     message: str
     remedy: str
 
 
 _FILE, _CA = "tlsCertificateKeyFile", "tlsCAFile"
-# Else a member that is down may be no more than the reason why there is no primary.
+# Matches only if no member was reached. Otherwise, a member that is down may only be the reason why
+# there is no primary.
 _NONE_KNOWN = r"(?s)\A(?!.*(?:RSPrimary|RSSecondary|RSOther|RSArbiter|Mongos)).*"
 _UNREACHABLE = (
     (
         r"Hostname mismatch|IP address mismatch|doesn't match",
-        "the server's certificate is not for the host name that it was called by",
-        "Call it in 'uri', and its members in the replica set's configuration, by a name in the"
-        " certificate, or have one issued for that name.",
+        "the server's certificate is not for the host name that the connection used",
+        "Use a name from the certificate in 'uri' and, for members, in the replica set's"
+        " configuration, or issue a certificate for that name.",
     ),
     (
         r"verify failed: certificate has expired",
         "the server's certificate has expired",
-        "Have it renewed, or check this machine's clock.",
+        "Renew it, or correct this machine's clock.",
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED",
-        "the server's certificate is of a CA that is not trusted here",
-        f"Let {_CA} in 'uri' name the file with the certificate of the server's CA, on each machine"
+        "the server's certificate was issued by a CA that is not trusted here",
+        f"Set {_CA} in 'uri' to a file with the certificate of the server's CA, on each machine"
         " that connects.",
     ),
     (
         r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE",
-        "the server does not speak TLS",
-        "Take tls out of 'uri', or turn it on at the server.",
+        "the server does not use TLS",
+        "Remove tls from 'uri', or enable TLS on the server.",
     ),
     (
-        r"UNEXPECTED_EOF|EOF occurred",  # as of a server that goes down in the handshake
-        "the server ended the connection in the TLS handshake",
-        "Check that the server is up and speaks TLS; if it does not, take tls out of 'uri'.",
+        r"UNEXPECTED_EOF|EOF occurred",  # also of a server that shuts down during the handshake
+        "the server closed the connection during the TLS handshake",
+        "Check that the server is up and uses TLS; if it does not, remove tls from 'uri'.",
     ),
     (
         r"ALERT|SSL",
-        "the server broke off the TLS handshake",
-        f"Check {_FILE} in 'uri': whether the server wants one, whether it has expired and whether"
-        " its CA is the server's; the server's log says which.",
-    ),
-    (
-        r"connection closed|[Cc]onnection reset|Broken pipe",
-        "the server ends each connection at once, as it does with one without TLS, or without a"
-        " certificate that it accepts",
-        f"Check tls and {_FILE} in 'uri': whether the server wants one, whether it has expired and"
+        "the server aborted the TLS handshake",
+        f"Check {_FILE} in 'uri': whether the server requires one, whether it has expired and"
         " whether its CA is the server's; the server's log says which.",
     ),
     (
+        r"connection closed|[Cc]onnection reset|Broken pipe",
+        "the server closes each connection at once, as it does with one without TLS, or without a"
+        " certificate that it accepts",
+        f"Check tls and {_FILE} in 'uri': whether the server requires one, whether it has expired"
+        " and whether its CA is the server's; the server's log says which.",
+    ),
+    (
         _NONE_KNOWN + r"RSGhost",
-        "the server was started with --replSet and belongs to no replica set yet",
+        "the server was started with --replSet but does not belong to a replica set yet",
         "Run rs.initiate() once, in mongosh on that server; one member is enough.",
     ),
     (
         r"servers: \[\]",
-        "no server in 'uri' is a member of the replica set that its replicaSet names",
-        "Correct replicaSet in 'uri', or leave it out to learn what is there.",
+        "no server in 'uri' is a member of the replica set that its option replicaSet names",
+        "Correct replicaSet in 'uri', or remove it to see which replica set the servers belong to.",
     ),
     (
         _NONE_KNOWN + r"(?:Name or service not known|name resolution|No address associated)",
-        "no machine is known by the name in {where}",
-        "Correct the host in 'uri'; where it is not from there, but from the replica set's"
-        " configuration (rs.conf()), let each machine that connects know that name.",
+        "the host name cannot be resolved: {where}",
+        "Correct the host in 'uri'; if it comes from the replica set's configuration (rs.conf()),"
+        " make that name known to each machine that connects.",
     ),
     (
         _NONE_KNOWN + r"Connection refused",
         "nothing listens at {where}",
-        "Correct host and port in 'uri', or start the server; where they are not from there, but"
-        " from the replica set's configuration (rs.conf()), correct them there.",
+        "Correct host and port in 'uri', or start the server; if they come from the replica set's"
+        " configuration (rs.conf()), correct them there.",
     ),
     (
         _NONE_KNOWN + r"(?:timed out|No route to host|Network is unreachable)",
-        "there is no answer from {where}",
-        "Check host and port in 'uri', and firewalls and VPN on the way.",
+        "{where} does not answer",
+        "Check host and port in 'uri', and the firewalls and VPN in between.",
     ),
 )
 _SERVER = re.compile(
@@ -114,26 +115,28 @@ NO_ANSWER = Reason(
 
 
 def unreachable(text: str) -> Reason:
-    """Why no server was found, by what the driver says of it."""
+    """Find in the driver's text why it found no suitable server."""
     for pattern, message, remedy in _UNREACHABLE:
         if re.search(pattern, text):
-            return Reason(message.format(where=_where(text, pattern)), remedy)
+            return Reason(message.format(where=_addresses(text, pattern)), remedy)
     return NO_ANSWER
 
 
-def _where(text: str, pattern: str) -> str:
-    """The servers of which the driver says it; those that a replica set names are not always those
-    of 'uri'."""
-    found = _SERVER.findall(text)
-    return ", ".join(f"{host}:{port}" for host, port, said in found if re.search(pattern, said))
+def _addresses(text: str, pattern: str) -> str:
+    """The servers whose description matches; a replica set may name others than those of 'uri'."""
+    servers = _SERVER.findall(text)
+    return ", ".join(f"{host}:{port}" for host, port, state in servers if re.search(pattern, state))
 
 
-def unusable(error: Exception) -> CdcError:
-    """For what the driver raises for a connection string, or for the files that it names. To be
-    raised without a cause: its text may quote the password, and Spark prints whole chains."""
+def explain_unusable_uri(error: Exception) -> CdcError:
+    """Return our error for what the driver raises about a connection string or a file in it.
+
+    The caller must raise it without a cause: the driver's text may quote the password, and Spark
+    prints whole chains.
+    """
     if isinstance(error.__cause__, DNSException):
         return SourceUnreachable(
-            "No name server tells which servers the name in 'uri' stands for.",
+            "DNS does not resolve the name in 'uri' to servers.",
             "Check that name, which mongodb+srv looks up, and this machine's DNS.",
         )
     if isinstance(error, OSError) and error.filename is not None:
@@ -143,29 +146,29 @@ def unusable(error: Exception) -> CdcError:
         )
     if isinstance(error, OSError) or "Private key" in str(error):
         return BadOption(
-            "The files for TLS that 'uri' names cannot be used.",
-            f"Let {_CA} name certificates in PEM, {_FILE} a certificate with its key in one file,"
-            f" and {_FILE}Password, percent-encoded, the password of that key.",
+            "The TLS files that 'uri' names cannot be used.",
+            f"Set {_CA} to a file of certificates in PEM, {_FILE} to one file with a certificate"
+            f" and its key, and {_FILE}Password to the password of that key, percent-encoded.",
         )
     return BadOption(
-        "Option 'uri' is not a MongoDB connection string, or has an option that there is not.",
-        "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encoding user and"
-        " password, and check the names and values behind the question mark.",
+        "Option 'uri' is not a MongoDB connection string, or has an unknown or invalid option.",
+        "Write it as mongodb://user:password@host:port/?replicaSet=name, percent-encode user and"
+        " password, and check the names and values after the question mark.",
     )
 
 
 @contextmanager
 def logged_if_slow(client: Client, timeout_ms: int) -> Iterator[None]:
-    """Logs once why no server answers, if the block takes more than a few seconds.
+    """Log once why no server answers, if the block takes more than 3 s.
 
-    The driver goes on looking for a server whatever is wrong, and reports only at its timeout.
+    The driver looks for a server until its timeout, whatever is wrong, and reports only then.
     """
 
     def log() -> None:
         reason = unreachable(repr(client.topology_description))
         _log.warning(
             "%s; looking for a server for %g s (server.timeout.ms)",
-            "there is no answer yet" if reason is NO_ANSWER else reason.message,
+            "no server has answered yet" if reason is NO_ANSWER else reason.message,
             timeout_ms / 1000,
         )
 

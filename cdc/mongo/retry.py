@@ -1,4 +1,4 @@
-"""Repeating a read on another member: when, how long, and what is raised in the end."""
+"""Retries of reads: which errors, how long, and the final error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Since when there have been nothing but failures.
+    """Measures for how long there have been only failures.
 
-    Patience counts from the first failure behind the last progress: neither from the start of a
-    long read, nor from that progress, which may be long ago without anything having failed.
+    The time counts from the first failure after the last progress. It counts neither from the start
+    of a long read nor from the last progress: that may be long ago although nothing failed since.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,7 @@ class Progress:
         self._failing_since: float | None = None
 
     def failed(self) -> float:
-        """To be called at each failure: for how many seconds there has been no progress since the
-        first of them."""
+        """Record a failure; return the seconds since the first failure after the last progress."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -45,7 +44,7 @@ def repeated(
     attempted: str,
     but: tuple[type[Exception], ...] = (),
 ) -> T:
-    """What the call returns, made again as `retrying` says."""
+    """Return what the call returns, repeating it by the rules of `retrying`."""
     for attempt in retrying(Progress(), seconds, attempted, but):
         with attempt:
             return call()
@@ -53,18 +52,25 @@ def repeated(
 
 
 def begun(call: Callable[[], T], seconds: float, attempted: str) -> T:
-    """What the first question of all returns, made again as `retrying` says; but where no server is
-    found, or none that knows the user, be it that `uri` is wrong, that is told at once."""
+    """Return what the first call to a source returns, repeating it by the rules of `retrying`.
+
+    SourceUnreachable and LoginRefused are raised at once, because `uri` may be wrong.
+    """
     return repeated(call, seconds, attempted, but=(SourceUnreachable, LoginRefused))
 
 
-def uncut(read: Callable[[], T]) -> T:
-    """What a read of the oplog's own entries returns, made again where the entry it stood at was
-    thrown away meanwhile. (To a change stream the same code says that its history is lost.)"""
-    is_cut = tenacity.retry_if_exception(
+def retry_if_truncated(read: Callable[[], T]) -> T:
+    """Return what a read of the oplog's own entries returns.
+
+    The read is repeated, for at most 10 s, if the server removed the entry at its position (136).
+    For a change stream the same code means that its history is lost.
+    """
+    is_truncated = tenacity.retry_if_exception(
         lambda error: getattr(error, "code", None) == CAPPED_POSITION_LOST
     )
-    return tenacity.Retrying(retry=is_cut, stop=tenacity.stop_after_delay(10), reraise=True)(read)
+    return tenacity.Retrying(retry=is_truncated, stop=tenacity.stop_after_delay(10), reraise=True)(
+        read
+    )
 
 
 def retrying(
@@ -73,13 +79,20 @@ def retrying(
     attempted: str,
     but: tuple[type[Exception], ...] = (),
 ) -> Iterator[tenacity.AttemptManager]:
-    """Attempts (`for attempt in …: with attempt: …`) until one succeeds.
+    """Yield attempts (`for attempt in …: with attempt: …`) until one succeeds.
 
-    Only errors after which repeating may help, `but` for these, are tried again, until there has
-    been nothing but failures for `seconds`. What is attempted has to be safe to begin anew, and is
-    to call it progress only when it got further than all attempts before. A login that is refused
-    is tried again too: who changes a password cannot change it at the server and in the file behind
-    `uri` at once. A driver's error leaves as ours (`attempted` in its text), others as they are.
+    An attempt is repeated after an error that a repetition may cure (`may_pass`), until there have
+    been only failures for `seconds`. A refused login is one of these errors: nobody can change a
+    password on the server and in the file that `uri` names at the same moment. The caller must be
+    able to start each attempt from its beginning.
+
+    Args:
+        progress: `made` is to be called only when an attempt got further than all before it.
+        seconds: how long to repeat while there are only failures.
+        attempted: what is attempted, as the first words of an error's message.
+        but: errors that are raised at once.
+
+    An error of the driver is raised as ours, with `attempted` in its text; others are unchanged.
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
@@ -89,22 +102,22 @@ def retrying(
         error = state.outcome.exception() if state.outcome else None
         _log.warning("%s: %s, trying again", attempted, type(error).__name__)
 
-    def raised(state: tenacity.RetryCallState) -> None:
+    def raise_last(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
         if isinstance(error, pymongo.errors.PyMongoError):
             raise translated(error, attempted) from error
         raise error
 
-    def again(error: BaseException) -> bool:
+    def is_retried(error: BaseException) -> bool:
         return may_pass(error) and not isinstance(error, but)
 
     attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(again),
+        retry=tenacity.retry_if_exception(is_retried),
         stop=give_up,
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
         before_sleep=log,
-        retry_error_callback=raised,
+        retry_error_callback=raise_last,
     )
     try:
         yield from attempts

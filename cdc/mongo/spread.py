@@ -1,4 +1,4 @@
-"""The ranges of a collection that is spread over shards: in one order, and fit for all of them."""
+"""Key ranges of a sharded collection that suit all of its shards."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Parts = Mapping[str, ReplicaSet]
 
 
 def ranges(parts: Parts, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
-    """At most `most` adjacent ranges, none of them larger than `split_bytes` on any shard."""
-    found = [part.ranges(copying, most, split_bytes) for part in parts.values()]
-    uppers = (key_range.upper for each in found for key_range in each)
+    """Return at most `most` adjacent ranges, each of about `split_bytes` or less on any shard."""
+    of_shards = [part.ranges(copying, most, split_bytes) for part in parts.values()]
+    uppers = (key_range.upper for each in of_shards for key_range in each)
     cuts = {merge_key(cut): cut for cut in uppers if cut != MAX_KEY}
-    # A shard that was not cut to its end says nothing of what lies behind its last cut.
-    ends = {merge_key(each[-1].upper) for each in found} & set(cuts)
-    keys = _in_order(parts, copying.namespace, list(cuts.values()))
+    # Of a shard that was not cut to its end, nothing is known after its last cut.
+    ends = {merge_key(each[-1].upper) for each in of_shards} & set(cuts)
+    keys = _sort(parts, copying.namespace, list(cuts.values()))
     stop = next((i for i, key in enumerate(keys, 1) if merge_key(key) in ends), None)
     keys = keys[: min(most, stop or most)]
     if stop is None and len(keys) < most:
@@ -35,14 +35,17 @@ def ranges(parts: Parts, copying: Copying, most: int, split_bytes: int) -> list[
 
 
 def lesser(parts: Parts, namespace: Namespace, one: bytes, other: bytes) -> bytes:
-    """The lesser of two keys, or any of them if the collection is empty."""
+    """Return the lesser of two keys, or any of them if the collection is empty."""
     if MAX_KEY in (one, other) or one == other:
         return one if other == MAX_KEY else other
-    return next(iter(_in_order(parts, namespace, [one, other])), other)
+    return next(iter(_sort(parts, namespace, [one, other])), other)
 
 
-def _in_order(parts: Parts, namespace: Namespace, keys: list[bytes]) -> list[bytes]:
-    """Keys in the order of an index: a server's, so that there is no second opinion on it."""
+def _sort(parts: Parts, namespace: Namespace, keys: list[bytes]) -> list[bytes]:
+    """Let a server sort the keys as its index does, so that there is only one such order.
+
+    Returns none if all shards of the collection are empty.
+    """
     if len(keys) < 2:
         return keys
     stages: list[dict[str, Any]] = [
@@ -60,6 +63,6 @@ def _in_order(parts: Parts, namespace: Namespace, keys: list[bytes]) -> list[byt
             "cursor": {"batchSize": _ALL},
         }
         reply = database.command(command, codec_options=RAW)
-        if found := reply["cursor"]["firstBatch"]:
-            return [bytes(document.raw) for document in found]
-    return []  # emptied meanwhile: any cut is as good
+        if documents := reply["cursor"]["firstBatch"]:
+            return [bytes(document.raw) for document in documents]
+    return []  # The collection was emptied meanwhile: any cut will do.

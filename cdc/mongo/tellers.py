@@ -1,8 +1,8 @@
-"""DDL that several shards report is told by one of them.
+"""DDL reporters: one shard reports each DDL event that several shards see.
 
-A split cannot know what other shards report, or have reported in an earlier batch. So when a
-batch is planned, it is decided for each shard whether it tells of all DDL of that time or of none,
-and the offset keeps the decision: a replay tells the same, whoever is the primary shard by then.
+A split cannot know what other shards report, or reported in an earlier batch. So the planner
+decides for each shard whether it reports all DDL of the batch's time or none. The offset records
+the decision, so a replay reports the same, whichever shard is the primary one by then.
 """
 
 from __future__ import annotations
@@ -19,32 +19,39 @@ from cdc.model.hand_over import advance
 from cdc.model.offset import Offset
 from cdc.mongo.cluster import Source
 
-Told = tuple[str, Mapping[str, Any]]  # an event of DDL, and the shard that reports it
-# What has to be known of an event.
+# The name of a shard, and a DDL event that it reports.
+Told = tuple[str, Mapping[str, Any]]
+# A projection to the fields of an event that this module needs.
 SLIM = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
 
 
 def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Told]) -> Offset:
-    """The end of a batch with the shards that are silent in it; or the end of a shorter one, if a
-    shard has to tell of some and not of all: the primary shards of two databases may differ.
+    """Return the end of a batch, with the shards that do not report DDL in it (`silent`).
 
-    `reported`: at least all DDL of the batch.
+    The batch is made shorter if a shard would have to report only some of its DDL: the primary
+    shards of two databases may differ.
+
+    Args:
+        source: decides which shard reports an event.
+        start: the offset at the start of the batch.
+        end: the planned offset at its end.
+        reported: at least all DDL events of the batch.
     """
-    tells: dict[str, bool] = {}
-    inside = [told for told in reported if _time(told) <= end.time]
-    for time, at_once in itertools.groupby(sorted(inside, key=_time), _time):
+    decisions: dict[str, bool] = {}
+    inside = [event for event in reported if _time(event) <= end.time]
+    for time, simultaneous in itertools.groupby(sorted(inside, key=_time), _time):
         now: dict[str, bool] = {}
-        for shard, event in at_once:
+        for shard, event in simultaneous:
             now[shard] = source.tells(shard, event) or now.get(shard, False)
-        if any(tells.get(shard, is_told) != is_told for shard, is_told in now.items()):
+        if any(decisions.get(shard, reports) != reports for shard, reports in now.items()):
             end = advance(start, timestamp.before(time))
             break
-        tells |= now
-    silent = tuple(shard for shard, is_told in tells.items() if not is_told)
-    # An end that is the start still says who was silent, and what was copied, before it.
+        decisions |= now
+    silent = tuple(shard for shard, reports in decisions.items() if not reports)
+    # An end that is the start stays as it is: it still lists the silent shards of the batch before.
     return replace(end, silent=silent) if silent else end
 
 
-def _time(told: Told) -> Timestamp:
-    time: Timestamp = told[1]["clusterTime"]
+def _time(reported: Told) -> Timestamp:
+    time: Timestamp = reported[1]["clusterTime"]
     return time

@@ -1,4 +1,7 @@
-"""What stands behind the URI, and its live edge: the newest time that no failover can take back."""
+"""A replica set as a source, and its live edge.
+
+The live edge is the newest cluster time that no failover can roll back.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,10 @@ from cdc.mongo.refusals import logged_if_slow
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSet:
-    """A replica set as its driver's client sees it; `shard` (`name/host:port,…`) if it is one of a
-    cluster that `uri` leads to."""
+    """A replica set, as the driver's client sees it.
+
+    `shard` (`name/host:port,…`) is set if it is a shard of the cluster that `uri` names.
+    """
 
     uri: str
     timeout_ms: int
@@ -37,64 +42,69 @@ class ReplicaSet:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """The parts that have a change stream of their own, as splits name them."""
+        """The parts of the source with their own change streams, as splits name them."""
         return ("",)
 
     @property
     def clients(self) -> Mapping[str, Client]:
-        """One for each of `shards`, and one without a name for what `uri` leads to."""
+        """A client of each of `shards`; under an empty name that of the server in `uri`."""
         return {"": self.client}
 
     def open(self, shard: str) -> Member:
-        """A member for reading a split of that part."""
+        """Return a member for reading a split of that part."""
         return member(self.uri, self.timeout_ms, self.shard)
 
     def primary(self) -> Member:
-        """The member that knows most; it answers also when it is the primary no more."""
+        """Return the primary, which knows most. It goes on answering when it has stepped down."""
         return member(self.uri, self.timeout_ms, self.shard, Primary())
 
     def listing(self, selection: Selection) -> Listing:
         return listing(self.client, selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
-        """At most `most` adjacent ranges from the frontier on; see `enumerator.ranges`."""
+        """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""
         label = self.name if self.shard else ""
         return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
     def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
-        """Whether a DDL event of that part is to be told, or another part tells it too."""
+        """Return whether this part reports a DDL event that several parts may see: always."""
         return True
 
     def late(self, time: Timestamp) -> Times:
-        """By shard, the times behind `time` of events that belong before it; see `Offset`."""
+        """Return, by shard, the times after `time` of events that belong before it: none.
+
+        See `Offset.late`.
+        """
         return ()
 
     def current(self) -> ReplicaSet:
-        """The source as it is at some moment after all that was read of it; itself, if its parts
-        are the same."""
+        """Return the source as it is at some moment after everything that was read from it.
+
+        It returns itself if the parts are the same.
+        """
         return self
 
     @property
     def topology_time(self) -> Timestamp:
-        """When shards joined or left last: never."""
+        """When a shard last joined or left: never."""
         return NEVER
 
     def require_told(self, offset: Offset) -> None:
-        """Raises HistoryLost if a part that is gone had more to tell than the offset says."""
+        """Raise HistoryLost if a removed part has changes after the offset: it never has."""
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
-        """The newest majority-committed time that any member knows, but never below `floor`.
+        """Return the newest majority-committed time that any member knows, at least `floor`.
 
-        A member that is down, recovering or behind only makes the answer older, never wrong.
+        A member that is down, recovering or lagging only makes the result older, never wrong.
         """
         return live_edge(self._hellos(), floor)
 
     def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
-        """A live edge at or after the listing's time; None if the majority does not have what the
-        primary listed within `patience` seconds, or went on under another primary.
+        """Return a live edge at or after the listing's time.
 
-        Times alone would not do: what a deposed primary had at a time is rolled back, and the new
-        one's time passes it.
+        None means that the majority did not reach the primary's listing within `patience` seconds,
+        or that another primary was elected. Comparing times is not enough. What a deposed primary
+        knew is rolled back, and the time of the new primary passes it.
         """
         deadline = time.monotonic() + patience
         while found.term is not None:
@@ -109,9 +119,9 @@ class ReplicaSet:
 
     @property
     def unconfirmed(self) -> tuple[str, str]:
-        """What to say, and to do, where `confirmed` stays None."""
+        """Message and remedy for an error if `confirmed` keeps returning None."""
         return (
-            "The majority of the replica set does not keep up with its primary.",
+            "The majority of the replica set lags its primary.",
             "Check that a majority of its members is up.",
         )
 
@@ -119,36 +129,36 @@ class ReplicaSet:
         answers = (
             hello_of(self.uri, host, port or 27017) for host, port in sorted(self.client.nodes)
         )
-        found = [answer for answer in answers if answer is not None]
-        if not found:  # none known at the moment: let the driver look for one
+        hellos = [answer for answer in answers if answer is not None]
+        if not hellos:  # The driver knows no member that answers: it has to look for one.
             try:
-                found = [hello(self.client, read_preference=Nearest())]
+                hellos = [hello(self.client, read_preference=Nearest())]
             except pymongo.errors.PyMongoError as error:
-                raise translated(error, f"Asking replica set '{self.name}' for its time") from error
-        return found
+                raise translated(error, f"Reading the time of replica set '{self.name}'") from error
+        return hellos
 
 
 class OpTime(NamedTuple):
-    """A time, and the term of the primary that gave it out."""
+    """A time, and the term of the primary that assigned it."""
 
     time: Timestamp
     term: int
 
 
 def majority(hello: Mapping[str, Any]) -> OpTime | None:
-    """The newest majority-committed time a member knows; a recovering member's reply has none."""
+    """Return the newest majority-committed time in a `hello`; a recovering member has none."""
     known = hello.get("lastWrite", {}).get("majorityOpTime", {})
     ts, term = known.get("ts"), known.get("t")
     return OpTime(ts, int(term)) if isinstance(ts, Timestamp) and term is not None else None
 
 
 def live_edge(hellos: Iterable[Mapping[str, Any]], floor: Timestamp) -> Timestamp:
-    """The largest majority time in replies to `hello`."""
+    """Return the largest majority-committed time in replies to `hello`, at least `floor`."""
     return max([floor, *(edge.time for hello in hellos if (edge := majority(hello)))])
 
 
 def discover(uri: str, timeout_ms: int) -> ReplicaSet:
-    """The replica set behind a URI.
+    """Return the replica set that a URI names.
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
@@ -157,13 +167,14 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
         with logged_if_slow(client, timeout_ms):
             client.admin.command("ping")  # authenticates: `hello` alone would not
         reply = hello(client)
-        hello_of_preferred(client)  # now, rather than in every task, each for as long as it retries
+        # A preference that no member satisfies fails here, not after the retries of each task.
+        hello_of_preferred(client)
     except pymongo.errors.PyMongoError as error:
         raise translated(error, "Connecting to MongoDB") from error
     if reply.get("msg") == "isdbgrid":
         raise UnsuitableSource(
             "'uri' leads to a mongos, and changes are read from replica sets.",
-            "Set 'shards.direct', after reading what the README says of it.",
+            "Set 'shards.direct' after reading about it in the README.",
         )
     if "setName" not in reply:
         raise UnsuitableSource(

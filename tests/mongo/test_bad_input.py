@@ -126,7 +126,7 @@ def test_what_is_no_ordinary_collection_is_refused_by_name(
     left_out = {f"{database.name}.{name}" for name in {"view", "series"} & refusals.keys()}
     told = sorted(record.getMessage() for record in caplog.records)
     assert [text.partition(" ")[0] for text in told] == sorted(left_out)
-    assert "matches 'collections', but is a view, and is left out" in told[-1]
+    assert "matches 'collections', but is left out: it is a view" in told[-1]
 
 
 def test_a_start_in_the_future_is_refused(mongod: ReplicaSet, database: Database[Document]) -> None:

@@ -544,7 +544,7 @@ def test_an_idle_stream_does_not_look_through_the_sessions_of_its_shards(
     def plan() -> bool:  # the servers let time pass every 10 s
         asked: list[str] = []
         note = lambda shard, *_: asked.append(shard) or settled.NEVER  # noqa: E731
-        with patch.object(settled, "_decided", note):
+        with patch.object(settled, "_before_undecided", note):
             assert pipeline.plan_now() == pipeline.offset
         return not asked
 
@@ -612,7 +612,7 @@ def test_an_idle_cluster_has_nothing_new_all_the_time(cluster: Cluster, db: str)
 def test_it_is_told_which_shard_all_changes_wait_for(
     cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settled, "_TELLING_SECONDS", 1)
+    monkeypatch.setattr(settled, "_WARNING_SECONDS", 1)
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full)
     pipeline.run()

@@ -66,16 +66,16 @@ def test_a_connection_to_a_member_or_a_shard_takes_over_all_but_the_way(
     user = USER.partition(":")[0] if "X509" in options and "{}" in where else USER
     given = f"mongodb://{user}@h1:1,h2:2{where.format(options)}"
     wanted = said(given)
-    direct = client._direct(given, 1000, "[::1]:7", os.getpid())
+    direct = client._connect_directly(given, 1000, "[::1]:7", os.getpid())
     direct.close()
     for uri, host in (
-        (address.leading_to("[::1]:7", given, "directConnection=true"), ("::1", 7)),
-        (address.of_shard(given, "s1/h7:7"), ("h7", 7)),
+        (address.replace_hosts("[::1]:7", given, "directConnection=true"), ("::1", 7)),
+        (address.shard_uri(given, "s1/h7:7"), ("h7", 7)),
     ):
         assert parse_uri(uri)["nodelist"] == [host]
         assert said(uri) == wanted
-    assert way(address.of_shard(given, "s1/h7:7")) == ("s1", False)
-    assert address.of_shard(given, "") == given
+    assert way(address.shard_uri(given, "s1/h7:7")) == ("s1", False)
+    assert address.shard_uri(given, "") == given
 
 
 def said(uri: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> N
     """Guards: server.timeout.ms; the README's list of what does not hold."""
     times = "serverSelectionTimeoutMS=7000&connectTimeoutMS=7000&timeoutMS=7000"
     given = f"mongodb://h:1/?{times}&readConcernLevel=local&appName=mine"
-    direct = client._direct(given, 1000, "h:1", os.getpid())
+    direct = client._connect_directly(given, 1000, "h:1", os.getpid())
     for made in (client.connect(given, 1000), direct):
         options = made.options
         assert options.server_selection_timeout == options.pool_options.connect_timeout == 1
@@ -159,9 +159,9 @@ def test_what_a_seed_list_implies_and_adds_is_said_without_it(seed_list: None, w
     given = f"mongodb+srv://{USER}@set.cdc.test{where}"
     assert set(parse_uri(given)["nodelist"]) == {("h1.cdc.test", 1), ("h2.cdc.test", 2)}
     assert ("mine" if "mine" in where else "users") == said(given)["options"]["authsource"]
-    assert said(address.leading_to("h7:7", given, "directConnection=true")) == said(given)
-    assert said(address.of_shard(given, "s1/h7:7")) == said(given)
-    assert way(address.of_shard(given, "s1/h7:7"))[0] == "s1"
+    assert said(address.replace_hosts("h7:7", given, "directConnection=true")) == said(given)
+    assert said(address.shard_uri(given, "s1/h7:7")) == said(given)
+    assert way(address.shard_uri(given, "s1/h7:7"))[0] == "s1"
 
 
 def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reached(
@@ -173,11 +173,11 @@ def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reache
     shared = client.connect(mongod.uri, TIMEOUT_MS)
     for ask in (
         lambda: client.connect(gone, 1000),
-        lambda: address.leading_to("h7:7", gone, "directConnection=true"),
+        lambda: address.replace_hosts("h7:7", gone, "directConnection=true"),
         lambda: list(client.each_member(shared, gone)),
         lambda: inquiry.preflight({"uri": gone, "collections": "a.b"}),
     ):
-        with pytest.raises(SourceUnreachable, match="name server") as raised:
+        with pytest.raises(SourceUnreachable, match="DNS does not resolve") as raised:
             ask()
         assert is_transient(raised.value)
         assert raised.value.exit_code == 3

@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[Wrong, type[CdcError], list[str]]] = {
     "host name": (
         lambda secured, right: right().replace("127.0.0.1", OTHER_HOST),
         SourceUnreachable,
-        ["not for the host name", "members in the replica set's configuration"],
+        ["not for the host name", "in the replica set's configuration"],
     ),
     "CA": (
         lambda secured, right: right(tlsCAFile=other(secured).file),
@@ -103,12 +103,12 @@ WRONG: dict[str, tuple[Wrong, type[CdcError], list[str]]] = {
     "no certificate": (
         lambda secured, right: right(tlsCertificateKeyFile=None),
         SourceUnreachable,
-        ["certificate", "tlsCertificateKeyFile", "wants one"],
+        ["certificate", "tlsCertificateKeyFile", "requires one"],
     ),
     "no TLS": (
         lambda secured, right: right(tls="false", tlsCAFile=None, tlsCertificateKeyFile=None),
         SourceUnreachable,
-        ["ends each connection", "Check tls"],
+        ["closes each connection", "Check tls"],
     ),
     "no such file": (
         lambda secured, right: right(tlsCAFile="/nowhere/ca.pem"),
@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[Wrong, type[CdcError], list[str]]] = {
     "a file without a key": (
         lambda secured, right: right(tlsCertificateKeyFile=secured.authority.file),
         BadOption,
-        ["files for TLS", "with its key"],
+        ["TLS files", "and its key"],
     ),
     "password of the key": (
         lambda secured, right: right(
@@ -126,19 +126,19 @@ WRONG: dict[str, tuple[Wrong, type[CdcError], list[str]]] = {
             tlsCertificateKeyFilePassword=PASSWORD,
         ),
         BadOption,
-        ["files for TLS", "tlsCertificateKeyFilePassword"],
+        ["TLS files", "tlsCertificateKeyFilePassword"],
     ),
     "no password of the key": (
         lambda secured, right: right(
             tlsCertificateKeyFile=secured.authority.client("unasked", password="another")
         ),
         BadOption,
-        ["files for TLS", "tlsCertificateKeyFilePassword"],
+        ["TLS files", "tlsCertificateKeyFilePassword"],
     ),
     "TLS that is misspelt": (
         lambda secured, right: right(tls="yes"),
         BadOption,
-        ["has an option that there is not", "names and values"],
+        ["an unknown or invalid option", "names and values"],
     ),
     "password": (
         lambda secured, right: secured.uri(user(secured, password="another"), PASSWORD),

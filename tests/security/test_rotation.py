@@ -141,7 +141,7 @@ def test_a_server_that_does_not_tell_its_time_yet_is_asked_again(tmp_path: Path)
             member.newest_known,
             lambda: inquiry.preflight({**given, "retry.seconds": "0"}),
         ):
-            with pytest.raises(TransientError, match="does not tell its time yet"):
+            with pytest.raises(TransientError, match="does not report its time yet"):
                 ask()
         member.end()
         off = {"configureFailPoint": "disableKeyGeneration", "mode": "off"}
