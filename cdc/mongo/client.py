@@ -177,7 +177,7 @@ class Member:
     def kill_cursor(self, namespace: str, cursor: int) -> None:
         """Close a cursor on the server; give up after a second, and ignore a failure.
 
-        The server's own timeout closes a cursor that is left open. A member that is gone has no
+        The server itself closes a cursor that is left open, later. A member that is gone has no
         cursors, and the caller must not wait: it is about to read another member.
         """
         db, _, coll = namespace.partition(".")

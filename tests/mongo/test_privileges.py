@@ -228,6 +228,6 @@ def test_the_declared_privileges_are_those_that_are_asked_for(collections: str) 
     assert {need.action for need in added} == {"find"}
     for rule, shard in zip(privileges.REQUIRED_OF_CLUSTERS, ("", "s"), strict=True):
         for need in (need for need in added if need.shard == shard):
-            assert f"`{need.db}.{need.coll}`" in rule.on
+            assert f"`{need.db}.{need.coll}`" in rule.resources
     better = {need.action for need in optional([Namespace("shop", "orders")])}
     assert better == {action for rule in privileges.OPTIONAL for action in rule.actions}
