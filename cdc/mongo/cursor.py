@@ -85,6 +85,12 @@ class Cursor:
             stage["fullDocumentBeforeChange"] = images.before
         if split.database is None:
             stage["allChangesForCluster"] = True
+        if not split.shard:
+            # The inserts of cloneCollectionAsCapped bear the mark of a migration (`fromMigrate`),
+            # and without this no stream shows them. A replica set has no other migrations. On a
+            # shard it must be off: there it would show documents that only move; and a shard
+            # refuses that command (227).
+            stage["showMigrationEvents"] = True
         if self._is_expanded:
             stage["showExpandedEvents"] = True
         command = {

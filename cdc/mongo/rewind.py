@@ -163,10 +163,12 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
     )
 
 
-def is_refilled(split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member]) -> bool:
+def is_refilled(
+    split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member], shard: str = ""
+) -> bool:
     """Whether another collection was renamed onto the name after the split's time: it brought
     documents that no event of this name tells of, so they cannot be undone."""
     db, coll = split.namespace
     renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
-    events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]))
+    events = StreamSplit(split.at, until, db, pipeline.pipeline([renamed]), shard=shard)
     return any(stream.read(open_member, events, IMAGES["off"], RETRY_SECONDS))

@@ -129,8 +129,9 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
 
     for shard, event in heapq.merge(*map(events, cluster.shards), key=lambda e: e[1].position):
         undoing.undo(event, shard)
-    if any(is_refilled(split, now, partial(cluster.open, shard)) for shard in cluster.shards):
-        raise Void
+    for shard in cluster.shards:
+        if is_refilled(split, now, partial(cluster.open, shard), shard):
+            raise Void
     return list(undoing.undone(now))
 
 

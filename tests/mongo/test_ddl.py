@@ -12,6 +12,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from cdc.mongo.topology import ReplicaSet as Source
+from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
     EMPTYING,
     Capture,
@@ -19,6 +20,7 @@ from tests.mongo.capture import (
     Document,
     contents,
     filled,
+    id_of,
     last_write,
 )
 
@@ -251,6 +253,34 @@ def test_a_collection_born_at_a_name_already_passed_is_complete_from_birth(
     same(pipeline, database, "a", "b", "c")
     assert f"{database.name}.a" not in pipeline.namespaces_copied
     assert f"{database.name}.c" in pipeline.namespaces_copied
+
+
+@pytest.mark.parametrize("selected", SELECTIONS)
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("size", [2**20, 2**12], ids=["all of it", "the end of it"])
+def test_a_collection_that_is_cloned_as_capped_is_told_document_by_document(
+    capture: Begin, database: Database[Document], size: int, phase: str, selected: str
+) -> None:
+    """Guards: a stream shows these inserts only if it is asked for those of migrations too. What
+    does not fit is deleted, which is shown since 5.0."""
+    for name in "bd":
+        filled(database, name, OLD)
+    pipeline = capture(*SELECTIONS[selected])
+    advance_to(phase, pipeline, database["b"])
+    for target in ("a", "c"):  # at one name the sweep has passed, at the other it has not
+        command = {"cloneCollectionAsCapped": "d", "toCollection": target, "size": size}
+        database.command(command)
+        database[target].insert_one({"_id": "behind"})
+    there = contents(database["a"])
+    assert len(there) == len(OLD) + 1 if size == 2**20 else 1 < len(there) < len(OLD)
+    pipeline.run()
+    if size == 2**20 or abilities(database.client).reads_at_a_time:
+        same(pipeline, database, "a", "b", "c")
+    passed = {"untouched": "", "copying": "a", "streaming": "ac"}[phase]
+    for name in passed:
+        told = [id_of(row) for row in pipeline.rows if (row.coll, row.op) == (name, "insert")]
+        assert told == [*[*OLD][1 - len(told) :], "behind"]
+        assert f"{database.name}.{name}" not in pipeline.namespaces_copied
 
 
 def test_a_collection_replaced_without_an_event_is_copied_anew(

@@ -235,6 +235,14 @@ def capture_again(pipeline: Capture, mode: str) -> Capture:
     return pipeline.restarted(pipeline.options.collections, mode=mode, shards_direct="true")
 
 
+def test_a_shard_refuses_to_clone_a_collection_as_capped(cluster: Cluster, db: str) -> None:
+    """Guards: of its inserts, which look like those of a migration, no shard has to tell."""
+    cluster.clients["s1"][db]["plain"].insert_one({"_id": 1})
+    command = {"cloneCollectionAsCapped": "plain", "toCollection": "capped", "size": 2**20}
+    with pytest.raises(OperationFailure, match="sharded cluster"):
+        cluster.clients["s1"][db].command(command)
+
+
 def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
     cluster: Cluster, db: str
 ) -> None:

@@ -53,6 +53,12 @@ class Event(NamedTuple):
     to: Namespace | None = None
 
 
+class Migrated(Event):
+    """An insert with the mark of a migration: a stream has to be asked for it."""
+
+    __slots__ = ()
+
+
 class Collection(NamedTuple):
     """One incarnation; `documents` is never changed in place."""
 
@@ -131,6 +137,15 @@ class Deployment:
         if keys:
             self.write([(OTHER, key, "update") for key in sorted(keys)], transaction=False)
         self.rename(OTHER, target)
+
+    def clone(self, source: Namespace, target: Namespace) -> None:
+        """`cloneCollectionAsCapped`: a new collection, and inserts that look like a migration's."""
+        if source in self.catalogs[-1] and target not in self.catalogs[-1]:
+            keys = sorted(self.catalogs[-1][source].documents)
+            self.create(target)
+            self.write([(target, key, "update") for key in keys], transaction=False)
+            for time in range(self.head + 1 - len(keys), self.head + 1):
+                self.events[time] = [Migrated(*event) for event in self.events[time]]
 
     def detour(self, namespace: Namespace, key: int) -> None:
         """Away, written to under a name that nobody selected, and back."""

@@ -9,7 +9,7 @@ from cdc.model.offset import Copying, Offset, Scan
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY
 from tests.simulation.connector import Batch, Connector, Listed, Sweep
-from tests.simulation.deployment import Catalog, Deployment, Event, number_of, rank
+from tests.simulation.deployment import Catalog, Deployment, Event, Migrated, number_of, rank
 
 
 class ReadsAsOfTheBeginning(Connector):
@@ -79,6 +79,13 @@ class KeepsChunkNumbers(Connector):
             return planned
         keys = sorted(found.documents)
         return keys[number] if number < len(keys) else rank(MAX_KEY)
+
+
+class SeesNoMigrations(Connector):
+    """A stream is not asked for the inserts that look like a migration's."""
+
+    def events(self, batch: Batch, member: int) -> Iterator[Event]:
+        return (e for e in super().events(batch, member) if not isinstance(e, Migrated))
 
 
 class IsNotCutByDdl(Connector):
@@ -162,6 +169,7 @@ MUTANTS = [
     CutsATransaction,
     IsSilentWhileCopying,
     KeepsChunkNumbers,
+    SeesNoMigrations,
     IsNotCutByDdl,
     BelievesAnyListing,
     BelievesADeposedPrimary,

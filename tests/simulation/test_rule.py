@@ -64,6 +64,8 @@ class Chance(random.Random):
                 return "detour", self.name(), self.key()
             case "out":
                 return "out", self.name(), self.keys(0, 3)
+            case "clone":
+                return "clone", self.name(), self.name()
         return "fail_over", self.randint(0, 6)
 
     def acts(self) -> list[Act]:
@@ -75,7 +77,7 @@ ACTS = [
     *["write"] * 4,
     *["catch_up"] * 3,
     *["fail_over"] * 2,
-    *("replicate", "drop", "rename", "detour", "out"),
+    *("replicate", "drop", "rename", "detour", "out", "clone"),
 ]
 
 
