@@ -21,6 +21,7 @@ from cdc.delta.target import Target
 from cdc.errors import CdcError
 from cdc.model import timestamp
 from cdc.model.coverage import Coverage
+from cdc.model.offset import are_the_same
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
@@ -97,7 +98,7 @@ class Commit:
 
     def is_of_the_same(self, other: Commit) -> bool:
         """Whether both tell of one batch, with one end as far as they tell it."""
-        has_one_end = None in (self.offset, other.offset) or self.offset == other.offset
+        has_one_end = None in (self.offset, other.offset) or are_the_same(self.offset, other.offset)
         return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
 
     def state(self, namespace: Namespace) -> State:

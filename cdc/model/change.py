@@ -126,15 +126,23 @@ def event_row(
 def control_rows(split: ControlSplit) -> Iterator[Change]:
     """The rows by which a sink learns what the batch makes of its tables."""
     if split.gap is not None:
-        lost = {"from": timestamp.text(split.gap), "to": timestamp.text(split.at)}
-        yield _control(GAP, split.gap, token.behind(split.gap), json.dumps(lost))
+        lost = _missing(split.gap, split.at)
+        yield _control(GAP, split.gap, token.behind(split.gap), lost)
     if split.description is not None:
         yield _control(WATERMARK, split.at, token.high_water_mark(split.at), split.description)
+    # Behind every event of the batch, and not behind the first document read after it.
+    position = token.behind(split.at)
     for namespace in split.resync:
-        # Behind every event of the batch, and not behind the first document read after it.
-        row = _control(RESYNC, split.at, token.behind(split.at), None)
         db, coll = namespace or (None, None)
-        yield row._replace(db=db, coll=coll)
+        yield _control(RESYNC, split.at, position, None)._replace(db=db, coll=coll)
+    for (db, coll), since in split.withheld:
+        missing = _missing(since, split.at)
+        yield _control(RESYNC, split.at, position, missing)._replace(db=db, coll=coll)
+
+
+def _missing(after: Timestamp | None, upto: Timestamp) -> str:
+    """The description of a row that says of which time there are no changes."""
+    return json.dumps({"from": after and timestamp.text(after), "to": timestamp.text(upto)})
 
 
 def void_row(split: SnapshotSplit) -> Change:

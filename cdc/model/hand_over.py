@@ -1,6 +1,8 @@
 """`advance`: the hand-over rule, in one place. From one offset to the next.
 
-A collection that appears behind the sweep's back, at a name already passed, is complete from birth.
+A collection that appears at a name which the sweep has passed is complete from birth, because the
+stream has all of its inserts. One whose content was replaced has none for the new content, and is
+copied again; its changes before that copy are withheld.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 from bson.timestamp import Timestamp
 
 from cdc.model.excerpt import Excerpt
-from cdc.model.offset import Offset, Scan
+from cdc.model.offset import Again, Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
 
@@ -25,6 +27,10 @@ class Replaced:
 
     emptied: frozenset[Namespace] = frozenset()
     refilled: frozenset[Namespace] = frozenset()
+
+    def going_on(self, names: Iterable[Namespace]) -> Replaced:
+        """The same where these collections are not copied: their changes go on to be emitted."""
+        return Replaced(self.emptied, self.refilled - frozenset(names))
 
 
 def advance(
@@ -47,7 +53,7 @@ def advance(
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
         return _replace(_at(start, time), replaced)
-    again = tuple(name for name in start.again if name not in absent)
+    again = tuple(each for each in start.again if each.namespace not in absent)
     offset = replace(_at(start, time), again=again, scans=scans)
     for scan in scans:
         offset = _scanned(offset, scan)
@@ -70,7 +76,7 @@ def reselect(
     excerpt is another one. They are copied while the others go on; one that is no longer selected
     stops here, copied or not.
     """
-    again = tuple(name for name in start.again if selection.matches(name))
+    again = tuple(each for each in start.again if selection.matches(each.namespace))
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
@@ -81,15 +87,27 @@ def reselect(
 def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
     """The offset with these collections to be copied; the sweep finds those behind it by itself."""
     names = frozenset(names)
-    again = {*offset.again, *(name for name in names if offset.has_reached(name))}
+    again = {each.namespace: each for each in offset.again}
+    for name in names - again.keys():
+        if offset.has_reached(name):
+            again[name] = Again(name, offset.time)
     is_begun = offset.copying is not None and offset.copying.namespace in names
     copying = None if is_begun else offset.copying
-    return replace(offset, again=tuple(sorted(again, key=str)), copying=copying)
+    ordered = tuple(again[name] for name in sorted(again, key=str))
+    return replace(offset, again=ordered, copying=copying)
 
 
 def begun_again(start: Offset, end: Offset) -> list[Namespace]:
     """The collections whose content is told anew after the batch between two offsets."""
-    return [name for name in end.again if name not in start.again]
+    before = {each.namespace for each in start.again}
+    return [each.namespace for each in end.again if each.namespace not in before]
+
+
+def withheld(start: Offset, end: Offset) -> list[Again]:
+    """The collections whose copy begins in the batch between two offsets, and as of a later time
+    than the last of which their changes were emitted."""
+    begun = {scan.copying.namespace for scan in end.scans}
+    return [each for each in start.again if each.namespace in begun and each.since != end.time]
 
 
 def _at(start: Offset, time: Timestamp) -> Offset:
@@ -101,7 +119,7 @@ def _at(start: Offset, time: Timestamp) -> Offset:
 
 def _scanned(offset: Offset, scan: Scan) -> Offset:
     namespace = scan.copying.namespace
-    again = tuple(name for name in offset.again if name != namespace)
+    again = tuple(each for each in offset.again if each.namespace != namespace)
     swept = offset.swept
     if swept is not None and str(namespace) > swept:
         swept = str(namespace)
@@ -115,8 +133,10 @@ def _replace(offset: Offset, replaced: Replaced) -> Offset:
     Those behind the sweep need no entry: the sweep finds what is there when it comes by.
     """
     touched = replaced.emptied | replaced.refilled
-    reached = {name for name in replaced.refilled if offset.has_reached(name)}
-    again = [name for name in offset.again if name not in touched] + sorted(reached)
+    reached = sorted(name for name in replaced.refilled if offset.has_reached(name))
+    since = {each.namespace: each.since for each in offset.again}
+    again = [each for each in offset.again if each.namespace not in touched]
+    again += [Again(name, since.get(name, offset.time)) for name in reached]
     copying = offset.copying
     if copying and copying.namespace in touched:
         copying = None

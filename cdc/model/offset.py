@@ -11,7 +11,7 @@ full names, so the offset does not grow with the number of documents or collecti
 * namespaces behind `swept` have not been touched, and none of their events are emitted;
 * `again` lists collections to be copied though the sweep has passed their names: their content was
   replaced without row events, or they were not selected before. Until their turn comes (before the
-  sweep goes on) none of their events are emitted.
+  sweep goes on) none of their events are emitted, and `since` says from which time on.
 
 `shards` are those whose changes have been read up to T, as the cluster was since `topology_time`; a
 replica set is one without a name. `late` holds, by shard, the times behind T of events that belong
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
 
@@ -38,7 +38,7 @@ from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from cdc.model.split import MIN_KEY
 
-VERSION = 1
+VERSION = 2
 NEVER = Timestamp(0, 0)
 
 Times = tuple[tuple[str, tuple[Timestamp, ...]], ...]  # by shard, none for those without any
@@ -60,6 +60,14 @@ class Copying:
     shard: str = ""
 
 
+class Again(NamedTuple):
+    """A collection to be copied again. None of its events after `since` are emitted before its
+    copy; None in an offset of version 1, which did not say it."""
+
+    namespace: Namespace
+    since: Timestamp | None
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """One collection's part of a batch's scan: its documents in [copying.below, upper)."""
@@ -79,7 +87,7 @@ class Offset:
     excerpt: str = ""
     swept: str | None = None  # None: every name there can be
     copying: Copying | None = None
-    again: tuple[Namespace, ...] = ()
+    again: tuple[Again, ...] = ()
     scans: tuple[Scan, ...] = ()
     silent: tuple[str, ...] = ()
     shards: tuple[str, ...] = ("",)
@@ -102,9 +110,14 @@ class Offset:
 
     def passes_whole(self, namespace: Namespace) -> bool:
         """Whether all of a namespace's events are emitted after this offset."""
-        if namespace in self.again or (self.copying and self.copying.namespace == namespace):
-            return False
-        return self.has_reached(namespace)
+        return namespace not in self.apart and self.has_reached(namespace)
+
+    @property
+    def apart(self) -> frozenset[Namespace]:
+        """The collections that the sweep has reached, and that are not copied, or not yet to their
+        end."""
+        copying = [self.copying.namespace] if self.copying else []
+        return frozenset([*copying, *(each.namespace for each in self.again)])
 
     def has_reached(self, namespace: Namespace) -> bool:
         """Whether the sweep is at the name, or has passed it."""
@@ -119,7 +132,7 @@ class Offset:
             "excerpt": self.excerpt,
             "swept": self.swept,
             "copying": _copying_to_json(self.copying) if self.copying else None,
-            "again": [str(namespace) for namespace in self.again],
+            "again": [_again_to_json(each) for each in self.again],
             "scans": [_scan_to_json(scan) for scan in self.scans],
             "silent": list(self.silent),
             "shards": list(self.shards),
@@ -131,14 +144,15 @@ class Offset:
 
     @classmethod
     def from_json(cls, data: Any) -> Offset:
-        """Strict: reads what `to_json` writes and nothing else. Raises ForeignOffset."""
-        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
+        """Strict: reads what `to_json` writes, or wrote, and nothing else. Raises ForeignOffset."""
+        if isinstance(data, dict) and data.get("version", VERSION) not in (1, VERSION):
             raise ForeignOffset(
                 f"The checkpoint holds an offset of version {data['version']!r}; this release reads"
-                f" version {VERSION}.",
+                f" versions up to {VERSION}.",
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )
         try:
+            data = _of_version_1(data) if data["version"] == 1 else data
             offset = cls(
                 time=timestamp.parse(data["time"]),
                 source=_text(data["source"]),
@@ -146,7 +160,7 @@ class Offset:
                 excerpt=_text(data["excerpt"]),
                 swept=None if data["swept"] is None else _text(data["swept"]),
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
-                again=tuple(Namespace.parse(name) for name in data["again"]),
+                again=tuple(_again_from_json(each) for each in data["again"]),
                 scans=tuple(_scan_from_json(scan) for scan in data["scans"]),
                 silent=tuple(_text(shard) for shard in data["silent"]),
                 shards=tuple(_text(shard) for shard in data["shards"]),
@@ -166,6 +180,14 @@ class Offset:
                 "Use the checkpoint folder that belongs to this pipeline, or a new one.",
             ) from error
         return offset
+
+
+def are_the_same(one: Any, other: Any) -> bool:
+    """Whether two stored offsets mean the same: releases write different versions."""
+    try:
+        return one == other or Offset.from_json(one) == Offset.from_json(other)
+    except ForeignOffset:
+        return False
 
 
 def beginning(
@@ -196,6 +218,24 @@ def encode_key(key: bytes) -> str:
 def decode_key(text: str) -> bytes:
     """The inverse of `encode_key`. Raises ValueError."""
     return base64.b64decode(text, validate=True)
+
+
+def _of_version_1(data: dict[str, Any]) -> dict[str, Any]:
+    """As it is written today."""
+    if not isinstance(data["again"], list):
+        raise TypeError
+    again = [{"namespace": name, "since": None} for name in data["again"]]
+    return {**data, "version": VERSION, "again": again}
+
+
+def _again_to_json(again: Again) -> dict[str, Any]:
+    since = None if again.since is None else timestamp.text(again.since)
+    return {"namespace": str(again.namespace), "since": since}
+
+
+def _again_from_json(data: dict[str, Any]) -> Again:
+    since = None if data["since"] is None else timestamp.parse(data["since"])
+    return Again(Namespace.parse(data["namespace"]), since)
 
 
 def _copying_to_json(copying: Copying) -> dict[str, Any]:

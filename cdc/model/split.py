@@ -101,12 +101,15 @@ class ControlSplit:
 
     With `description`, one `watermark` row: after the batch they are exact as of `at`; and one
     `resync` row for each of `resync` (None: for all that there are): what they hold of it is void,
-    and its content follows. With `gap`, one row: what happened from that time up to `at` is lost.
+    and its content follows. The same for each of `withheld`, whose content begins with this batch:
+    the row says that its changes from that time (None: unknown) up to `at` are in no row.
+    With `gap`, one row: what happened from that time up to `at` is lost.
     """
 
     at: Timestamp
     description: str | None = None
     resync: tuple[Namespace | None, ...] = ()
+    withheld: tuple[tuple[Namespace, Timestamp | None], ...] = ()
     gap: Timestamp | None = None
 
 

@@ -44,16 +44,16 @@ class Watermark:
     @classmethod
     def of(cls, start: Offset, end: Offset) -> Watermark:
         """Of the batch between two offsets."""
-        copying: dict[Namespace, Any] = {namespace: {"below": None} for namespace in end.again}
+        copying: dict[Namespace, Any] = {each.namespace: {"below": None} for each in end.again}
         if end.copying is not None:
             copying[end.copying.namespace] = {"below": encode_key(end.copying.below)}
-        apart = {*start.again, *([start.copying.namespace] if start.copying else [])}
         scanned = {scan.copying.namespace for scan in end.scans}
         selection, following = Selection.parse(start.selection), Selection.parse(end.selection)
+        unfinished = end.apart
         copied = {
             name
-            for name in apart | scanned
-            if not start.passes_whole(name) and end.passes_whole(name) and following.matches(name)
+            for name in (start.apart | scanned) - unfinished
+            if end.has_reached(name) and following.matches(name)
         }
         return cls(
             time=end.time,
@@ -62,7 +62,7 @@ class Watermark:
             selection=selection,
             following=following,
             swept=start.swept,
-            apart=frozenset(apart),
+            apart=start.apart,
             offset=end.to_json(),
         )
 

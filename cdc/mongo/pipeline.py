@@ -112,9 +112,8 @@ def _passed(selection: Selection, offset: Offset) -> Condition:
     conditions = [selection.condition("ns")]
     if offset.swept is not None:
         conditions.append({"$expr": {"$lte": [full_name("ns"), {"$literal": offset.swept}]}})
-    held = [*offset.again, *([offset.copying.namespace] if offset.copying else [])]
-    if held:
-        conditions.append({"$nor": [_named(namespace) for namespace in held]})
+    if offset.apart:
+        conditions.append({"$nor": [_named(namespace) for namespace in sorted(offset.apart)]})
     return {"$and": conditions}
 
 

@@ -10,6 +10,9 @@ a batch replayed days later reads the same rows. The order of the questions matt
    removes content, and then scans nothing: the events before it belong to the old content; of other
    DDL it is found out which shard tells of it. When the batch would declare
    names done, an event of one that nobody scans postpones the scan: it was born after the listing.
+
+A batch after one that ended at replaced content lets no time pass: it copies the new content as of
+the time at which it came, where the server still has that state. So no change of it is missing.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ from cdc.mongo.tellers import told_once
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
+# A server keeps 300 s of history by default, and the tasks have to read within it.
+_STILL_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -47,7 +52,8 @@ class Planner:
     """Plans the batches of one query. What it remembers only saves asking twice.
 
     `selection` and `excerpt` are what is to be captured; an offset says what was up to it. With
-    `copies` False, what only the newer ones name is captured from its next change on. With
+    `copies` False, what only the newer ones name, and content that was replaced, is captured from
+    its next change on. With
     `on_replaced` "fail", content that no row event told of is a ContentReplaced before any of it is
     planned; with `on_missing` "fail", what is new in `selection` and matches no collection is an
     UnsuitableSource before it is taken up.
@@ -140,6 +146,8 @@ class Planner:
             edge = self._confirmed(start, listed)
             if edge is not None:
                 void = self._void(start, listed, edge)
+                if sweep is not None and not void and self._may_stand_still(start, edge):
+                    sweep, edge = sweep.of(start.again), start.time
             # Whether the last batch read what it was to read has to be known before the next one;
             # and what is told anew has to lie behind what was told.
             is_other = start.excerpt != self.excerpt.text and self.copies
@@ -202,6 +210,20 @@ class Planner:
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return frozenset(void)
 
+    def _may_stand_still(self, start: Offset, edge: Timestamp) -> bool:
+        """Whether the next batch can copy collections of `again` as of `start.time`.
+
+        Directly after the cut no change of them is withheld then. The server must still have that
+        state, and the incarnations listed must be those of that time. Only one batch in a row does
+        this: all other collections wait for it.
+        """
+        if not start.again or start.copying is not None or start.scans:
+            return False
+        if edge.time - start.time.time > _STILL_SECONDS or self.source.topology_time > start.time:
+            return False
+        again = Selection.of(each.namespace for each in start.again)
+        return self._survey(again, start, edge, pipeline.cutting(again)).time is None
+
     def _survey(
         self,
         selection: Selection,
@@ -230,6 +252,8 @@ class Planner:
             # Another shard tells, or will; or none: what moved with its database is dropped where
             # it was, and inserted elsewhere without an event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
+        if not self.copies:
+            replaced = replaced.going_on(filter(start.passes_whole, replaced.refilled))
         return replace(advance(start, time, replaced=replaced), silent=end.silent)
 
     def _require_resyncs(self, namespace: Namespace, how: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bson.timestamp import Timestamp
 
 from cdc.model.excerpt import Excerpt
-from cdc.model.hand_over import begun_again
+from cdc.model.hand_over import begun_again, withheld
 from cdc.model.offset import Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY, ControlSplit, KeyRange, SnapshotSplit, StreamSplit
@@ -82,7 +82,8 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
     resync: list[Namespace | None] = [*begun_again(start, end)]
     if end.gap is not None and resync:  # what else there was may be gone meanwhile
         resync = [None]
-    return ControlSplit(end.time, Watermark.of(start, end).text(), tuple(resync))
+    described = Watermark.of(start, end).text()
+    return ControlSplit(end.time, described, tuple(resync), tuple(withheld(start, end)))
 
 
 def snapshot_splits(

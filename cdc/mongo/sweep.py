@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cdc.model.excerpt import Excerpt
 from cdc.model.hand_over import advance
-from cdc.model.offset import Copying, Offset, Scan
+from cdc.model.offset import Again, Copying, Offset, Scan
 from cdc.model.selection import Namespace
 from cdc.model.split import KeyRange
 from cdc.mongo import excerpts
@@ -22,6 +23,13 @@ class Sweep(NamedTuple):
     swept_all: bool = False
     absent: frozenset[Namespace] = frozenset()
 
+    def of(self, again: Iterable[Again]) -> Sweep:
+        """Only the part that copies these collections."""
+        names = {each.namespace for each in again}
+        return Sweep(
+            tuple(s for s in self.scans if s.copying.namespace in names), False, self.absent
+        )
+
 
 @dataclass(slots=True)
 class Sweeper:
@@ -34,7 +42,7 @@ class Sweeper:
     def next(self, source: Source, start: Offset, listed: Listing) -> Sweep:
         """As many ranges as a batch may hold, over as many collections as they span."""
         present = {collection.namespace for collection in listed.collections}
-        absent = frozenset(name for name in start.again if name not in present)
+        absent = frozenset(each.namespace for each in start.again) - present
         scans: list[Scan] = []
         offset = advance(start, start.time, absent=absent)
         budget = self.splits_per_batch
@@ -67,8 +75,8 @@ def _turn(offset: Offset, listed: Listing) -> Copying | None:
     """Whose turn it is: the one begun, then those to be copied again, then the sweep."""
     if offset.copying is not None:
         return offset.copying
-    for namespace in offset.again:
-        found = listed.find(namespace)
+    for again in offset.again:
+        found = listed.find(again.namespace)
         if found is not None:
             return found.begun
     if offset.swept is None:

@@ -111,8 +111,8 @@ class SourceOptions:
     on_replaced: str = _option(
         "resync",
         "When a collection's content is replaced without row events (`$out`, a rename onto it,"
-        " convertToCapped; resharded in the midst of its copy): `resync` copies it anew, `fail`"
-        " ends the run.",
+        " convertToCapped; resharded in the midst of its copy): `resync` copies it anew, or goes on"
+        " with its changes in a mode that copies nothing; `fail` ends the run.",
         choices=("resync", "fail"),
     )
     on_oversize: str = _option(
@@ -215,8 +215,9 @@ class SourceOptions:
     emit_watermark: bool = _option(
         False,
         "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, a"
-        " `resync` where a collection's content is told anew, and a `void` where one that was to be"
-        " copied is gone.",
+        " `resync` where a collection's content is told anew, one with `from` and `to` where"
+        " changes before its copy are missing, and a `void` where one that was to be copied is"
+        " gone.",
     )
     comment: str = _option(
         "mongodb-cdc",

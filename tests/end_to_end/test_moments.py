@@ -88,8 +88,8 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     replicated(spark, config)
 
     for step, (name, at, content) in moments.held.items():
-        # What was replaced was copied at a later time.
-        expected = None if step in ("before", "replaced") else content
+        # What was replaced was copied as of then.
+        expected = None if step == "before" else content
         assert state(spark, config, name, at) == expected, step
 
     _, at, content = moments.held["written"]

@@ -39,7 +39,7 @@ def test_what_is_whole_and_not_ours_is_no_damage() -> None:
     for other in (
         text.replace("v1\n", "v2\n"),
         f"{text}\n{{}}",
-        text.replace('"version": 1', '"version": 2'),
+        text.replace('"version": 1', '"version": 3'),
         text.replace('"swept"', '"swapped"'),
     ):
         with pytest.raises(ForeignOffset):

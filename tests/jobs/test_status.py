@@ -259,7 +259,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     text = offset.read_text()
     for other in (
         text.replace('"source": "rs', '"source": "not-rs'),
-        text.replace('"version": 1', '"version": 99'),
+        text.replace('"version": 2', '"version": 99'),
         text.replace("v1\n", "v9\n"),
         text.replace("batchTimestampMs", "somethingElse"),
         f"{text}\n{{}}",

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.errors import ForeignOffset
-from cdc.model.hand_over import Replaced, advance
-from cdc.model.offset import Copying, Offset, Scan, beginning, streaming
+from cdc.model.hand_over import Replaced, advance, begin_again, withheld
+from cdc.model.offset import Again, Copying, Offset, Scan, beginning, streaming
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 
@@ -64,7 +64,9 @@ OFFSETS = st.builds(
     st.text(),
     st.none() | st.sampled_from(["", *map(str, NAMESPACES)]),
     st.none() | COPYING,
-    st.lists(st.sampled_from(NAMESPACES), unique=True).map(tuple),
+    st.lists(st.sampled_from(NAMESPACES), unique=True).flatmap(
+        lambda names: st.tuples(*(st.builds(Again, st.just(n), st.none() | TIMES) for n in names))
+    ),
     st.lists(st.builds(Scan, COPYING, KEYS | st.just(MAX_KEY)), max_size=3).map(tuple),
     st.lists(st.sampled_from(["s1", "s2"]), unique=True).map(tuple),
 )
@@ -78,7 +80,7 @@ def test_an_offset_is_read_back_from_its_json_as_it_was(offset: Offset) -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
-VERSION_1 = {
+SAMPLES = {
     "initial": Offset(at(1), "rs0", r"shop\..*,log.a-b.c", swept=""),
     "copying_with_collation": Offset(
         at(7),
@@ -109,7 +111,7 @@ VERSION_1 = {
         r"shop\..*,log.a-b.c",
         swept="shop.orders",
         copying=Copying(name("shop.items"), bytes(range(16, 32)), None, key(bson.Int64(2**40))),
-        again=(name("log.a-b.c"), name("shop.carts")),
+        again=(Again(name("log.a-b.c"), at(5)), Again(name("shop.carts"), at(7))),
     ),
     "streaming": Offset(at(7), "rs0", r"shop\..*,log.a-b.c"),
     "of_a_cluster": Offset(
@@ -126,19 +128,32 @@ VERSION_1 = {
 }
 
 
-@pytest.mark.parametrize("sample", sorted(VERSION_1))
-def test_a_recorded_offset_of_version_1_still_means_the_same(sample: str) -> None:
-    recorded = json.loads((RECORDED / f"v1_{sample}.json").read_text())
-    assert Offset.from_json(recorded) == VERSION_1[sample]
-    assert VERSION_1[sample].to_json() == recorded
+@pytest.mark.parametrize("sample", sorted(SAMPLES))
+def test_a_recorded_offset_of_each_version_still_means_the_same(sample: str) -> None:
+    """Version 1 did not say since when a collection waits to be copied again."""
+    first, second = (json.loads((RECORDED / f"v{n}_{sample}.json").read_text()) for n in (1, 2))
+    offset = SAMPLES[sample]
+    assert Offset.from_json(second) == offset
+    assert offset.to_json() == second
+    unknown = tuple(each._replace(since=None) for each in offset.again)
+    assert Offset.from_json(first) == replace(offset, again=unknown)
 
 
 def test_every_recorded_offset_is_tested() -> None:
-    assert {path.stem for path in RECORDED.iterdir()} == {f"v1_{sample}" for sample in VERSION_1}
+    tested = {f"v{version}_{sample}" for version in (1, 2) for sample in SAMPLES}
+    assert {path.stem for path in RECORDED.iterdir()} == tested
+
+
+@pytest.mark.parametrize("again", ["", None, {}, [5], ["orders"], [{"namespace": "shop.a"}]])
+def test_an_offset_of_version_1_is_read_as_strictly(again: Any) -> None:
+    first = json.loads((RECORDED / "v1_streaming.json").read_text())
+    with pytest.raises(ForeignOffset):
+        Offset.from_json({**first, "again": again})
 
 
 FOREIGN: dict[str, Any] = {
-    "a newer version": {"version": 2},
+    "a newer version": {"version": 3},
+    "a version before the first": {"version": 0},
     "a version that is a text": {"version": "1"},
     "no time": {"time": None},
     "a time that we do not write": {"time": "2026-01-01T00:00:00Z"},
@@ -149,8 +164,11 @@ FOREIGN: dict[str, Any] = {
     "a sweep that is no text": {"swept": 5},
     "names that are no list": {"again": ""},
     "no list of names": {"again": None},
-    "a name that is none": {"again": ["orders"]},
-    "a name that is a number": {"again": [5]},
+    "a name that is none": {"again": [{"namespace": "orders", "since": "1767225600:5"}]},
+    "a name that is a number": {"again": [{"namespace": 5, "since": "1767225600:5"}]},
+    "a name as version 1 has it": {"again": ["shop.a"]},
+    "a name without its time": {"again": [{"namespace": "shop.a"}]},
+    "a name with a time that is none": {"again": [{"namespace": "shop.a", "since": "now"}]},
     "an empty copy": {"copying": {}},
     "a copy that is a text": {"copying": "shop.a"},
     "a copy that is false": {"copying": False},
@@ -163,7 +181,7 @@ FOREIGN: dict[str, Any] = {
     "late times without a shard": {"late": ["1767225600:8"]},
     "no list of scans": {"scans": None},
     "a scan that is a text": {"scans": ["shop.a"]},
-    "a scan without its end": {"scans": [VERSION_1["again_while_copying"].to_json()["copying"]]},
+    "a scan without its end": {"scans": [SAMPLES["again_while_copying"].to_json()["copying"]]},
 }
 FOREIGN_COPYING: dict[str, Any] = {
     "a field of somebody else": {"above": ""},
@@ -179,21 +197,21 @@ FOREIGN_COPYING: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", FOREIGN)
 def test_an_offset_with_something_foreign_is_not_read(what: str) -> None:
-    data = VERSION_1["copying_with_collation"].to_json()
+    data = SAMPLES["copying_with_collation"].to_json()
     with pytest.raises(ForeignOffset):
         Offset.from_json({**data, **FOREIGN[what]})
 
 
 @pytest.mark.parametrize("what", FOREIGN_COPYING)
 def test_a_copy_with_something_foreign_is_not_read(what: str) -> None:
-    data = VERSION_1["copying_with_collation"].to_json()
+    data = SAMPLES["copying_with_collation"].to_json()
     with pytest.raises(ForeignOffset):
         Offset.from_json({**data, "copying": {**data["copying"], **FOREIGN_COPYING[what]}})
 
 
 @pytest.mark.parametrize("field", sorted(START.to_json()))
 def test_an_offset_that_lacks_a_field_is_not_read(field: str) -> None:
-    data = VERSION_1["copying_with_collation"].to_json()
+    data = SAMPLES["copying_with_collation"].to_json()
     del data[field]
     with pytest.raises(ForeignOffset):
         Offset.from_json(data)
@@ -201,7 +219,7 @@ def test_an_offset_that_lacks_a_field_is_not_read(field: str) -> None:
 
 @pytest.mark.parametrize("field", ["namespace", "uuid", "collation", "below"])
 def test_a_copy_that_lacks_a_field_is_not_read(field: str) -> None:
-    data = VERSION_1["copying_with_collation"].to_json()
+    data = SAMPLES["copying_with_collation"].to_json()
     del data["copying"][field]
     with pytest.raises(ForeignOffset):
         Offset.from_json(data)
@@ -234,11 +252,11 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(VERSION_1)), st.data())
+@given(st.sampled_from(sorted(SAMPLES)), st.data())
 def test_an_offset_with_one_field_of_any_other_content_is_foreign_or_that_content(
     sample: str, data: st.DataObject
 ) -> None:
-    whole = VERSION_1[sample].to_json()
+    whole = SAMPLES[sample].to_json()
     inside = whole
     if whole["copying"] and data.draw(st.booleans()):
         inside = whole["copying"]
@@ -273,7 +291,7 @@ def test_a_run_without_a_snapshot_begins_with_everything_passed() -> None:
 
 
 def test_a_batch_without_a_scan_moves_the_time_alone() -> None:
-    for offset in (START, STREAMING, *VERSION_1.values()):
+    for offset in (START, STREAMING, *SAMPLES.values()):
         expected = replace(offset, time=at(99), scans=(), silent=(), late=(), position="", gap=None)
         assert advance(offset, at(99)) == expected
 
@@ -325,7 +343,7 @@ def test_a_collection_that_is_gone_is_done_and_none_of_its_names_is_copied_again
 def test_a_passed_collection_that_was_refilled_is_copied_again_before_the_sweep_goes_on() -> None:
     passed = advance(START, at(2), (Scan(copying("shop.b"), MAX_KEY),))
     held = advance(passed, at(3), replaced=Replaced(refilled=frozenset({A})))
-    assert held.again == (A,)
+    assert held.again == (Again(A, at(3)),)
     assert [held.passes_whole(namespace) for namespace in (A, B)] == [False, True]
     begun = advance(held, at(4), (Scan(copying("shop.a"), key(5)),))
     assert (begun.again, begun.swept) == ((), "shop.b")
@@ -337,7 +355,7 @@ def test_a_passed_collection_that_was_refilled_is_copied_again_before_the_sweep_
 def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None:
     begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
     held = advance(begun, at(3), replaced=Replaced(refilled=frozenset({B})))
-    assert (held.copying, held.again, held.swept) == (None, (B,), "shop.b")
+    assert (held.copying, held.again, held.swept) == (None, (Again(B, at(3)),), "shop.b")
 
 
 def test_a_collection_refilled_behind_the_sweep_waits_for_the_sweep() -> None:
@@ -364,13 +382,31 @@ def test_a_stream_stops_being_one_until_what_was_refilled_is_copied() -> None:
 
 def test_a_collection_that_waits_to_be_copied_again_is_forgotten_when_it_is_dropped() -> None:
     held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
-    assert held.again == (A, B)
-    assert advance(held, at(3), replaced=Replaced(emptied=frozenset({A}))).again == (B,)
+    assert held.again == (Again(A, at(2)), Again(B, at(2)))
+    gone = advance(held, at(3), replaced=Replaced(emptied=frozenset({A})))
+    assert gone.again == (Again(B, at(2)),)
 
 
-def test_a_collection_refilled_twice_waits_once() -> None:
+def test_a_collection_refilled_twice_waits_once_and_since_the_first_time() -> None:
     held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
-    assert advance(held, at(3), replaced=Replaced(refilled=frozenset({A}))).again == (B, A)
+    twice = advance(held, at(3), replaced=Replaced(refilled=frozenset({A})))
+    assert twice.again == (Again(B, at(2)), Again(A, at(2)))
+    assert begin_again(replace(twice, time=at(4)), [A, C]).again == (
+        Again(A, at(2)),
+        Again(B, at(2)),
+        Again(C, at(4)),
+    )
+
+
+def test_what_was_withheld_is_told_when_the_copy_begins_and_as_of_a_later_time() -> None:
+    held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
+    scan = Scan(copying("shop.a"), key(5))
+    assert withheld(held, advance(held, at(2), (scan,))) == []
+    begun = advance(held, at(3), (scan,))
+    assert withheld(held, begun) == [Again(A, at(2))]
+    assert withheld(begun, advance(begun, at(4), (Scan(copying("shop.a", key(5)), MAX_KEY),))) == []
+    gone = advance(held, at(3), replaced=Replaced(emptied=frozenset({A})))
+    assert withheld(held, gone) == []
 
 
 def test_a_collection_that_was_to_be_copied_again_and_does_not_exist_is_done() -> None:
@@ -388,7 +424,7 @@ def test_a_batch_that_ends_at_ddl_cannot_scan() -> None:
 
 
 def test_the_collection_being_copied_has_always_been_reached_by_the_sweep() -> None:
-    for offset in VERSION_1.values():
+    for offset in SAMPLES.values():
         copied = offset.copying
         assert copied is None or offset.swept is None or str(copied.namespace) <= offset.swept
 

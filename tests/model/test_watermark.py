@@ -9,7 +9,7 @@ from bson.timestamp import Timestamp
 
 from cdc.model.excerpt import Excerpt
 from cdc.model.hand_over import Replaced, advance, begin_again, reselect
-from cdc.model.offset import Offset, Scan, beginning, encode_key
+from cdc.model.offset import Again, Offset, Scan, beginning, encode_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
 from cdc.model.watermark import Watermark
@@ -17,7 +17,7 @@ from tests.model.test_offset import STREAMING, A, B, C, at, copying, key, name
 
 START = beginning(at(1), "rs0", r"shop\.[abc]")
 PARTLY = advance(START, at(2), (Scan(copying("shop.a"), MAX_KEY), Scan(copying("shop.b"), key(5))))
-AGAIN = replace(STREAMING, again=(A, B))
+AGAIN = replace(STREAMING, again=(Again(A, at(1)), Again(B, at(1))))
 ALL_OF_B = Scan(copying("shop.b", key(5)), MAX_KEY)
 GONE = Replaced(emptied=frozenset({B}))
 ONTO = Replaced(refilled=frozenset({B}))
@@ -85,7 +85,7 @@ def test_what_is_told_is_read_back() -> None:
         assert Watermark.parse(watermark.text()) == watermark
     end = advance(PARTLY, at(3))
     assert Watermark.of(PARTLY, end).time == Timestamp(1767225600, 3)
-    assert Watermark.of(PARTLY, replace(end, again=(C,))).copying == {
+    assert Watermark.of(PARTLY, replace(end, again=(Again(C, at(3)),))).copying == {
         B: {"below": encode_key(key(5))},
         C: {"below": None},
     }

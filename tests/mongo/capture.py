@@ -296,8 +296,10 @@ def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:
 
 def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
     emptied = [(row.db, row.coll)]
-    to = json.loads(row.description or "{}").get("to")
-    return [*emptied, (to["db"], to["coll"])] if to else emptied
+    if row.op != "rename":
+        return emptied
+    to = json.loads(row.description or "")["to"]
+    return [*emptied, (to["db"], to["coll"])]
 
 
 # Where members fail, or the machine is slow, the primary may be another one just now: pymongo does

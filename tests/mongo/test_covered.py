@@ -6,6 +6,7 @@ compared with reads of the server at those times.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +16,22 @@ import pytest
 from bson.timestamp import Timestamp
 from pymongo.database import Database
 
-from cdc.model import token
+from cdc.model import timestamp, token
 from cdc.model.coverage import MARKING, Coverage, Mark, What, happenings
+from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from cdc.model.watermark import Watermark
 from tests.mongo.abilities import abilities
-from tests.mongo.capture import Batch, Capture, Contents, Document, contents, filled, replayed
+from tests.mongo.capture import (
+    Batch,
+    Capture,
+    Contents,
+    Document,
+    contents,
+    filled,
+    repeated,
+    replayed,
+)
 
 Begin = Callable[..., Capture]
 
@@ -99,6 +110,53 @@ class Covered:
 
 def _time(row: Any) -> Timestamp:
     return Timestamp(row.cluster_time // 1_000_000, row.cluster_inc)
+
+
+def test_of_which_time_there_are_no_changes_is_told_and_not_covered(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: content that is replaced while another collection is copied waits for that copy."""
+    a, c = filled(database, "a", range(15)), filled(database, "c", range(60))
+    pipeline = capture("[abc]", splits_per_batch=2, emit_watermark="true")
+    while pipeline.offset.copying is None or pipeline.offset.copying.namespace.coll != "c":
+        pipeline.batch()
+    c.aggregate([{"$match": {"_id": {"$lt": 15}}}, {"$set": {"n": 7}}, {"$out": "a"}])
+    cut, inside = pipeline.batch().end.time, []
+    while pipeline.offset.again:
+        a.update_one({"_id": 3}, {"$inc": {"n": 1}})
+        inside.append(database.command("ping")["operationTime"])
+        pipeline.batch()
+    begun = pipeline.batches[-1]
+    missing = json.dumps({"from": timestamp.text(cut), "to": timestamp.text(begun.end.time)})
+    assert [(row.coll, row.description) for row in pipeline.resyncs] == [
+        ("a", None),
+        ("a", missing),
+    ]
+    assert begun.start.time > cut
+    assert not [row for row in pipeline.rows if row.coll == "a" and row.op == "update"]
+
+    end = Offset.from_json(json.loads(json.dumps(begun.end.to_json())))
+    pipeline.batches.pop()
+    again = pipeline.restarted(f"{database.name}.[abc]", splits_per_batch=2, emit_watermark="true")
+    again.offset = begun.start
+    replay = again.read(end)
+    can = abilities(database.client)
+    assert replay.resyncs == begun.resyncs
+    assert repeated(replay.rows, can) == repeated(begun.rows, can)
+
+    a.update_one({"_id": 3}, {"$inc": {"n": 1}})
+    again.run()
+    covered, name = Covered(), Namespace(database.name, "a")
+    for batch in again.batches:
+        covered.add(batch, [name])
+    until, coverage = covered.of[name]
+    missed = [cut, *(at for at in inside if at < begun.end.time)]
+    assert len(missed) > 2
+    assert not [at for at in missed if coverage.at(at, until)]
+    assert coverage.at(timestamp.before(cut), until)
+    assert coverage.at(begun.end.time, until)
+    assert [row.op for row in again.rows if row.coll == "a" and row.op == "update"] == ["update"]
+    assert again.replayed(a) == contents(a)
 
 
 class Life:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,8 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from cdc.model import timestamp
+from cdc.mongo.slices import Limits
 from cdc.mongo.topology import ReplicaSet as Source
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
@@ -147,10 +150,91 @@ def test_content_that_came_without_row_events_is_copied_again_from_the_lowest_ke
     advance_to("copying", pipeline, b)
     ddl(database)
     pipeline.batch()
-    assert [str(name) for name in pipeline.offset.again] == [f"{database.name}.b"]
+    assert [str(each.namespace) for each in pipeline.offset.again] == [f"{database.name}.b"]
     rest = [split for batch in pipeline.run() for split in batch.snapshot_splits]
     uuid = next(database.list_collections(filter={"name": "b"}))["info"]["uuid"]
     assert {split.uuid for split in rest} == {bytes(uuid)}
+    same(pipeline, database, "b")
+
+
+def changes(database: Database[Document], born: str = "born") -> list[tuple[str, Any]]:
+    """Of `b`, as (op, _id) of their rows."""
+    b = database["b"]
+    b.update_one({"_id": NEW[0]}, {"$inc": {"n": 1}})
+    b.insert_one({"_id": born, "n": 0})
+    b.update_one({"_id": born}, {"$inc": {"n": 1}})
+    return [("update", NEW[0]), ("insert", born), ("update", born)]
+
+
+@pytest.mark.parametrize("limits", [None, Limits(2, 2**30, 1)], ids=["one batch", "a backlog"])
+@pytest.mark.parametrize("replace_content", [rename_onto, out_onto])
+def test_no_change_of_replaced_content_is_missing(
+    capture: Begin, database: Database[Document], replace_content: Ddl, limits: Limits | None
+) -> None:
+    """Guards: new content is copied as of the time at which it came, while that can be read."""
+    filled(database, "b", OLD)
+    pipeline = capture("b", splits_per_batch=100, limits=limits)
+    pipeline.run()
+    replace_content(database)
+    told = changes(database)
+    batches = pipeline.run()
+    copy = next(batch for batch in batches if batch.snapshot_splits)
+    assert copy.start.time == copy.end.time == batches[0].end.time
+    if abilities(database.client).reads_at_a_time:
+        assert copy.ids("read") == list(NEW)
+    assert [row for batch in batches for row in batch.ops if row[0] in ("insert", "update")] == told
+    assert [row.description for row in pipeline.resyncs] == [None]
+    same(pipeline, database, "b")
+
+
+def test_content_that_is_replaced_once_more_is_copied_as_of_the_second_time(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: what is listed was not there yet at the first time."""
+    filled(database, "b", OLD)
+    pipeline = capture("b", splits_per_batch=100)
+    pipeline.run()
+    rename_onto(database)
+    changes(database)
+    database["a"].insert_many({"_id": key} for key in OLD)
+    database["a"].rename("b", dropTarget=True)
+    told = changes(database)[1:]  # what the first one is about is not there
+    first, second, copy, rest = pipeline.run()
+    assert (first.ids("rename"), second.ops) == (["b"], [("rename", "b")])
+    assert copy.start.time == copy.end.time == second.end.time
+    assert (copy.ids("read"), rest.ops) == (list(OLD), told)
+    missing = {"from": timestamp.text(first.end.time), "to": timestamp.text(second.end.time)}
+    assert [row.description for row in pipeline.resyncs] == [None, json.dumps(missing)]
+    same(pipeline, database, "b")
+
+
+@pytest.mark.parametrize("ddl", [rename_onto, out_onto, convert_to_capped])
+def test_a_mode_that_copies_nothing_goes_on_with_the_changes_of_replaced_content(
+    capture: Begin, database: Database[Document], ddl: Ddl
+) -> None:
+    """Guards: no copy that nobody asked for, and no change that is missing for it."""
+    filled(database, "b", NEW)
+    pipeline = capture("b", mode="latest")
+    first = changes(database)
+    ddl(database)
+    then = changes(database, "born later")
+    pipeline.run()
+    told = [row for batch in pipeline.batches for row in batch.ops]
+    assert told == [*first, ("rename", "b"), *then]
+    assert not pipeline.namespaces_copied
+    assert not pipeline.resyncs
+
+
+def test_a_copy_under_way_begins_again_in_a_mode_that_copies_nothing(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: a checkpoint of `initial` that goes on as `latest` ends what it began."""
+    b = filled(database, "b", OLD)
+    pipeline = capture("b")
+    advance_to("copying", pipeline, b)
+    pipeline = pipeline.restarted(f"{database.name}.b", mode="latest")
+    out_onto(database)
+    pipeline.run()
     same(pipeline, database, "b")
 
 

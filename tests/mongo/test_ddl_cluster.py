@@ -174,7 +174,8 @@ def changes(rows: list[Change]) -> list[Change]:
 def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_time(
     cluster: Cluster, db: str
 ) -> None:
-    """Guards: that it moves is no DDL of its collections, though shards report some."""
+    """Guards: that it moves is no DDL of its collections, though shards report some; where nothing
+    is copied, their changes go on."""
     cluster.shard_collection(db, "o", {"k": 1})
     cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
     plain = cluster.clients["s1"][db]["plain"]
@@ -182,12 +183,13 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     pipeline = capture(cluster, f"{db}.plain", f"{db}.o", f"{db}.q", mode="latest")
     plain.create_index("x")
     cluster.move_primary(db, "s2")
-    cluster.clients["s2"][db]["plain"].create_index("y")
+    moved = cluster.clients["s2"][db]["plain"]
+    moved.create_index("y")
+    moved.insert_one({"_id": 2})
     pipeline.run()
     indexes = told_by(cluster, ("createIndexes", "plain"), ("createIndexes", "plain"))
     assert ddl(pipeline) == indexes
-    held, there = pipeline.replayed(plain), contents(cluster.clients["s2"][db]["plain"])
-    assert held == there
+    assert [(row.op, row.key) for row in pipeline.rows if row.op in ROWS] == [("insert", "2")]
     coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
     cluster.create_database(db, "s1")
     cluster.clients["s1"][db]["q"].insert_one({})
@@ -233,6 +235,36 @@ def begun(pipeline: Capture) -> dict[str, Any]:
 def capture_again(pipeline: Capture, mode: str) -> Capture:
     """Another process, which need not be told to wait."""
     return pipeline.restarted(pipeline.options.collections, mode=mode, shards_direct="true")
+
+
+@pytest.mark.parametrize("mode", ["initial", "latest"])
+def test_no_change_of_a_collection_that_replaces_another_is_missing(
+    cluster: Cluster, db: str, mode: str
+) -> None:
+    """Guards: each shard renames its part at a time of its own."""
+    for coll, first in (("o", 0), ("p", 100)):
+        cluster.shard_collection(db, coll, {"k": 1})
+        cluster.move(db, coll, {"k": LOWEST}, "s2", {"k": first + 5})
+        for k in range(first, first + 10):
+            shard = "s2" if k < first + 5 else "s1"
+            cluster.run(shard, db, {"insert": coll, "documents": [{"_id": k, "k": k}]})
+    pipeline = capture(cluster, f"{db}.o", mode=mode)
+    pipeline.run()
+    renaming = {"_shardsvrRenameCollection": "p", "to": f"{db}.o", "dropTarget": True}
+    coordinated(cluster, db, renaming)
+    for k, shard in ((100, "s2"), (105, "s1"), (100, "s2")):
+        update = {"q": {"k": k}, "u": {"$inc": {"n": 1}}}
+        cluster.run(shard, db, {"update": "o", "updates": [update]})
+    pipeline.run()
+    assert [key for batch in pipeline.batches for key in batch.ids("update")] == [100, 105, 100]
+    if mode == "initial":
+        held = {
+            bytes(document)
+            for document in pipeline.replayed(cluster.clients["s1"][db]["o"]).values()
+        }
+        assert held == set(cluster.contents(db, "o"))
+    else:
+        assert not pipeline.namespaces_copied
 
 
 def test_a_shard_refuses_to_clone_a_collection_as_capped(cluster: Cluster, db: str) -> None:

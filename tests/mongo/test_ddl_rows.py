@@ -179,13 +179,14 @@ REPLACING: dict[str, Callable[[Database[Document]], Any]] = {
 }
 
 
+@pytest.mark.parametrize("mode", ["initial", "latest"])
 @pytest.mark.parametrize("replacing", REPLACING)
 def test_with_on_replaced_fail_the_run_ends_before_anything_of_the_new_content_is_told(
-    capture: Begin, database: Database[Document], replacing: str
+    capture: Begin, database: Database[Document], replacing: str, mode: str
 ) -> None:
     filled(database, "a", range(10, 30))
     filled(database, "b", range(20))
-    pipeline = capture("b", on_replaced="fail")
+    pipeline = capture("b", on_replaced="fail", mode=mode)
     pipeline.run()
     REPLACING[replacing](database)
     with pytest.raises(ContentReplaced, match=rf"{database.name}\.b was replaced .*on\.replaced"):

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from cdc import options as declared
 from cdc import source
 from cdc.errors import SourceUnreachable
-from cdc.model.offset import Copying, Offset
+from cdc.model.offset import Again, Copying, Offset
 from cdc.model.selection import Namespace, Selection
 from cdc.mongo import clock, metrics, settled, topology
 from cdc.mongo.clock import ServerClock
@@ -148,7 +148,8 @@ def _copied(database: Database[Document], at: Offset) -> int:
         return sum(database[name].count_documents({}) for name in names)
     below = bson.decode(at.copying.below)["_id"]
     coll = at.copying.namespace.coll
-    done = _copied(database, replace(at, copying=None, again=(at.copying.namespace,)))
+    waiting = Again(at.copying.namespace, at.time)
+    done = _copied(database, replace(at, copying=None, again=(waiting,)))
     return done + int(database[coll].count_documents({"_id": {"$lt": below}}))
 
 

@@ -30,10 +30,10 @@ DOCUMENTS: dict[str, list[Any]] = {
 }
 # What each sample has still to copy.
 COPIED = {
-    "v1_initial": {(name, key) for name, keys in DOCUMENTS.items() for key in keys},
-    "v1_streaming": set(),
-    "v1_copying_with_collation": {("shop.orders", "zoe")},
-    "v1_again_while_copying": {
+    "initial": {(name, key) for name, keys in DOCUMENTS.items() for key in keys},
+    "streaming": set(),
+    "copying_with_collation": {("shop.orders", "zoe")},
+    "again_while_copying": {
         ("shop.items", Int64(2**60)),
         *(("shop.carts", key) for key in (1, 9)),
         *(("log.a-b.c", key) for key in (1, 9)),
@@ -52,10 +52,11 @@ def shop() -> Iterator[ReplicaSet]:
         yield replica_set
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", COPIED)
-def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str) -> None:
+def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str, version: int) -> None:
     with shop.client() as client:
-        stored = _today(json.loads((SAMPLES / f"{name}.json").read_text()), client)
+        stored = _today(json.loads((SAMPLES / f"v{version}_{name}.json").read_text()), client)
         options = {"uri": shop.uri, "collections": stored["collections"], "heartbeat.interval": "0"}
         options["document.format"] = "json"
         parsed = declared.parse(options)

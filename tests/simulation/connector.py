@@ -30,6 +30,7 @@ from tests.simulation.deployment import (
 
 _RANGES_PER_BATCH = 2
 _DOCUMENTS_PER_RANGE = 1
+_STILL = 8
 
 
 class Row(NamedTuple):
@@ -50,6 +51,10 @@ class Sweep(NamedTuple):
 
     def end(self, start: Offset, time: int) -> Offset:
         return advance(start, moment(time), self.scans, self.swept_all, absent=self.absent)
+
+    def of(self, names: frozenset[Namespace]) -> Sweep:
+        scans = tuple(scan for scan in self.scans if scan.copying.namespace in names)
+        return Sweep(scans, False, self.absent)
 
 
 NO_SWEEP = Sweep()
@@ -96,6 +101,9 @@ class Connector:
         sweep = NO_SWEEP
         if not start.is_streaming and listed and self.believes(listed, start, edge):
             sweep = listed.sweep
+            if self.may_stand_still(start, edge):
+                again = frozenset(each.namespace for each in start.again)
+                sweep, edge = sweep.of(again), number_of(start.time)
         end = self._end(start, edge, sweep)
         if end == start:
             return None
@@ -105,6 +113,19 @@ class Connector:
     def believes(self, listed: Listed, start: Offset, edge: int) -> bool:
         """Whether what was listed cannot be rolled back any more, and is not older than `start`."""
         return number_of(start.time) <= listed.time <= edge and listed.term == self.deployment.term
+
+    def may_stand_still(self, start: Offset, edge: int) -> bool:
+        """Whether what is to be copied again can be copied as of `start`."""
+        if not start.again or start.copying is not None or start.scans:
+            return False
+        is_recent = edge - number_of(start.time) <= _STILL
+        return is_recent and not self.is_replaced(start, edge)
+
+    def is_replaced(self, start: Offset, edge: int) -> bool:
+        """Whether what is to be copied again was replaced once more up to that time."""
+        again = {each.namespace for each in start.again}
+        events = self.deployment.between(number_of(start.time), edge)
+        return any(self.cuts(e) and not again.isdisjoint((e.namespace, e.to)) for e in events)
 
     def _end(self, start: Offset, edge: int, sweep: Sweep) -> Offset:
         if edge > number_of(start.time):
@@ -138,7 +159,7 @@ class Connector:
         )
 
     def _sweep(self, start: Offset, catalog: Catalog) -> Sweep:
-        absent = frozenset(name for name in start.again if name not in catalog)
+        absent = frozenset(e.namespace for e in start.again if e.namespace not in catalog)
         offset = advance(start, start.time, absent=absent)
         scans: list[Scan] = []
         budget = _RANGES_PER_BATCH
@@ -203,14 +224,15 @@ class Connector:
         lower, upper = self.bounds(batch, scan)
         return [
             Row("read", at, self.position(batch), name, key, after=value)
-            for key, value in self.documents(batch, name, member).items()
+            for key, value in self.documents(batch, scan.copying, member).items()
             if lower <= key and (key < upper or upper == rank(MAX_KEY))
         ]
 
-    def documents(self, batch: Batch, name: Namespace, member: int) -> Mapping[int, int]:
-        """What was at the name at the batch's end."""
-        found = self.deployment.catalogs[self.read_time(batch, member)].get(name)
-        return found.documents if found else {}
+    def documents(self, batch: Batch, copying: Copying, member: int) -> Mapping[int, int]:
+        """What the incarnation held at the batch's end, under whatever name."""
+        there = self.deployment.catalogs[self.read_time(batch, member)].values()
+        found = (each.documents for each in there if _uuid(each.uuid) == copying.uuid)
+        return next(found, {})
 
     def read_time(self, batch: Batch, member: int) -> int:
         return number_of(batch.end.time)
@@ -233,7 +255,8 @@ def _turn(offset: Offset, catalog: Catalog) -> Copying | None:
         for name in catalog
         if name in SELECTED and offset.swept is not None and str(name) > offset.swept
     )
-    waiting = [*(name for name in offset.again if name in catalog), *behind]
+    again = (each.namespace for each in offset.again)
+    waiting = [*(name for name in again if name in catalog), *behind]
     return _begun(waiting[0], catalog) if waiting else None
 
 

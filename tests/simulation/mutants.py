@@ -95,6 +95,13 @@ class IsNotCutByDdl(Connector):
         return False
 
 
+class StandsStillBeforeDdl(Connector):
+    """What was replaced is copied as of then, though it is another one that was listed later."""
+
+    def is_replaced(self, start: Offset, edge: int) -> bool:
+        return False
+
+
 class BelievesAnyListing(Connector):
     """What was listed is not compared with the live edge."""
 
@@ -151,8 +158,8 @@ class RewindsPastDdl(Connector):
     """What was written to a collection while it was away, under another name, is taken for content
     of the batch's time: only the events of its own name are undone."""
 
-    def documents(self, batch: Batch, name: Namespace, member: int) -> Mapping[int, int]:
-        at = number_of(batch.end.time)
+    def documents(self, batch: Batch, copying: Copying, member: int) -> Mapping[int, int]:
+        at, name = number_of(batch.end.time), copying.namespace
         documents = dict(self.present(batch, member)[name].documents)
         for event in reversed(list(self.deployment.between(at, self.deployment.committed))):
             if event.namespace == name and event.key is not None:
@@ -171,6 +178,7 @@ MUTANTS = [
     KeepsChunkNumbers,
     SeesNoMigrations,
     IsNotCutByDdl,
+    StandsStillBeforeDdl,
     BelievesAnyListing,
     BelievesADeposedPrimary,
     LooksForNoStrangers,

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
+from bson.timestamp import Timestamp
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.commit import Commit
 from cdc.delta.facts import Happened
 from cdc.delta.groups import read_facts
 from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
+from cdc.model.offset import Offset
 from cdc.model.selection import Namespace
 from tests.spark import delta_rs
 from tests.spark.batches import batch, change, content, ops, sink
 
 LOG = "shop/orders/changelog"
+OFFSETS = Path(__file__).parents[1] / "model/offsets"
 log_sink, mirror_sink = partial(sink, with_mirror=False), partial(sink, with_changelog=False)
 
 
@@ -165,6 +170,19 @@ def test_a_checkpoint_older_than_a_table_is_refused_by_a_batch_that_has_nothing_
     behind = log_sink(tmp_path)
     with pytest.raises(ForeignOffset):
         behind.write_batch(batch(spark, [], until=4), 3)
+
+
+@pytest.mark.parametrize("sample", ["streaming", "again_while_copying"])
+def test_a_batch_that_an_earlier_release_has_written_is_the_same_batch(sample: str) -> None:
+    """Guards: a table says where its batch ends, and the next release replays that batch."""
+    old = json.loads((OFFSETS / f"v1_{sample}.json").read_text())
+    end = Offset.from_json(old)
+    written, now = (Commit(3, end.time, offset=offset) for offset in (old, end.to_json()))
+    assert written.offset != now.offset
+    assert written.is_of_the_same(now)
+    other = replace(end, time=Timestamp(1, 1)).to_json()
+    assert not written.is_of_the_same(replace(now, offset=other))
+    assert not written.is_of_the_same(replace(now, offset={"of": "somebody else"}))
 
 
 def test_another_document_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:

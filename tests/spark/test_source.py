@@ -152,7 +152,7 @@ def test_available_now_copies_everything_catches_up_and_ends(
     assert update["after"].toPython() == {"_id": 5, "x": "y"}
     assert last is not None
     offset = json.loads(last.sources[0].endOffset)
-    assert (offset["version"], offset["swept"], offset["copying"]) == (1, None, None)
+    assert (offset["version"], offset["swept"], offset["copying"]) == (2, None, None)
     edge = json.loads(last.sources[0].latestOffset)
     assert edge["time"] == edge["metrics"]["liveEdge"]
     assert edge["metrics"]["time"] == offset["time"]
