@@ -26,6 +26,9 @@ DOUBLE_LIMIT: Final = 2**53
 DOUBLE_DIGITS: Final = 15
 # Of a decimal of 4, 8 and 16 bytes.
 MOST_DIGITS: Final = (9, 18, 38)
+# Room for the 309 digits of the largest double and the 38 of the largest scale: nothing is rounded.
+# Nothing here may compute in the current context: Python's default rounds to 28 digits, which even
+# `abs` does, and a program may set any other. Comparisons and conversions are exact in any context.
 EXACT = Context(prec=400, Emin=-999, Emax=999)
 
 
@@ -146,10 +149,10 @@ def _decimal(number: Any, kind: Decimals) -> Any:
         return MISFIT
     # Of a double the shortest text that tells it back.
     found = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
-    rounded = found.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
+    rounded = found.quantize(Decimal(1).scaleb(-kind.scale, EXACT), ROUND_HALF_UP, EXACT)
     told_back = float(rounded) if isinstance(number, float) else rounded
-    is_small = abs(rounded) < Decimal(10).scaleb(kind.precision - kind.scale - 1)
-    return rounded if told_back == number and is_small else MISFIT
+    limit = Decimal(1).scaleb(kind.precision - kind.scale, EXACT)
+    return rounded if told_back == number and rounded.copy_abs() < limit else MISFIT
 
 
 def _floating(number: Any, is_single: bool) -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 import random
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from operator import eq
 from typing import Any
 
@@ -12,6 +16,8 @@ import bson
 import pyarrow as pa
 import pytest
 from bson import Decimal128, Int64
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
@@ -20,7 +26,9 @@ from cdc.delta.arrow_columns import plan_of
 from cdc.delta.columns import Columns
 from cdc.delta.typed_column import path_text
 from cdc.model.document import encoder
-from cdc.model.variant_bytes import dictionary
+from cdc.model.fit import MOST_DIGITS
+from cdc.model.variant import metadata_of, object_of
+from cdc.model.variant_bytes import DECIMAL4, DOUBLE, dictionary
 from tests.kernel.arrow import VARIANT
 from tests.model.mixed import edges, values
 from tests.model.test_key import Element, array, of, raw
@@ -145,6 +153,99 @@ def test_what_fits_a_type_is_the_same_for_values_of_all_types_and_ranges(kind: s
     found = both(documents, {"v": kind, "w": f"array<{kind}>"})
     assert {row["v"] is None for row in found} == {True, False}
     assert [row["v"] is None for row in found] == [row["w"] in (None, [None] * 2) for row in found]
+
+
+# Around what 4, 8 and 16 bytes hold, 64 bits, and the 28 digits of Python's default context.
+PRECISIONS = (1, 2, 8, 9, 10, 15, 17, 18, 19, 20, 27, 28, 29, 30, 34, 36, 37, 38)
+DECIMALS = sorted({(p, s) for p in PRECISIONS for s in (0, 1, p // 2, p - 1, p) if s <= p})
+
+
+def number(unscaled: int, scale: int) -> bytes | None:
+    """The smallest VARIANT decimal of that value; None where there is none."""
+    for index, digits in enumerate(MOST_DIGITS):
+        if abs(unscaled) < 10**digits and scale <= digits:
+            header = bytes([DECIMAL4 + index << 2, scale])
+            return header + unscaled.to_bytes(4 << index, "little", signed=True)
+    return None
+
+
+def boundaries(precision: int, scale: int) -> list[bytes | None]:
+    """Numbers on both sides of the largest, of the smallest and of a half of the last digit of a
+    type, each as a decimal and as doubles next to it."""
+    found = list[bytes | None]()
+    for whole, power in ((10**precision, scale), (1, scale), (10 ** (precision // 2), scale)):
+        for more in range(3):
+            for less in (-5, -1, 0, 1, 5):
+                unscaled = whole * 10**more + less
+                found += [number(sign * unscaled, power + more) for sign in (1, -1)]
+                near = unscaled / 10 ** (power + more)
+                found += [
+                    double(sign * each)
+                    for each in (near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+                    for sign in (1, -1)
+                ]
+    return found
+
+
+def double(value: float) -> bytes:
+    return struct.pack("<Bd", DOUBLE << 2, value)
+
+
+def into_decimals(cells: Mapping[tuple[int, int], Sequence[bytes | None]]) -> dict[Any, Any]:
+    """The values of each type in a column of that type, None where one does not fit."""
+    names = [f"c{p}_{s}" for p, s in cells]
+    metadata = metadata_of([name.encode() for name in names])
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rows = [
+        (object_of([n for n in order if row[n]], [row[n] for n in order if row[n]]), metadata)
+        for row in zip(*cells.values(), strict=True)
+    ]
+    texts = {name: f"decimal({p},{s})" for name, (p, s) in zip(names, cells, strict=True)}
+    found = both(structs(rows), texts)
+    return {kind: [r[name] for r in found] for kind, name in zip(cells, names, strict=True)}
+
+
+def assert_exact(
+    numbers: Sequence[bytes | None], found: Sequence[Decimal | None], precision: int, scale: int
+) -> None:
+    """Each decimal is there exactly if it fits, by integers alone."""
+    for value, taken in zip(numbers, found, strict=True):
+        if value is not None and value[0] != DOUBLE << 2:
+            own = int.from_bytes(value[2:], "little", signed=True)
+            unscaled = Fraction(own * 10**scale, 10 ** value[1])
+            fits = unscaled.denominator == 1 and abs(unscaled) < 10**precision
+            assert taken == (Decimal(f"{unscaled.numerator}E-{scale}") if fits else None), value
+
+
+def test_a_decimal_fits_by_its_digits_alone_however_many_documents_there_are() -> None:
+    """Guards: numbers of more digits than Python's default context has, and any other context."""
+    assert len(DECIMALS) > 80
+    cells = {kind: boundaries(*kind) for kind in DECIMALS}
+    found = into_decimals(cells)
+    for kind, numbers in cells.items():
+        assert_exact(numbers, found[kind], *kind)
+    with localcontext(prec=3):
+        assert into_decimals(cells) == found
+
+
+def near(precision: int, scale: int) -> st.SearchStrategy[bytes | None]:
+    """Numbers next to a power of ten, many of them of as many digits as a type takes."""
+    power = st.integers(0, precision + 2) | st.integers(precision, precision + 2)
+    whole = st.builds(
+        lambda factor, power, less: factor * 10**power + less,
+        *(st.sampled_from([-1, 1, 5, 9]), power, st.integers(-6, 6)),
+    )
+    exact = st.builds(number, whole, st.integers(scale, scale + 2))
+    return exact | st.floats().map(double)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 38))
+def test_any_number_fits_any_decimal_type_alike(data: st.DataObject, precision: int) -> None:
+    scale = data.draw(st.integers(0, precision))
+    numbers = data.draw(st.lists(near(precision, scale), min_size=1, max_size=40))
+    found = into_decimals({(precision, scale): numbers})[precision, scale]
+    assert_exact(numbers, found, precision, scale)
 
 
 PLACES = {
