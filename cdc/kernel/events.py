@@ -75,21 +75,22 @@ def _locate(data: Bytes, start: int, stop: int, event: Bytes) -> None:
 
 @part
 def _takes(data: Bytes, at: int, value: int, end: int, event: Bytes) -> bool:
-    """Notes one field of an event; False if it makes the event an unusual one."""
+    """Notes one field of an event; False if it makes the event an unusual one.
+
+    Only its type says how many bytes a value has: before that is known none of them may be read.
+    """
     kind = data[at]
     if is_named(data, at, value, _ID):
-        return _takes_text(data, value, end, _DATA, POSITION, event)
+        return kind == DOCUMENT and _takes_text(data, value, end, _DATA, POSITION, event)
     if is_named(data, at, value, _NS):
-        is_whole = _takes_text(data, value, end, _DB, DATABASE, event)
+        is_whole = kind == DOCUMENT and _takes_text(data, value, end, _DB, DATABASE, event)
         return is_whole and _takes_text(data, value, end, _COLL, COLL, event)
     if is_named(data, at, value, _OPERATION):
         return kind == STRING and _takes_operation(data, value + 4, end - 1, event)
     if is_named(data, at, value, _TIME):
-        event[TIME] = int64(data, value)
-        return kind == TIMESTAMP
+        return kind == TIMESTAMP and _takes_number(data, value, TIME, event)
     if is_named(data, at, value, _WALL):
-        event[WALL] = int64(data, value) if kind == DATE else NONE
-        return kind == DATE
+        return kind == DATE and _takes_number(data, value, WALL, event)
     return _takes_document(data, at, value, end, event)
 
 
@@ -124,6 +125,13 @@ def _is_unusual(data: Bytes, at: int, value: int) -> bool:
 def _note(is_right: bool, start: int, stop: int, column: int, event: Bytes) -> bool:
     event[column], event[column + 1] = start, stop
     return is_right
+
+
+@part
+def _takes_number(data: Bytes, at: int, column: int, event: Bytes) -> bool:
+    """Notes the 64 bits of a value of a type that has them."""
+    event[column] = int64(data, at)
+    return True
 
 
 @part

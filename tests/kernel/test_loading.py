@@ -73,7 +73,7 @@ def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None
     program = (
         "import numba, numpy, pytest;"
         "from tests.kernel import test_encoded_events, test_encoded_images as t;"
-        "from tests.kernel import test_encoded_text, test_typed_columns;"
+        "from tests.kernel import guarded, test_encoded_text, test_typed_columns;"
         "check = numba.njit(lambda a, i: a[i]);"
         "pytest.raises(IndexError, check, numpy.zeros(1), 1);"
         "t.test_every_single_byte_may_be_wrong();"
@@ -87,6 +87,7 @@ def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None
         "test_encoded_text.test_doubles_of_all_kinds_read_as_before();"
         "test_encoded_text.test_what_needs_most_room_for_its_bytes_gets_it();"
         "test_encoded_events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused();"
+        "guarded.run(1, 500);"
     )
     environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "checked")}
     command = [sys.executable, "-c", program]

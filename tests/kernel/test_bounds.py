@@ -1,0 +1,17 @@
+"""Compiled functions check nothing of an array by themselves: they read where they are told to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_function_reads_beyond_the_bytes_of_a_damaged_reply_or_variant() -> None:
+    """Guards: the type of a value, and what it takes by its length, before its bytes. Where they
+    end, memory ends; in a process of its own, because a read beyond that ends it."""
+    program = [sys.executable, "-m", "tests.kernel.guarded", "1", "1500"]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
