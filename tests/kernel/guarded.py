@@ -25,6 +25,7 @@ from cdc.model.document import encoder
 from cdc.model.element import ARRAY, DOCUMENT, elements
 from cdc.model.fit import Array, Decimals, Integer, Map, Scalar, Struct
 from cdc.model.typed import Plan
+from cdc.model.variant import metadata_of, object_of
 
 Place = tuple[int, int]
 # Of an event; every other field is passed over by its size.
@@ -74,6 +75,8 @@ class Kernels:
         self._out = [np.empty(16 * _ROOM, np.uint8) for _ in range(2)]
         self._ends = [np.zeros(_EVENTS + 1, np.int32) for _ in range(2)]
         self._plan = Plan.of([((name,), kind) for name, kind in COLUMNS.items()])
+        self.typed = loading.typed()
+        self._names = np.empty((1, self.typed.DICTIONARY), np.int64)
 
     def read_events(self, array: bytes) -> None:
         """What is done with a reply of changes: located, then encoded where it is usual."""
@@ -130,6 +133,12 @@ class Kernels:
         ]
         documents = pa.StructArray.from_arrays(columns, ["value", "metadata"])
         typed.at_once(documents, self._plan, ARROW)
+
+    def read_end(self, data: bytes) -> None:
+        """Bytes as the value, and as the names, of a VARIANT, up to the end of either."""
+        array, place = self._memory.holding(data), (np.array([0]), np.array([len(data)]))
+        self.typed.sound(array, *place, np.empty(1, np.int64))
+        self.typed.dictionaries(array, *place, self._names)
 
 
 VARIANT = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
@@ -207,6 +216,13 @@ def _elements(data: bytes, start: int, stop: int) -> Iterator[Place]:
         begin = each.stop
 
 
+def short_ends() -> Iterator[bytes]:
+    """What begins as any value, or as names, and ends before it says where it ends."""
+    for first in range(256):
+        for count in range(5):
+            yield bytes([first]) + count * b"\xff"
+
+
 def damaged_variant(draw: random.Random, whole: bytes) -> bytes:
     data = bytearray(whole[: draw.randrange(len(whole)) + 1] if draw.random() < 0.3 else whole)
     for _ in range(draw.randrange(4)):
@@ -236,6 +252,9 @@ def run(seed: int, count: int) -> None:
     for _ in range(count):
         for given, read in reads:
             read(damaged(draw, draw.choice(given)))
+    for end in short_ends():
+        kernels.read_end(end)
+        kernels.read_variant(object_of([0], [end]), metadata_of([b"a"]))
     for _ in range(count // 10):
         fields = {name: draw.choice(documents) for name in COLUMNS}
         content = b"".join(b"\x03" + n.encode() + b"\0" + each for n, each in fields.items())
