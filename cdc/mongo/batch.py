@@ -33,6 +33,11 @@ class Batch:
         return cls(number, data, fields)
 
     @property
+    def size(self) -> int:
+        """The bytes of the whole reply."""
+        return len(self._data)
+
+    @property
     def array(self) -> tuple[bytes, int, int]:
         """Where its documents lie in which bytes."""
         array = self._fields.get(b"nextBatch") or self._fields[b"firstBatch"]

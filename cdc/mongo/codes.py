@@ -115,8 +115,8 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
         )
     if code == TOO_LARGE:
         return UnsuitableSource(
-            f"{attempted}: a change exceeds the server's 16 MiB, whatever is left out of it.",
-            "Set on.oversize to lookup; if it is, begin anew behind that time, with mode initial.",
+            f"{attempted}: the server's answer exceeds the 16 MiB of a BSON document.",
+            "Look for an _id or a shard key of several megabytes in what was read.",
         )
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
         reason = unreachable(str(error))

@@ -17,6 +17,7 @@ from cdc.model import token
 from cdc.model.split import StreamSplit
 from cdc.mongo import excerpts, oversize
 from cdc.mongo.batch import Batch
+from cdc.mongo.batch_size import BatchSize
 from cdc.mongo.client import LONGEST_MS, RAW, STALL_SECONDS, Member, time_told
 from cdc.mongo.codes import FIELD_UNKNOWN
 from cdc.mongo.images import Images
@@ -44,7 +45,7 @@ class Cursor:
     """A change stream cursor that knows when its slice is complete.
 
     Events that the split's pipeline cuts into fragments are whole again. The cursor has passed
-    everything before `reached`. A reply holds at most `most` events, and comes after
+    everything before `reached`. `size` says how many events a reply may hold; it comes after
     `wait_ms` if there is none: the first while it goes on, up to the second while it does not.
     """
 
@@ -53,17 +54,18 @@ class Cursor:
         member: Member,
         split: StreamSplit,
         images: Images,
-        most: int,
+        size: BatchSize,
         wait_ms: tuple[int, int] = _WAIT_MS,
     ) -> None:
         self._member, self._split, self._images = member, split, images
-        self._most, (self._least_wait_ms, self._longest_wait_ms) = most, wait_ms
+        self._size, (self._least_wait_ms, self._longest_wait_ms) = size, wait_ms
         self.complete = split.last <= split.after
         self.operation_time = self.reached = split.after
         self._wait_ms, self._moved = self._least_wait_ms, time.monotonic()
         self._id, self._namespace = 0, ""
         self._is_expanded = True
         self._fragments = oversize.Fragments()
+        size.begin()
         if not self.complete:
             self._open({"startAtOperationTime": split.after})
 
@@ -111,7 +113,7 @@ class Cursor:
     def next_batch(self) -> list[Raw]:
         """The split's events in the next reply."""
         batch = self._next_reply()
-        events = [RawBSONDocument(each) for each in batch.documents]
+        events = self._events(batch)
         inside = self._inside(events)
         self._judge(batch, bool(events), _invalidate_of(events))
         return inside
@@ -121,10 +123,11 @@ class Cursor:
         batch = self._next_reply()
         located = Located.of(batch)
         if located is None:
-            events = [RawBSONDocument(each) for each in batch.documents]
+            events = self._events(batch)
             parts: list[list[Raw] | Located] = [self._inside(events)]
             self._judge(batch, bool(events), _invalidate_of(events))
             return parts
+        self._size.came(len(located), batch.size)
         parts = [
             self._part(located.only(rows), is_plain)
             for rows, is_plain in stretches(plain(located), _AT_ONCE)
@@ -132,6 +135,11 @@ class Cursor:
         others = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
         self._judge(batch, len(located) > 0, _invalidate_of(others))
         return parts
+
+    def _events(self, batch: Batch) -> list[RawBSONDocument]:
+        events = [RawBSONDocument(each) for each in batch.documents]
+        self._size.came(len(events), batch.size)
+        return events
 
     def _part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
         if is_plain:
@@ -150,7 +158,7 @@ class Cursor:
             {
                 "getMore": self._id,
                 "collection": coll,
-                "batchSize": self._most,
+                "batchSize": self._size.next(),
                 "maxTimeMS": self._wait_ms,
             },
         )

@@ -24,6 +24,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import TransientError, UnsuitableSource
 from cdc.model import timestamp
 from cdc.model.split import StreamSplit
+from cdc.mongo.batch_size import BatchSize
 from cdc.mongo.client import RAW
 from cdc.mongo.codes import TOO_LARGE
 
@@ -89,6 +90,25 @@ def refuses(error: pymongo.errors.OperationFailure) -> bool:
     return error.code in (TOO_LARGE, _NO_EXPRESSION)
 
 
+def unreadable(after: Timestamp, only_whole: bool) -> UnsuitableSource:
+    """The error where every way is refused, though the event was asked for alone."""
+    what = (
+        f"The change that follows {timestamp.text(after)} exceeds 16 MiB by itself, without images"
+    )
+    if only_whole:
+        return UnsuitableSource(
+            f"{what}: the names of the fields that it changed, its _id or its shard key are too"
+            " large.",
+            "Set on.oversize to lookup.",
+        )
+    return UnsuitableSource(
+        f"{what}: its _id or its shard key is too large. The server sends five copies of it, so"
+        " that one of more than 3 MiB cannot be captured.",
+        "Start with a new checkpoint in mode initial, and leave its collection out of 'collections'"
+        " if more of them will come.",
+    )
+
+
 class Fragments:
     """Puts the events of one cursor together, whose fragments follow one another."""
 
@@ -111,20 +131,26 @@ class Fragments:
         return whole
 
 
-Read = Callable[[StreamSplit], Iterator[tuple[list[Raw], Timestamp]]]
+Read = Callable[[StreamSplit, BatchSize], Iterator[tuple[list[Raw], Timestamp]]]
 
 
 class Completion:
     """Completes the events of one cursor on `split` that were cut down, if the server can split
     them. If it cannot, they stay as they are with `lookup`; without it UnsuitableSource is raised.
+
+    `read` opens a cursor, whose replies hold at most `most` events.
     """
 
-    def __init__(self, split: StreamSplit, read: Read, lookup: bool) -> None:
-        self._split, self._read, self._lookup = split, read, lookup
+    def __init__(self, split: StreamSplit, read: Read, most: int, lookup: bool) -> None:
+        self._split, self._read, self._most, self._lookup = split, read, most, lookup
         self._can_split = True
         self._time, self._count = Timestamp(0, 0), 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """The events of another time, which a cursor of its own reads if one of them is large."""
         self._rest: Iterator[Raw] = iter(())
-        self._passed = 0
+        self._passed, self._size = 0, BatchSize(self._most)
 
     def groups(self, batch: list[Raw], position: str) -> Iterator[list[Raw]]:
         """The events behind `position`; those that were cut down by themselves, because they are
@@ -148,7 +174,7 @@ class Completion:
             self._count += 1
         else:
             self._time, self._count = time, 1
-            self._rest, self._passed = iter(()), 0
+            self._begin()
 
     def _completed(self, event: Raw) -> Raw:
         whole = self._whole() if self._can_split else None
@@ -178,6 +204,9 @@ class Completion:
                 if self._passed == self._count:
                     return whole
         except pymongo.errors.OperationFailure as error:
+            if error.code == TOO_LARGE and self._size.shrink():
+                self._passed = 0
+                return self._whole()
             if error.code not in _CANNOT_SPLIT:
                 raise
             self._can_split = False
@@ -187,5 +216,5 @@ class Completion:
     def _events(self) -> Iterator[Raw]:
         before = timestamp.before(self._time)
         split = replace(self._split, after=before, upto=self._time, late=(), told=())
-        for batch, _ in self._read(_extended(split, _SPLIT)):
+        for batch, _ in self._read(_extended(split, _SPLIT), self._size):
             yield from batch

@@ -185,11 +185,12 @@ def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[C
 
 
 def _open_stream(client: Client, selection: Selection, start: Start, shard: str) -> None:
-    """Opens a stream as a run would. One in the past is asked for an event at once: the server
-    looks only then whether its oplog reaches back so far."""
+    """Opens a stream as a run would. One in the past is asked for an event at once, but not for its
+    document: the server looks only then whether its oplog reaches back so far."""
     scope = client if selection.database is None else client[selection.database]
+    slim = [{"$project": {"operationType": 1}}]
     try:
-        scope.watch(start_at_operation_time=start.after, batch_size=1).close()
+        scope.watch(slim, start_at_operation_time=start.after, batch_size=1).close()
         if start.position:
             with scope.watch() as newest:
                 _require_comparable(start.position, newest.resume_token)

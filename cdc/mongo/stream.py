@@ -23,10 +23,13 @@ from functools import partial
 import pymongo.errors
 from bson.timestamp import Timestamp
 
+from cdc.model import token
 from cdc.model.excerpt import Excerpt, by
 from cdc.model.split import StreamSplit
 from cdc.mongo import oversize
+from cdc.mongo.batch_size import BatchSize
 from cdc.mongo.client import Member
+from cdc.mongo.codes import TOO_LARGE
 from cdc.mongo.cursor import Cursor
 from cdc.mongo.images import Event, Images, fewer, told
 from cdc.mongo.oversize import Raw
@@ -51,7 +54,7 @@ def read(
     """
     attempted = f"Reading changes after {split.after} up to {split.upto}{by(split.excerpt)}"
     progress = Progress()
-    passed = _Passed(split.behind)
+    passed = _Passed(split.behind, BatchSize(_BATCH))
     for attempt in retrying(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
@@ -67,18 +70,22 @@ def read(
 
 @dataclass(slots=True)
 class _Passed:
-    """The last position handed out: a slice opened again skips up to it."""
+    """What holds from one cursor on a slice to the next: the last position handed out, up to which
+    a slice opened again skips, and how large the replies may be."""
 
     position: str
+    size: BatchSize
 
 
 def _fitting(
     member: Member, split: StreamSplit, images: Images, passed: _Passed, at_once: bool
 ) -> Iterator[Sequence[Event]]:
     """Events not handed out yet, with all images that the server has; where it refuses what it is
-    asked for, the slice is opened again, and less is asked for."""
+    asked for, the slice is opened again, and less is asked for: fewer events at once, before
+    anything of an event is left out."""
     used, refused = images, list[pymongo.errors.OperationFailure]()
-    for way in oversize.ways(split, images.on_oversize == "fail"):
+    only_whole = images.on_oversize == "fail"
+    for way in oversize.ways(split, only_whole):
         asked: Images | None = used
         while asked is not None:
             used = asked
@@ -89,12 +96,18 @@ def _fitting(
                     yield from _attempt(member, way, images, used, passed)
                 return
             except pymongo.errors.OperationFailure as error:
+                if error.code == TOO_LARGE and passed.size.shrink():
+                    continue
                 asked = fewer(used, error)
                 if asked is None:
                     if not oversize.refuses(error):
                         raise
                     refused.append(error)
-    raise refused[0]
+    if refused[0].code != TOO_LARGE:
+        raise refused[0]
+    time = token.time_of(passed.position) if passed.position else split.after
+    # Without its cause: there the server quotes the documents.
+    raise oversize.unreadable(time, only_whole)
 
 
 def _attempt(
@@ -102,8 +115,8 @@ def _attempt(
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
     excerpt = Excerpt.parse(way.asked.excerpt)
-    completion = oversize.Completion(way.whole, whole, asked.on_oversize == "lookup")
-    for batch, operation_time in slices(member, way.asked, used):
+    completion = oversize.Completion(way.whole, whole, _BATCH, asked.on_oversize == "lookup")
+    for batch, operation_time in slices(member, way.asked, passed.size, used):
         groups = (
             completion.groups(batch, passed.position)
             if way.cuts
@@ -121,7 +134,7 @@ def _is_alike(split: StreamSplit) -> bool:
 def _attempt_at_once(
     member: Member, split: StreamSplit, asked: Images, used: Images, passed: _Passed
 ) -> Iterator[Sequence[Event]]:
-    excerpt, cursor = Excerpt.parse(split.excerpt), Cursor(member, split, used, _BATCH)
+    excerpt, cursor = Excerpt.parse(split.excerpt), Cursor(member, split, used, passed.size)
     try:
         while not cursor.complete:
             for part in cursor.next_parts(partial(plain, used=used)):
@@ -136,13 +149,13 @@ def _attempt_at_once(
 
 
 def slices(
-    member: Member, split: StreamSplit, images: Images
+    member: Member, split: StreamSplit, size: BatchSize, images: Images
 ) -> Generator[tuple[list[Raw], Timestamp]]:
     """One attempt at a slice: its raw events in order, each batch with the reply's operation time.
 
     Returns when the slice is complete; raises the driver's errors.
     """
-    cursor = Cursor(member, split, images, _BATCH)
+    cursor = Cursor(member, split, images, size)
     try:
         while not cursor.complete:
             yield cursor.next_batch(), cursor.operation_time

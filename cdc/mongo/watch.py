@@ -19,6 +19,7 @@ from cdc.model.excerpt import Excerpt
 from cdc.model.offset import NEVER, Offset
 from cdc.model.selection import Selection
 from cdc.mongo import cursor, pipeline
+from cdc.mongo.batch_size import BatchSize
 from cdc.mongo.client import Member
 from cdc.mongo.images import IMAGES
 from cdc.mongo.splits import span
@@ -38,7 +39,7 @@ class _Tail:
         end = replace(start, time=_FOR_EVER)
         split = span(start, end, shard, selection, pipeline.pipeline(told, slim))
         self._member = member
-        self._cursor = cursor.Cursor(member, split, IMAGES["off"], 1, (wait_ms, wait_ms))
+        self._cursor = cursor.Cursor(member, split, IMAGES["off"], BatchSize(1), (wait_ms, wait_ms))
         self._newest = NEVER
 
     def has_passed(self, start: Offset) -> bool:

@@ -1,10 +1,16 @@
-"""Changes of more than 16 MiB are told once and in order, whole where the server can split them."""
+"""Changes of more than 16 MiB are told once and in order, whole where the server can split them.
+
+So are small changes of large `_id`s, beside which a reply of 16 MiB has no room for its token.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,15 +20,20 @@ from bson.timestamp import Timestamp
 from pymongo.database import Database
 
 from cdc.errors import UnsuitableSource
+from cdc.model import timestamp
 from cdc.model.change import Change
+from cdc.model.key import merge_key
 from cdc.model.selection import Selection
-from cdc.model.split import StreamSplit
+from cdc.model.split import StreamSplit, key_of
 from cdc.mongo import pipeline, stream
+from cdc.mongo.batch_size import BatchSize
 from cdc.mongo.client import Member, member
 from cdc.mongo.images import IMAGES
+from cdc.source import inquiry
 from jobs.mongod import ReplicaSet
 from tests.mongo.abilities import Abilities, abilities
 from tests.mongo.capture import (
+    RAW,
     TIMEOUT_MS,
     Capture,
     Client,
@@ -33,6 +44,7 @@ from tests.mongo.capture import (
     document,
     filled,
     id_of,
+    last_write,
 )
 
 Begin = Callable[..., Capture]
@@ -325,3 +337,253 @@ def test_small_changes_are_read_by_one_cursor_and_as_they_are(
         changes.run()
     assert "bsonSize" not in str(commands)
     assert "changeStreamSplitLargeEvent" not in str(commands)
+
+
+# --- small changes of large `_id`s ----------------------------------------------------------------
+
+LARGE_IDS = {"20 KB": (400, 20_000), "100 KB": (120, 100_000), "1 MB": (6, 1_000_000)}
+
+
+def keys_of(count: int, size: int) -> list[str]:
+    return [f"{number:05}" + "k" * (size - 5) for number in range(count)]
+
+
+def write(coll: Any, keys: list[str], session: Any = None) -> None:
+    coll.insert_many(({"_id": key, "n": 0} for key in keys), session=session)
+    coll.update_many({"n": 0}, {"$inc": {"n": 1}}, session=session)
+    coll.delete_many({"n": 1, "_id": {"$in": keys[::2]}}, session=session)
+
+
+Small = tuple[str, str, Any, Any, bool]
+
+
+def small(row: Change) -> Small:
+    """Images as their `n`, keys as their beginning."""
+    images = [image and image["n"] for image in map(document, (row.before, row.after))]
+    return (row.op, id_of(row)[:5], *images, row.exact)
+
+
+def written(can: Abilities, keys: list[str]) -> list[Small]:
+    """The rows of what `write` did, of a key that is deleted in the end with what is found then."""
+    before, after = can.before_images, can.after_images
+    return [
+        *(("insert", key[:5], None, 0, True) for key in keys),
+        *(
+            (
+                "update",
+                key[:5],
+                0 if before else None,
+                1 if after or number % 2 else None,
+                can.exact("update"),
+            )
+            for number, key in enumerate(keys)
+        ),
+        *(("delete", key[:5], 1 if before else None, None, before) for key in keys[::2]),
+    ]
+
+
+def in_order(capture: Capture) -> list[Change]:
+    """The changes, which came in the order of their positions, each once."""
+    rows = [row for batch in capture.run() for row in batch.rows if row.op != "read"]
+    positions = [row.position for row in rows]
+    assert positions == sorted(set(positions))
+    return rows
+
+
+@contextmanager
+def in_transaction(coll: Any) -> Iterator[Any]:
+    with coll.database.client.start_session() as session, session.start_transaction():
+        yield session
+
+
+ALONE: Callable[[Any], Any] = lambda _: nullcontext()  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("size", "session_of"),
+    [*((size, ALONE) for size in LARGE_IDS), ("100 KB", in_transaction)],
+    ids=[*LARGE_IDS, "100 KB in a transaction"],
+)
+def test_small_changes_of_large_ids_keep_all_their_images(
+    capture: Begin, database: Database[Document], size: str, session_of: Callable[[Any], Any]
+) -> None:
+    """Guards: to what fills a reply the server adds a token of twice the `_id`, and refuses both
+    (10334): fewer events are asked for then, before any image is left out."""
+    coll, keys = filled(database, "a", []), keys_of(*LARGE_IDS[size])
+    changes = capture("a", mode="latest")
+    with session_of(coll) as session:
+        write(coll, keys, session)
+    assert list(map(small, in_order(changes))) == written(abilities(database.client), keys)
+    assert changes.replayed(coll) == contents(coll)
+
+
+@pytest.mark.parametrize("session_of", [ALONE, in_transaction], ids=["", "in a transaction"])
+def test_beside_large_ids_only_the_change_that_is_too_large_itself_lacks_images(
+    capture: Begin,
+    database: Database[Document],
+    opener: Any,
+    session_of: Callable[[Any], Any],
+) -> None:
+    """Guards: it is found among those that a reply does not hold together. Wherever a slice ends,
+    beside it too, each change is told once, by the same position."""
+    coll, keys = filled(database, "a", []), keys_of(60, 100_000)
+    coll.insert_one({"_id": "large", "pad": pad("x")})
+    changes = capture("a", mode="latest")
+    lower = changes.offset.time
+    with session_of(coll) as session:
+        coll.insert_many(({"_id": key, "pad": "s"} for key in keys), session=session)
+        coll.replace_one({"_id": "large"}, {"pad": pad("y")}, session=session)
+        coll.update_many({"pad": "s"}, {"$set": {"pad": "t"}}, session=session)
+    rows, can = in_order(changes), abilities(database.client)
+    assert told(rows.pop(60)) == expected(can, "replace", "x", "y", "y")
+    before = "s" if can.before_images else None
+    assert [(row.op, _letter(row.before), _letter(row.after), row.exact) for row in rows] == [
+        *[("insert", None, "s", True)] * 60,
+        *[("update", before, "t", can.exact("update"))] * 60,
+    ]
+    assert changes.replayed(coll) == contents(coll)
+    whole = events(slice_of(coll, lower, changes.offset.time), opener, "auto")
+    times = sorted({event.raw["clusterTime"] for event in whole})
+    large = next(n for n, event in enumerate(whole) if event.raw["documentKey"]["_id"] == "large")
+    around = [times.index(whole[large].raw["clusterTime"]) + n for n in (-1, 0, 1)]
+    for cut in {times[n] for n in around if 0 <= n < len(times)}:
+        parts = [slice_of(coll, lower, cut), slice_of(coll, cut, changes.offset.time)]
+        found = [event for part in parts for event in events(part, opener, "auto")]
+        assert [(e.position, e.after, e.exact) for e in found] == [
+            (e.position, e.after, e.exact) for e in whole
+        ]
+
+
+def test_a_slice_of_large_ids_that_fails_again_and_again_is_read_once_and_whole(
+    capture: Begin, database: Database[Document], mongo: Client, opener: Any
+) -> None:
+    """Guards: what one cursor has learnt of replies that are too large holds for the next."""
+    coll, keys = filled(database, "a", []), keys_of(20, 300_000)
+    lower = capture("a").now()
+    write(coll, keys)
+    split = slice_of(coll, lower, capture("a").now())
+    whole = events(split, opener, "auto")
+    assert len(whole) == 50
+    faults = [Fault(mongo, number) for number in (0, 1, 2, 4)]
+
+    def before(command: Mapping[str, Any]) -> None:
+        for fault in faults:
+            fault(command)
+
+    found = events(split, lambda: Watched(opener(), before), "auto")  # type: ignore[arg-type]
+    assert all(fault.left < 0 for fault in faults)
+    assert [(e.position, e.after, e.exact) for e in found] == [
+        (e.position, e.after, e.exact) for e in whole
+    ]
+
+
+def test_a_copy_of_large_ids_is_exact_beside_their_changes(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: a reply of documents is filled to 16 MiB, too; keys are in conditions of a stream."""
+    coll, keys = filled(database, "a", []), keys_of(40, 500_000)
+    coll.insert_many({"_id": key, "n": 0} for key in keys)
+    changes = capture("a", documents_per_split=15)
+    for number in range(2):
+        changes.batch()
+        coll.update_many({"_id": {"$in": keys[number::8]}}, {"$inc": {"n": 1}})
+    changes.run()
+    assert changes.namespaces_copied.count(f"{database.name}.a") == 3
+    assert all(row.exact for row in changes.rows if abilities(database.client).after_images)
+    stored = [bytes(each.raw) for each in coll.with_options(codec_options=RAW).find()]
+    assert changes.replayed(coll) == {merge_key(key_of(each)): each for each in stored}
+
+
+def test_a_change_whose_id_is_too_large_for_any_reply_is_what_the_error_blames(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: it names what is at fault and where, and no value; a new copy leads past it.
+
+    A server without images (4.2) gives replies of more than 16 MiB."""
+    coll = filled(database, "a", [])
+    changes = capture("a", mode="latest")
+    coll.insert_one({"_id": "v" * 3 * MiB})  # at most its image is too much
+    [row] = in_order(changes)
+    assert (row.op, document(row.after)) == ("insert", coll.find_one())
+    reached, failing = changes.offset.time, capture("a", mode="latest", on_oversize="fail")
+    coll.insert_one({"_id": "v" * 4 * MiB})
+    if not abilities(database.client).before_images:
+        assert [row.op for row in in_order(changes)] == ["insert"]
+        return
+    with pytest.raises(UnsuitableSource) as raised:
+        changes.run()
+    message = "".join(traceback.format_exception(raised.value, chain=True))
+    assert f"follows {timestamp.text(reached)} exceeds" in message
+    assert "_id" in message
+    assert "vvv" not in message
+    with pytest.raises(UnsuitableSource, match=r"Set on\.oversize to lookup"):
+        failing.run()
+    again = capture("a")
+    coll.insert_one({"_id": 1})
+    again.run()
+    assert again.replayed(coll) == contents(coll)
+
+
+def test_a_run_may_begin_with_a_change_that_is_read_with_less_only(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    """Guards: a start asks for the first change there is, of any collection, to see whether the
+    oplog reaches back so far."""
+    filled(database, "a", [])
+    database.b.insert_one({"_id": "k" * 200_000, "pad": pad("x", 16 * MiB - 401_000)})
+    named = {"uri": mongod.uri, "collections": f"{database.name}.a", "mode": "timestamp"}
+    start = timestamp.text(last_write(database.client))
+    assert inquiry.preflight({**named, "start": start})
+
+
+def drawn(*choices: int) -> list[int]:
+    draw = random.Random(0)
+    return [draw.choice(choices) for _ in range(3000)]
+
+
+# Bytes of the tokens of a slice's events, what each has besides, and how many cursors it takes.
+SLICES = {
+    "equal": ([2 * 10**6] * 500, [300] * 500, 2),
+    "large between small": (
+        [100] * 2000 + [2 * 10**6] * 200 + [100] * 2000,
+        [300] * 4200,
+        2,
+    ),
+    "large and small in turns": (([100] * 500 + [2 * 10**6] * 20) * 10, [300] * 5200, 11),
+    "mixed": (drawn(100, 100, 20_000, 10**6), drawn(300, 10**5, 3 * 10**6), 3),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_a_slice_is_read_by_few_cursors_wherever_replies_are_refused(name: str) -> None:
+    """Guards: each of them begins with the slice; what has come once comes again."""
+    tokens, others, cursors = SLICES[name]
+    sizes = [token * 5 // 2 + other for token, other in zip(tokens, others, strict=True)]
+    assert opened(sizes, tokens) == (cursors, True)
+
+
+def test_an_event_that_no_reply_holds_is_found_by_the_second_cursor() -> None:
+    sizes = [300] * 700 + [17 * MiB] + [300] * 700
+    assert opened(sizes, [100] * len(sizes)) == (2, False)
+
+
+def opened(sizes: list[int], tokens: list[int]) -> tuple[int, bool]:
+    """How many cursors a slice of such events takes on a server that fills replies as one does, and
+    whether all of them come."""
+    size = BatchSize(1000)
+    for cursors in itertools.count(1):
+        size.begin()
+        got = 0
+        while got < len(sizes):
+            asked = itertools.accumulate(sizes[got : got + size.next()])
+            count = max(1, sum(together <= 16 * MiB for together in asked))
+            reply = sum(sizes[got : got + count]) + tokens[got + count - 1]
+            if reply > 16 * MiB + 16 * 1024:
+                break
+            size.came(count, reply)
+            got += count
+        else:
+            return cursors, True
+        if not size.shrink():
+            return cursors, False
+    raise AssertionError

@@ -182,6 +182,21 @@ def test_a_document_whose_change_with_all_images_exceeds_16_mib_is_rewound_exact
     check(read(pipeline, splits), there, abilities(pipeline.source.client))
 
 
+def test_a_range_of_large_ids_is_rewound_exactly(
+    source: Database[Document], forgetful: ReplicaSet
+) -> None:
+    """Guards: a reply full of before-images has no room for the token of its last change."""
+    coll = filled(source, "a", [])
+    coll.insert_many({"_id": f"{n:02}" + "k" * 260_000, "n": 0} for n in range(20))
+    pipeline = planned(source, forgetful, documents_per_split=1000)
+    splits = snapshots(pipeline)
+    there = contents(coll)
+    coll.update_many({}, {"$inc": {"n": 1}})
+    coll.delete_many({"_id": {"$lt": "05"}})
+    age(pipeline, splits)
+    check(read(pipeline, splits), there, abilities(pipeline.source.client))
+
+
 @pytest.mark.parametrize("code", [239, 246])
 def test_a_time_that_is_forgotten_in_mid_scan_is_rewound_from_there(
     capture: Begin,
