@@ -13,7 +13,7 @@ between fragments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -33,7 +33,8 @@ Raw = Mapping[str, Any]
 MARK = "oversize"
 
 _NO_EXPRESSION = 168  # before 4.4: $bsonSize
-_CANNOT_SPLIT = frozenset({40324, 7182500})  # no such stage; a part that is no fragment
+_NO_SUCH_STAGE = 40324
+_NO_FRAGMENT = 7182500  # a part of the event that is too large even alone
 _IMAGES = ("fullDocument", "fullDocumentBeforeChange")
 # What the server puts into one document (16 MiB + 16 KiB), less what an event has besides these.
 _MOST = 16 * 2**20 + 16 * 2**10 - 4 * 2**10
@@ -138,19 +139,28 @@ class Completion:
     """Completes the events of one cursor on `split` that were cut down, if the server can split
     them. If it cannot, they stay as they are with `lookup`; without it UnsuitableSource is raised.
 
-    `read` opens a cursor, whose replies hold at most `most` events.
+    `read` opens a cursor, whose replies hold at most `most` events. `close` has to be called in the
+    end: what is left to the garbage collector may be collected within the driver, which then waits
+    for itself.
     """
 
     def __init__(self, split: StreamSplit, read: Read, most: int, lookup: bool) -> None:
         self._split, self._read, self._most, self._lookup = split, read, most, lookup
-        self._can_split = True
+        self._has_stage = True
         self._time, self._count = Timestamp(0, 0), 0
+        self._rest: Generator[Raw] | None = None
         self._begin()
+
+    def close(self) -> None:
+        """Frees the cursor, if there is one."""
+        if self._rest is not None:
+            self._rest.close()
 
     def _begin(self) -> None:
         """The events of another time, which a cursor of its own reads if one of them is large."""
-        self._rest: Iterator[Raw] = iter(())
+        self.close()
         self._passed, self._size = 0, BatchSize(self._most)
+        self._can_split = self._has_stage
 
     def groups(self, batch: list[Raw], position: str) -> Iterator[list[Raw]]:
         """The events behind `position`; those that were cut down by themselves, because they are
@@ -197,7 +207,7 @@ class Completion:
     def _whole(self) -> Raw | None:
         """The newest event as a cursor of its own time tells it, None if the server cannot."""
         try:
-            if not self._passed:
+            if self._rest is None or not self._passed:
                 self._rest = self._events()
             for whole in self._rest:
                 self._passed += 1
@@ -207,14 +217,17 @@ class Completion:
             if error.code == TOO_LARGE and self._size.shrink():
                 self._passed = 0
                 return self._whole()
-            if error.code not in _CANNOT_SPLIT:
+            if error.code not in (_NO_SUCH_STAGE, _NO_FRAGMENT):
                 raise
+            self._has_stage &= error.code != _NO_SUCH_STAGE
             self._can_split = False
             return None
         raise TransientError(f"Reading changes at {self._time}: an event is gone.")
 
-    def _events(self) -> Iterator[Raw]:
+    def _events(self) -> Generator[Raw]:
         before = timestamp.before(self._time)
         split = replace(self._split, after=before, upto=self._time, late=(), told=())
+        # A cursor begins with what was at `before`: that may be an event that cannot be split.
+        split = _extended(split, {"$match": {"clusterTime": self._time}})
         for batch, _ in self._read(_extended(split, _SPLIT), self._size):
             yield from batch

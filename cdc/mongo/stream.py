@@ -17,6 +17,7 @@ The rules here were each won by an experiment in which their absence lost or dou
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -115,15 +116,16 @@ def _attempt(
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
     excerpt = Excerpt.parse(way.asked.excerpt)
-    completion = oversize.Completion(way.whole, whole, _BATCH, asked.on_oversize == "lookup")
-    for batch, operation_time in slices(member, way.asked, passed.size, used):
-        groups = (
-            completion.groups(batch, passed.position)
-            if way.cuts
-            else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
-        )
-        for group in groups:
-            yield [told(member, raw, asked, used, operation_time, excerpt) for raw in group]
+    lookup = asked.on_oversize == "lookup"
+    with closing(oversize.Completion(way.whole, whole, _BATCH, lookup)) as completion:
+        for batch, operation_time in slices(member, way.asked, passed.size, used):
+            groups = (
+                completion.groups(batch, passed.position)
+                if way.cuts
+                else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
+            )
+            for group in groups:
+                yield [told(member, raw, asked, used, operation_time, excerpt) for raw in group]
 
 
 def _is_alike(split: StreamSplit) -> bool:

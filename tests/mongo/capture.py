@@ -399,6 +399,10 @@ def asked(database: Database[Document]) -> Iterator[list[Document]]:
         seen += database["system.profile"].find({"appName": "mongodb-cdc"})
 
 
+def open_cursors(client: Client) -> int:
+    return int(client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"])
+
+
 def until(true: Callable[[], Any], seconds: float = SETTLE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not true():

@@ -5,6 +5,7 @@ So are small changes of large `_id`s, beside which a reply of 16 MiB has no room
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -45,6 +46,8 @@ from tests.mongo.capture import (
     filled,
     id_of,
     last_write,
+    open_cursors,
+    until,
 )
 
 Begin = Callable[..., Capture]
@@ -152,6 +155,39 @@ def test_an_after_that_does_not_fit_is_looked_up(
     whole = images == "when_available" and can.splits_events
     assert after.get("n") == (1 if found and not whole else None)
     assert first.exact == whole
+
+
+def test_a_change_that_cannot_be_split_leaves_those_after_it_whole(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: a server that splits events does not split one whose image fills a reply alone."""
+    coll, can = filled(database, "a", []), abilities(database.client)
+    coll.insert_one({"_id": "large", "pad": pad("x")})
+    changes = capture("a", mode="latest")
+    coll.insert_one({"_id": "k" * 20_000, "pad": pad("f", 16_700_000)})
+    coll.replace_one({"_id": "large"}, {"pad": pad("y")})
+    first, second = changed(changes)
+    assert (first.op, _letter(first.after)) == ("insert", "f")
+    assert told(second) == expected(can, "replace", "x", "y", "y")
+
+
+def test_a_slice_with_a_large_change_leaves_no_cursor_on_the_server(
+    capture: Begin, database: Database[Document], mongo: Client
+) -> None:
+    """Guards: left to the garbage collector, the cursor that completes a change is ended wherever
+    that runs; within the driver, which holds a lock then, the reader waits for ever."""
+    coll = filled(database, "a", [])
+    coll.insert_one({"_id": "large", "pad": pad("x")})
+    changes = capture("a", mode="latest")
+    coll.replace_one({"_id": "large"}, {"pad": pad("y")})
+    gc.collect()
+    before = open_cursors(mongo)
+    gc.disable()
+    try:
+        changes.run()
+        until(lambda: open_cursors(mongo) <= before, 5)
+    finally:
+        gc.enable()
 
 
 def test_a_document_of_16_mib_is_told_beside_a_change_that_does_not_fit(

@@ -26,7 +26,15 @@ from cdc.source.translation import Partition, partitions
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.kernel.arrow import schema
 from tests.mongo.access import Guarded
-from tests.mongo.capture import Capture, Client, Document, contents, failing, filled
+from tests.mongo.capture import (
+    Capture,
+    Client,
+    Document,
+    contents,
+    failing,
+    filled,
+    open_cursors,
+)
 
 Begin = Callable[..., Capture]
 _MB = 2**20
@@ -121,15 +129,15 @@ def test_a_read_that_is_cancelled_closes_its_cursor_at_once_however_slow_its_pac
     pipeline, splits = batch
     monkeypatch.setattr(batches, "_ROWS_PER_BATCH", _REPLY // 2)
     split = next(each for each in splits if isinstance(each, kind))
-    before = _open_cursors(mongo)
+    before = open_cursors(mongo)
     told = task.record_batches(split, pipeline.options, schema("bson"), True, Pace(2000.0))
     next(told)
-    assert _open_cursors(mongo) == before + 1
+    assert open_cursors(mongo) == before + 1
     closing = threading.Thread(target=told.close, daemon=True)  # type: ignore[attr-defined]
     closing.start()
     closing.join(30)
     assert not closing.is_alive()
-    assert _open_cursors(mongo) == before
+    assert open_cursors(mongo) == before
 
 
 # --- cursors -------------------------------------------------------------------------------------
@@ -139,14 +147,14 @@ class Cursors:
     """How many the server has open, as often as it says so until the block ends."""
 
     def __init__(self, mongo: Client) -> None:
-        self._mongo, self._before = mongo, _open_cursors(mongo)
+        self._mongo, self._before = mongo, open_cursors(mongo)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self.most = 0
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            self.most = max(self.most, _open_cursors(self._mongo) - self._before)
+            self.most = max(self.most, open_cursors(self._mongo) - self._before)
 
     def __enter__(self) -> Cursors:
         self._thread.start()
@@ -155,10 +163,6 @@ class Cursors:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def _open_cursors(mongo: Client) -> int:
-    return int(mongo.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"])
 
 
 def test_no_more_cursors_are_open_than_tasks_read(

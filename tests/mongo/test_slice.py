@@ -34,6 +34,7 @@ from tests.mongo.capture import (
     failing,
     filled,
     last_write,
+    open_cursors,
     until,
 )
 
@@ -273,15 +274,11 @@ def test_a_read_that_is_given_up_leaves_no_cursor_on_the_server(
     lower = capture("a").now()
     coll.insert_many([{"_id": n} for n in range(10)])
     split = slice_of(coll, lower, capture("a").now())
-    before = _open_cursors(mongo)
+    before = open_cursors(mongo)
     for _ in range(5):
         for _events in stream.read(opener, split, IMAGES["off"], 20):
             break
-    until(lambda: _open_cursors(mongo) <= before, 5)
-
-
-def _open_cursors(mongo: Client) -> int:
-    return int(mongo.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"])
+    until(lambda: open_cursors(mongo) <= before, 5)
 
 
 class Lagging:
