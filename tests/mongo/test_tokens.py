@@ -48,8 +48,8 @@ def test_tokens_of_every_type_of_key_are_written_and_read_as_the_server_does(
     assert sorted(range(len(keys)), key=lambda n: keys[n]) == _in_order_of_id(collection)
 
 
-def _told(resume_token: Any) -> Token:
-    return token.decode(resume_token["_data"], bytes(resume_token.get("_typeBits") or b""))
+def _told(given: Any) -> Token:
+    return token.decode(given["_data"], bytes(given.get("_typeBits") or b""))
 
 
 def _some(stream: Iterator[Any], count: int) -> Iterator[Any]:
