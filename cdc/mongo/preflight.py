@@ -210,6 +210,6 @@ def _require_comparable(position: str, own: Mapping[str, Any] | None) -> None:
     if given != told:
         raise UnsuitableSource(
             f"Option 'start' is a resume token of version {given}, and the server's are of {told}.",
-            f"Set mode to timestamp, and start to {timestamp.text(token.time_of(position))}: all"
-            " changes of that time are told.",
+            "Set mode to timestamp, and start to"
+            f" {timestamp.text(token.time_of(position))}: all changes of that time are emitted.",
         )
