@@ -211,5 +211,6 @@ def _require_comparable(position: str, own: Mapping[str, Any] | None) -> None:
         raise UnsuitableSource(
             f"Option 'start' is a resume token of version {given}, and the server's are of {told}.",
             "Set mode to timestamp, and start to"
-            f" {timestamp.text(token.time_of(position))}: all changes of that time are emitted.",
+            f" {timestamp.text(token.time_of(position))}:"
+            " all changes of that time are emitted.",
         )
