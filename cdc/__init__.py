@@ -1,17 +1,19 @@
-"""MongoDB change data capture for Spark. The path of a document from MongoDB to Delta:
+"""MongoDB change data capture for Spark.
 
-1. `mongo.planner` asks for the live edge T1 and ends the batch there, or at a DDL event before it;
-2. `mongo.enumerator` cuts the next key ranges of the collection being copied;
-3. `model.hand_over.advance` is the rule that joins the two into one checkpointed offset;
+The path of a document from MongoDB to Delta:
+
+1. `mongo.planner` reads the live edge T1 and ends the batch there, or at an earlier DDL event;
+2. `mongo.enumerator` finds the next key ranges of the collection being copied;
+3. `model.hand_over.advance` is the rule that combines both in one checkpointed offset;
 4. `mongo.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
-5. `mongo.stream` reads the changes of what was already done, (T0, T1], whole and once;
-6. `model.change` makes both into rows, `model.variant` makes documents into VARIANT; of large
-   replies `arrow`, by `kernel`, makes whole columns at once, the same ones;
-7. `source` hands the rows to Spark as Arrow batches;
-8. `delta.changelog` appends all of them, `delta.mirror` merges the last change of each key, and
-   `delta.history` keeps all of them as versions, each with the interval in which it held.
+5. `mongo.stream` reads the changes (T0, T1] of everything copied before, completely and once;
+6. `model.change` makes rows of both, and `model.variant` converts documents to VARIANT; for large
+   replies `arrow` and `kernel` make the same columns at once;
+7. `source` passes the rows to Spark as Arrow batches;
+8. `delta.changelog` appends all rows, `delta.mirror` merges the last change of each key, and
+   `delta.history` writes every change as a version with its interval of validity.
 
-So after every batch a mirror is exact as of T1, and the copy needs no hand-over step of its own.
+After every batch a mirror is exact as of T1. The copy therefore needs no separate hand-over step.
 """
 
 from __future__ import annotations
@@ -27,17 +29,22 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("mongodb-cdc")` known to a session; needed only where the package is not
-    installed for Spark to discover (see `pyspark_mongodb_cdc`)."""
+    """Register the data source `mongodb-cdc` in a Spark session.
+
+    Needed only if Spark cannot discover the installed package (see `pyspark_mongodb_cdc`).
+    """
     from cdc.source import MongoCdcSource
 
-    _let_planners_find(Path(__file__).parents[1], spark)
+    _extend_planner_path(Path(__file__).parents[1], spark)
     spark.dataSource.register(MongoCdcSource)
 
 
-def _let_planners_find(place: Path, spark: SparkSession) -> None:
-    """A zip that came with the job (`--py-files`): Spark 4.2 tells tasks of it, but has the process
-    that plans a stream look for it in a folder that is not there."""
+def _extend_planner_path(place: Path, spark: SparkSession) -> None:
+    """Make a zip of the job (`--py-files`) importable in the process that plans a stream.
+
+    Spark 4.2 passes the path of the zip to tasks. The planning process gets the path of a folder
+    that does not exist.
+    """
     if not place.is_dir():
         environment = spark.sparkContext.environment
         paths = [str(place), environment.get("PYTHONPATH", "")]

@@ -1,4 +1,7 @@
-"""Arrow batches: of rows one by one, or of all that a reply holds at once, which is the same."""
+"""Arrow batches of rows, encoded one by one or a reply at once.
+
+Both ways give the same rows.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,12 @@ from cdc.mongo.scan import Documents
 from cdc.options import SourceOptions
 
 _ROWS_PER_BATCH = 2000
-# Of which a task holds a few at once.
+# A task has a few batches of this size in memory at once.
 _BYTES_PER_BATCH = 8 * 2**20
 
 
-def of_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def encode_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Encode rows one by one, in batches of at most 2,000 rows and about 8 MiB of images."""
     chunk, size = list[Change](), 0
     for row in rows:
         chunk.append(row)
@@ -41,28 +45,28 @@ def of_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def is_large(documents: Sequence[bytes]) -> bool:
-    """Whether it takes less time to encode them at once."""
+    """Whether the documents are encoded faster as columns than row by row."""
     size = documents.size if isinstance(documents, Places) else sum(map(len, documents))
     return size >= WORTH
 
 
-def of_documents(
+def encode_documents(
     documents: Documents, split: SnapshotSplit, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split's documents."""
+    """Encode the documents of a split as columns."""
     for places in _parts(documents.raw):
-        first = read_row(places[0], split.namespace, split.at, documents.exact_from, _nothing)
+        first = read_row(places[0], split.namespace, split.at, documents.exact_from, _encode_empty)
         formats = options.document_format, options.document_json
         key, document_key = cells.keys(places, alone=False)
         after = cells.images(places, schema.field("after").type, *formats)
         own = {"key": key, "document_key": document_key, "after": after}
-        yield _constant_but(own, first, len(places), schema)
+        yield _fill_columns(own, first, len(places), schema)
 
 
-def of_events(
+def encode_events(
     run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The rows of events as `event_row` makes them."""
+    """Encode events as columns: the same rows as those of `event_row`."""
     located, excerpt = run.located, Excerpt.parse(split.excerpt)
     formats = options.document_format, options.document_json
     seconds = (located.times >> np.uint64(32)).astype(np.int64)
@@ -102,13 +106,13 @@ def _updates(located: Located, excerpt: Excerpt) -> pa.Array:
             located.documents(at.BEFORE), located.documents(at.AFTER), strict=True
         )
     ]
-    told = zip(located.documents(at.UPDATE), images, strict=True)
-    texts = [None if each is None else updated(each, excerpt, image) for each, image in told]
+    updates = zip(located.documents(at.UPDATE), images, strict=True)
+    texts = [None if each is None else updated(each, excerpt, image) for each, image in updates]
     return pa.array(texts, pa.string())
 
 
 def _transactions(located: Located, shard: str) -> list[dict[str, Any] | None]:
-    """Of events that follow one another most are of the same one."""
+    """Return the `txn` of each event. The last ones are cached: most neighbors have the same."""
     known = lru_cache(maxsize=16)(_transaction)
     sessions, numbers = located.documents(at.SESSION), located.documents(at.TRANSACTION)
     return [
@@ -122,7 +126,7 @@ def _transaction(session: bytes, number: bytes, shard: str) -> dict[str, Any]:
 
 
 def _parts(documents: Sequence[bytes]) -> Iterator[Places]:
-    """In order, in parts of about the size of a batch."""
+    """Divide documents, in order, into parts of about the size of a batch."""
     if isinstance(documents, Places):
         yield documents
         return
@@ -137,26 +141,26 @@ def _parts(documents: Sequence[bytes]) -> Iterator[Places]:
         yield Places.joined(part)
 
 
-def _nothing(document: bytes) -> Column:
+def _encode_empty(document: bytes) -> Column:
     return b""
 
 
-def _constant_but(
+def _fill_columns(
     columns: dict[str, pa.Array], row: Change, count: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """`count` times a row but for those columns."""
+    """Return a batch of `count` rows: `columns`, and the cells of `row` in all other columns."""
     return pa.RecordBatch.from_arrays(
         [
             columns[field.name]
             if field.name in columns
-            else _repeated(getattr(row, field.name), field.type, count)
+            else _repeat_cell(getattr(row, field.name), field.type, count)
             for field in schema
         ],
         schema=schema,
     )
 
 
-def _repeated(cell: Any, kind: pa.DataType, count: int) -> pa.Array:
+def _repeat_cell(cell: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.nulls(count, kind) if cell is None else pa.repeat(pa.scalar(cell, kind), count)
 
 
@@ -175,7 +179,7 @@ def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:
 
 
 def _cells(column: tuple[Any, ...], kind: pa.DataType) -> Sequence[Any]:
-    """A VARIANT crosses as the struct of its two binaries."""
+    """Convert the cells of a column for Arrow: a VARIANT becomes a struct of its two binaries."""
     if pa.types.is_struct(kind) and kind.field(0).name == "value":
         names = [kind.field(index).name for index in range(kind.num_fields)]
         return [None if cell is None else dict(zip(names, cell, strict=True)) for cell in column]

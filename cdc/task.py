@@ -1,4 +1,4 @@
-"""What a Spark task does: a split becomes rows, and rows become Arrow batches."""
+"""The work of a Spark task: from a split to rows and Arrow batches."""
 
 from __future__ import annotations
 
@@ -33,23 +33,30 @@ T = TypeVar("T")
 
 
 def source_of(options: SourceOptions) -> Source:
-    """What `uri` leads to, asked once. Raises SourceUnreachable and other passing errors,
-    NotPermitted, UnsuitableSource."""
+    """Discover the replica set or cluster of `uri`, in one attempt.
+
+    Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
+    """
     if options.shards_direct:
         return _shards(options)
     return discover(options.uri, options.server_timeout_ms)
 
 
-def found(options: SourceOptions) -> Source:
-    """The same, asked again for `retry.seconds` while what there is does not answer: its primary
-    shuts down or steps down just now."""
+def discover_source(options: SourceOptions) -> Source:
+    """Discover the source like `source_of`, with retries for `retry.seconds`.
+
+    A primary that shuts down or steps down is retried. SourceUnreachable and LoginRefused are
+    raised at once.
+    """
     return begun(partial(source_of, options), options.retry_seconds, "Connecting to MongoDB")
 
 
-def asked(options: SourceOptions, question: Callable[[Source], T]) -> T:
-    """What a question to a source that is `found` first returns; it may be asked several times, for
-    `retry.seconds` without an answer."""
-    source = found(options)
+def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
+    """Discover the source and return what `question` returns for it.
+
+    The question is repeated, for at most `retry.seconds`, after errors that a repetition may cure.
+    """
+    source = discover_source(options)
     return repeated(partial(question, source), options.retry_seconds, "Asking MongoDB")
 
 
@@ -57,7 +64,7 @@ def _shards(options: SourceOptions) -> cluster.Cluster:
     return cluster.discover(options.uri, options.server_timeout_ms)
 
 
-def _found_shards(options: SourceOptions) -> cluster.Cluster:
+def _find_shards(options: SourceOptions) -> cluster.Cluster:
     return repeated(partial(_shards, options), options.retry_seconds, "Looking for the shards")
 
 
@@ -72,7 +79,18 @@ def record_batches(
     may_be_void: bool,
     pace: Pace = UNLIMITED,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, see `rows`; the next reply is read while one is encoded."""
+    """Read the rows of a split (see `rows`) as Arrow batches.
+
+    The next reply is read while the previous one is encoded. Large replies of documents and runs of
+    events are encoded as columns, all else row by row. The rows are the same.
+
+    Args:
+        split: What to read.
+        options: The options of the source.
+        schema: The schema of the batches.
+        may_be_void: See `rows`.
+        pace: Limits the rate of reads, over all splits of the task.
+    """
     if isinstance(split, SnapshotSplit):
         with closing(ahead(_documents(split, options, may_be_void, pace), pace.end)) as read:
             yield from _document_batches(read, split, options, schema)
@@ -80,7 +98,7 @@ def record_batches(
         with closing(ahead(_changes(split, options, pace), pace.end)) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
-        yield from batches.of_rows(control_rows(split), schema)
+        yield from batches.encode_rows(control_rows(split), schema)
 
 
 def _document_batches(
@@ -92,10 +110,10 @@ def _document_batches(
     for is_large, parts in groupby(read, lambda documents: batches.is_large(documents.raw)):
         if is_large:
             for documents in parts:
-                yield from batches.of_documents(documents, split, options, schema)
+                yield from batches.encode_documents(documents, split, options, schema)
         else:
-            told = (row for documents in parts for row in _read_rows(documents, split, options))
-            yield from batches.of_rows(told, schema)
+            encoded = (row for part in parts for row in _read_rows(part, split, options))
+            yield from batches.encode_rows(encoded, schema)
 
 
 def _event_batches(
@@ -108,14 +126,17 @@ def _event_batches(
         if is_run:
             for run in parts:
                 assert isinstance(run, Run)
-                yield batches.of_events(run, split, options, schema)
+                yield batches.encode_events(run, split, options, schema)
         else:
-            yield from batches.of_rows(_event_rows(parts, split, options), schema)
+            yield from batches.encode_rows(_event_rows(parts, split, options), schema)
 
 
 def rows(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:
-    """The rows of a split, each once. Without `may_be_void`, a collection that is gone meanwhile is
-    an error (UnsuitableSource), not an empty split."""
+    """Yield each row of a split once.
+
+    If the collection no longer exists, the split ends early with `may_be_void`. Otherwise
+    UnsuitableSource is raised.
+    """
     if isinstance(split, ControlSplit):
         yield from control_rows(split)
     elif isinstance(split, SnapshotSplit):
@@ -150,8 +171,8 @@ def _documents(
 ) -> Iterator[Documents]:
     patience = float(options.retry_seconds)
     if options.shards_direct:
-        return sharded.read(_paced_shards(options, pace), split, patience, may_be_void)
-    return snapshot.read(partial(_paced_member, options, pace), split, patience, may_be_void)
+        return sharded.read(_find_paced_shards(options, pace), split, patience, may_be_void)
+    return snapshot.read(partial(_open_paced_member, options, pace), split, patience, may_be_void)
 
 
 def _changes(
@@ -160,14 +181,14 @@ def _changes(
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
     if options.shards_direct:
-        return sharded.changes(_paced_shards(options, pace), split, images, patience)
-    opener = partial(_paced_member, options, pace)
+        return sharded.changes(_find_paced_shards(options, pace), split, images, patience)
+    opener = partial(_open_paced_member, options, pace)
     return stream.read(opener, split, images, patience, at_once=True)
 
 
-def _paced_shards(options: SourceOptions, pace: Pace) -> cluster.Cluster:
-    return replace(_found_shards(options), comment=options.comment, pace=pace)
+def _find_paced_shards(options: SourceOptions, pace: Pace) -> cluster.Cluster:
+    return replace(_find_shards(options), comment=options.comment, pace=pace)
 
 
-def _paced_member(options: SourceOptions, pace: Pace) -> Member:
+def _open_paced_member(options: SourceOptions, pace: Pace) -> Member:
     return open_member(options).asked(options.comment, pace)

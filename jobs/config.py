@@ -1,8 +1,8 @@
 """The configuration of a pipeline: a TOML file, overridden on the command line.
 
-`[source]` holds the options of the source (`cdc.options`), `[sink]` where tables and checkpoint
-live, `[table]` which tables are kept and how (`cdc.delta.layout`), and each `[[override]]` what of
-that is otherwise for some collections.
+`[source]` contains the options of the source (`cdc.options`), `[sink]` the locations of tables and
+checkpoint. `[table]` configures the tables (`cdc.delta.layout`). Each `[[override]]` replaces
+settings of `[table]` for some collections.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cdc.model.uri import not_quoting
 
 T = TypeVar("T")
 SINK_KEYS = {
-    "path": "Folder (or URL that Spark can write) under which all tables live; required. One that"
-    " begins with no slash is looked for where the program is started.",
-    "checkpoint": "Where the stream keeps its offsets; `<path>/_checkpoint` by default.",
+    "path": "Folder (or URL that Spark can write) that contains all tables; required. A relative"
+    " path starts at the folder in which the program is started.",
+    "checkpoint": "Folder or URL of the stream's offsets; `<path>/_checkpoint` by default.",
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
     "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
@@ -37,7 +37,7 @@ _SECTIONS: Mapping[str, Collection[str]] = {
     "sink": SINK_KEYS,
     "table": KEYS,
 }
-# Of what Spark takes for a trigger, what has a meaning: parts of time from days down.
+# Spark accepts more triggers. Only units from microseconds to days make sense.
 _TRIGGER = re.compile(
     r"(?:\d+(?:\.\d+)?\s+(?:micro|milli)?(?:second|minute|hour|day)s?\s*)+", re.IGNORECASE
 )
@@ -48,7 +48,10 @@ _URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One pipeline. `source` are options of the source by name, as text, checked."""
+    """The checked configuration of one pipeline.
+
+    `source` contains the options of the source by name, as text.
+    """
 
     source: Mapping[str, str]
     checkpoint: str
@@ -58,11 +61,17 @@ class Config:
     stop_seconds: int = 20
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
-        """The namespace's changelog, mirror …, there or not; None if it is to have none."""
+        """Return the collection's changelog, mirror …; None if it is not configured.
+
+        The table need not exist yet.
+        """
         return self.layout.table(kind, namespace)
 
     def captured(self, name: str) -> Namespace:
-        """The collection of that full name. Raises BadOption if the pipeline captures none such."""
+        """Parse the full name of a captured collection.
+
+        Raises BadOption if the pipeline does not capture it.
+        """
         namespace = Namespace.parse(name)
         if not declared.parse(self.source).selection.matches(namespace):
             raise BadOption(
@@ -73,12 +82,20 @@ class Config:
 
 
 def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
-    """The checked configuration. `overrides` are `section.name=value`; without a section, or with
-    an unknown one, the name is an option of the source. Raises BadOption."""
+    """Read and check the configuration.
+
+    Args:
+        path: The TOML file; None if `overrides` contain everything.
+        overrides: Texts `section.name=value`. Without a section, or with an unknown one, the name
+            is an option of the source.
+
+    Raises BadOption if the file cannot be read, or if an option is missing, unknown or wrong.
+    """
     overrides = list(overrides)
     if path is None and not overrides:
         raise BadOption(
-            "There is no configuration.", "Name a file by --config; conf/example.toml shows one."
+            "There is no configuration.",
+            "Name a file with --config; conf/example.toml is an example.",
         )
     sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     by_match: list[dict[str, Any]] = []
@@ -87,13 +104,13 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            raise BadOption(f"'{not_quoting(name)}' sets nothing.", "Write it as name=value.")
+            raise BadOption(f"'{not_quoting(name)}' sets no value.", "Write it as name=value.")
         section, _, rest = name.partition(".")
         if section in sections:
             sections[section][rest] = value
         else:
             sections["source"][name] = value
-    return _checked(sections, by_match)
+    return _build_config(sections, by_match)
 
 
 def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> None:
@@ -101,21 +118,25 @@ def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[s
         content = tomllib.loads(Path(path).read_text())
     except FileNotFoundError:
         raise BadOption(
-            f"There is no configuration file {path}.", "conf/example.toml shows one."
+            f"There is no configuration file {path}.",
+            "Correct the path; conf/example.toml is an example of such a file.",
         ) from None
     except OSError as error:
         raise BadOption(
             f"The configuration file {path} cannot be read: {error.strerror}.",
-            "Name a file that this user may read.",
+            "Name a file that this user can read.",
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadOption(
             f"The configuration file {path} is no TOML: {error}.",
-            'Correct it there; text stands in quotes, as in uri = "env:MONGODB_URI".',
+            'Correct that line; write text in quotes, as in uri = "env:MONGODB_URI".',
         ) from error
     given = content.pop(_OVERRIDE, [])
     if not _are_tables(given):
-        raise BadOption(f"{path}: an override is no section.", "Write [[override]] before each.")
+        raise BadOption(
+            f"{path}: an override is not a section.",
+            "Write [[override]] above the options of each.",
+        )
     overrides.extend(dict(_flat(values)) for values in given)
     for name, values in content.items():
         _require_section(path, name, values)
@@ -131,12 +152,13 @@ def _require_section(path: str, name: str, values: Any) -> None:
         return
     if name in _SECTIONS:
         raise BadOption(
-            f"{path}: '{name}' is a section.", f"Write [{name}], once, and its options below it."
+            f"{path}: '{name}' is not an option but a section.",
+            f"Write [{name}] once, and its options below it.",
         )
     option = next((full for full, _ in _flat({name: values})), name)
     if _section_of(option) or not (isinstance(values, dict) or _are_tables(values)):
         raise BadOption(
-            f"{path}: '{option}' stands in no section.",
+            f"{path}: option '{option}' is not in a section.",
             f"Write it below [{_section_of(option) or 'source'}].",
         )
     known = [*_SECTIONS, _OVERRIDE]
@@ -144,78 +166,86 @@ def _require_section(path: str, name: str, values: Any) -> None:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """`document.format = "json"` is a nested table to TOML, and one option to us."""
+    """Join the names of nested tables: TOML parses `document.format = "json"` as a table."""
     for name, value in values.items():
-        # The names of columns are the user's own.
+        # The keys of `columns` are names of the user, not options.
         if isinstance(value, dict) and prefix + name != "columns":
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
 
-def _checked(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
+def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
     for section in _SECTIONS:
         _require_known(section, sections[section])
     for override in overrides:
         _require_known(_OVERRIDE, override)
-    source = {name: _text(value) for name, value in sections["source"].items()}
+    source = {name: _to_text(value) for name, value in sections["source"].items()}
     parsed = declared.parse(source)
-    base = _path(sections["sink"], "path", None)
+    base = _parse_path(sections["sink"], "path", None)
     if base is None:
         raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
     layout = Layout.parse(base, sections["table"], overrides)
-    holds_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
-    if holds_documents and parsed.images not in _MIRRORED_IMAGES:
+    has_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
+    if has_documents and parsed.images not in _MIRRORED_IMAGES:
         raise BadOption(
-            f"With images = {parsed.images} an update may come without the document it led to,"
-            " and neither a mirror nor a history can be kept.",
-            "Set images to auto, or mirror and history in [table] to empty strings.",
+            f"Option 'images' is {parsed.images}: an update may come without its document, so"
+            " neither a mirror nor a history can be written.",
+            "Set images to auto, or set mirror and history in [table] to empty strings.",
         )
     if any(options.columns for options in layout.all()) and parsed.document_format != "variant":
         raise BadOption(
-            f"Typed columns cannot be made of documents as {parsed.document_format}.",
-            "Set document.format to variant, or leave out 'columns'.",
+            f"Option 'columns' is set, but document.format is {parsed.document_format}:"
+            " typed columns can be made from variant only.",
+            "Set document.format to variant, or remove 'columns'.",
         )
     return Config(
         source=source,
-        checkpoint=_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
-        trigger=_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
+        checkpoint=_parse_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
+        trigger=_parse_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
         layout=layout,
-        dead_letters_limit=_number(sections["sink"], "dead.letters.limit", None),
-        stop_seconds=_number(sections["sink"], "stop.seconds", 20),
+        dead_letters_limit=_parse_number(sections["sink"], "dead.letters.limit", None),
+        stop_seconds=_parse_number(sections["sink"], "stop.seconds", 20),
     )
 
 
-def _path(section: Mapping[str, Any], name: str, default: T) -> str | T:
-    """Absolute, or a URL: Delta takes the path of a new table for a name if it is neither."""
+def _parse_path(section: Mapping[str, Any], name: str, default: T) -> str | T:
+    """Return an absolute path or a URL.
+
+    Delta takes any other path of a new table for a name in the catalog.
+    """
     path = str(section.get(name, "")).rstrip("/")
     if not path:
         return default
     if re.match(r"~|\$\w", path):
         raise BadOption(
-            f"{name} cannot be '{path}': only a shell fills in how it begins.", "Write it out."
+            f"{name} cannot be '{path}': only a shell replaces '~' and variables.",
+            "Write it out in full.",
         )
     return path if _URL.match(path) else str(Path(path).absolute())
 
 
-def _trigger(text: str) -> str:
+def _parse_trigger(text: str) -> str:
     if not _TRIGGER.fullmatch(text.removeprefix("interval ")):
         raise BadOption(f"trigger cannot be '{text}'.", "Write it like 5 seconds or 2 minutes.")
     return text
 
 
-def _number(section: Mapping[str, Any], name: str, default: T) -> int | T:
+def _parse_number(section: Mapping[str, Any], name: str, default: T) -> int | T:
     value = section.get(name)
     if value is None:
         return default
     if str(value).isdecimal():
         return int(value)
-    raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number from 0 on.")
+    raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number of at least 0.")
 
 
 def _require_known(section: str, given: Iterable[str]) -> None:
-    """Names of the source are looked at where its options are, unless they are another section's:
-    they may hold what is not to be quoted."""
+    """Raise BadOption for a name that the section does not have.
+
+    An unknown name in `[source]` is reported only if it belongs to another section. `cdc.options`
+    reports the others, because it does not quote a name that may contain credentials.
+    """
     known = [MATCH, *KEYS] if section == _OVERRIDE else list(_SECTIONS[section])
     for name in given:
         home = _section_of(name)
@@ -224,7 +254,7 @@ def _require_known(section: str, given: Iterable[str]) -> None:
         shown = f"[[{_OVERRIDE}]]" if section == _OVERRIDE else f"[{section}]"
         raise BadOption(
             f"There is no option '{name}' in {shown}.",
-            f"It belongs to [{home}]; with -o it is {home}.{name}=…"
+            f"Move it to [{home}], or write -o {home}.{name}=…"
             if home
             else declared.nearest(name, known),
         )
@@ -234,7 +264,7 @@ def _section_of(name: str) -> str | None:
     return next((section for section, known in _SECTIONS.items() if name in known), None)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, list):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

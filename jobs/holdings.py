@@ -1,4 +1,4 @@
-"""What the tables of a pipeline say of its checkpoint: whose they are, and what they hold."""
+"""What the tables of a pipeline record: their owner and their batches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from jobs.config import Config
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Of one pipeline: its id (None: there is no table of it), the newest batch in any of its
-    tables (None: there is none), and where those batches end of which one tells."""
+    """The batches in the tables of one pipeline.
+
+    Attributes:
+        pipeline: The id of the pipeline; None if it is unknown and there is no table.
+        newest: The newest batch in any table; None if there is none.
+        ends: The end of each batch whose offset is recorded by the newest commit of a table.
+    """
 
     pipeline: str | None
     newest: int | None
@@ -29,11 +34,16 @@ class Held:
 
 
 def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
-    """What the tables hold of a pipeline; if it is not known which, of the one that alone has
-    tables of what is captured. Raises CheckpointDamaged if there are several."""
-    found = list(_tables(spark, config))
+    """Read which batches the tables of a pipeline contain.
+
+    Without `pipeline`, it is the only pipeline that owns tables of the captured collections. Raises
+    CheckpointDamaged if several pipelines own some.
+    """
+    found = list(_existing_tables(spark, config))
     if pipeline is None:
-        pipeline = _only({owner for table, owner in found if _is_captured(table, config)}, config)
+        pipeline = _only_owner(
+            {owner for table, owner in found if _is_captured(table, config)}, config
+        )
     own = [newest_commit(spark, table.target) for table, owner in found if owner == pipeline]
     commits = [newest[1] for newest in own if newest]
     ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}
@@ -43,9 +53,11 @@ def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
 def require_new(
     spark: SparkSession, config: Config, captured: Iterable[Namespace], pipeline: str | None
 ) -> None:
-    """Makes sure that a run without a checkpoint finds no tables that another one, a lost one or
-    somebody else has made. Raises TableOwnedElsewhere; CheckpointDamaged if they are those of
-    `pipeline`."""
+    """Check that a run without a checkpoint finds no tables of another run.
+
+    Raises TableOwnedElsewhere if a table belongs to somebody else or to a lost checkpoint. Raises
+    CheckpointDamaged if a table of `pipeline` already contains a batch.
+    """
     names = list(captured)
     for kind in KINDS:
         tables = [table for name in names if (table := config.table(kind, name))]
@@ -53,12 +65,13 @@ def require_new(
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(
-                    f"{config.checkpoint} holds no batch, and the table at '{table.target}' does.",
+                    f"{config.checkpoint} holds no batch, and the table at '{table.target}'"
+                    " contains one.",
                     REPAIR,
                 )
 
 
-def _tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:
+def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:
     for kind in KINDS:
         for table, properties in existing(spark, config.layout, kind):
             yield table, properties[PIPELINE]
@@ -69,12 +82,12 @@ def _is_captured(table: Table, config: Config) -> bool:
     return table.namespace is not None and selection.matches(table.namespace)
 
 
-def _only(owners: set[str], config: Config) -> str | None:
+def _only_owner(owners: set[str], config: Config) -> str | None:
     if len(owners) > 1:
         raise CheckpointDamaged(
-            f"{config.checkpoint} does not say which pipeline it is of, and there are tables of"
-            f" {', '.join(sorted(owners))}.",
-            'Write the right one into its file metadata, as {"id": "…"}, and remove the checksum of'
-            " the old one beside it, .metadata.crc.",
+            f"{config.checkpoint} does not name its pipeline, and several pipelines own the"
+            f" tables: {', '.join(sorted(owners))}.",
+            'Write the right id into its file metadata, as {"id": "…"}, and remove the old checksum'
+            " .metadata.crc beside it.",
         )
     return owners.pop() if owners else None

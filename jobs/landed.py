@@ -1,8 +1,9 @@
-"""What a pipeline's tables tell without Spark: how many rows they hold, and what came last.
+"""Row counts and newest commits of Delta tables, read without Spark.
 
-Read by another engine than the one that writes them. Nothing is told of a table in a catalog, which
-is known by its name only, nor of one whose path holds a percent sign: `path` in `[sink]` may, and
-so does the folder of an odd name that an earlier version made.
+Read by delta-rs, not by the engine that writes the tables. It cannot read a table in a catalog,
+because only the name of such a table is known. Nor can it read a table whose path contains a
+percent sign: `path` in `[sink]` may contain one, and earlier versions made folders with one for
+unusual names.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ _COMMITS = 200
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One commit of ours, when it was made, in seconds since 1970, and how many rows it brought or
-    changed; None: not told."""
+    """One commit of a pipeline.
+
+    `moment` is its time in seconds since 1970. `rows` is the number of rows that it added or
+    changed; None if the table does not record it.
+    """
 
     commit: Commit
     moment: float
@@ -31,13 +35,13 @@ class Made:
 
     @property
     def freshness(self) -> float:
-        """Seconds from the batch's own time to the commit."""
+        """Seconds from the watermark of the batch to the commit."""
         return max(0.0, self.moment - self.commit.watermark.time)
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What is in a table. `commits` are the newest of ours, the newest first."""
+    """Statistics of a table. `commits` are the newest ones of pipelines, newest first."""
 
     rows: int
     commits: tuple[Made, ...]
@@ -47,36 +51,36 @@ class Landed:
         return self.commits[0] if self.commits else None
 
 
-def is_told(target: Target) -> bool:
-    """Whether anything can be told of that table."""
-    # This engine takes a percent sign in a path for an escape, whatever is put in its place.
+def is_readable(target: Target) -> bool:
+    """Whether the table can be read without Spark."""
+    # delta-rs takes a percent sign in a path for an escape, even if it is encoded itself.
     return not target.is_name and "%" not in target.address
 
 
 def landed(target: Target) -> Landed | None:
-    """None if there is no such table yet, or if nothing can be told of it."""
-    if not is_told(target):
+    """Read the statistics of a table; None if it does not exist yet or cannot be read."""
+    if not is_readable(target):
         return None
     try:
         table = DeltaTable(target.address)
     except TableNotFoundError:
         return None
-    found = (_made(each) for each in table.history(_COMMITS))
-    return Landed(_rows(table), tuple(each for each in found if each is not None))
+    found = (_parse_commit(each) for each in table.history(_COMMITS))
+    return Landed(_count_rows(table), tuple(each for each in found if each is not None))
 
 
-def _rows(table: DeltaTable) -> int:
-    """Those that a deletion vector has taken away are none."""
+def _count_rows(table: DeltaTable) -> int:
+    """Count the rows, without those that a deletion vector removes."""
     counted = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t").read_all()
     return int(counted["n"][0].as_py())
 
 
-def _made(entry: Mapping[str, Any]) -> Made | None:
+def _parse_commit(entry: Mapping[str, Any]) -> Made | None:
     commit = Commit.parse(entry.get("userMetadata"))
-    return None if commit is None else Made(commit, entry["timestamp"] / 1000, _changed(entry))
+    return None if commit is None else Made(commit, entry["timestamp"] / 1000, _changed_rows(entry))
 
 
-def _changed(entry: Mapping[str, Any]) -> int | None:
-    told = entry.get("operationMetrics", {})
-    count = told.get("numSourceRows", told.get("numOutputRows"))
+def _changed_rows(entry: Mapping[str, Any]) -> int | None:
+    metrics = entry.get("operationMetrics", {})
+    count = metrics.get("numSourceRows", metrics.get("numOutputRows"))
     return None if count is None else int(count)

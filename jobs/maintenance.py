@@ -1,4 +1,4 @@
-"""Look after the tables of a pipeline: compact them, and deliver their dead letters again."""
+"""Maintenance of a pipeline's tables: compaction, and redelivery of dead letters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ def maintain(
     days: float = 30,
     dry_run: bool = False,
 ) -> list[Maintained]:
-    """All tables that lie where the configuration puts them, one after the other. Raises BadOption
-    if `hours` is less than is safe while jobs write."""
+    """Maintain all tables at the configured locations, one after the other.
+
+    Args:
+        hours: Delete files that no version younger than this needs.
+        days: Purge tombstones of documents that were deleted longer ago.
+        dry_run: Change nothing; only report.
+
+    Raises BadOption if `hours` is too short to be safe while jobs read and write.
+    """
     require_safe(hours)
     return [
         maintain_table(spark, kind, table, hours, days, dry_run)
@@ -32,20 +39,22 @@ def maintain(
 
 
 def require_safe(hours: float) -> None:
-    """Raises BadOption if a retention is less than is safe while jobs write and read."""
+    """Raise BadOption if a retention is too short to be safe while jobs read and write."""
     if hours < LEAST_RETENTION_HOURS:
         raise BadOption(
             f"A retention of {hours:g} hours may delete files that a reader or a writer needs.",
-            f"Keep at least {LEAST_RETENTION_HOURS} hours.",
+            f"Set at least {LEAST_RETENTION_HOURS} hours.",
         )
 
 
 def replay(spark: SparkSession, config: Config) -> Delivery:
-    """Deliver what can be delivered of a pipeline's dead letters. Raises BadOption if it keeps
-    none."""
+    """Deliver those of a pipeline's dead letters that can be mapped now.
+
+    Raises BadOption if no table of dead letters is configured.
+    """
     targets = config.layout.letters()
     if not targets:
-        raise BadOption("There are no dead_letters in [table].", "Set their template.")
+        raise BadOption("There is no table of dead letters.", "Set 'dead_letters' in [table].")
     options = declared.parse(config.source)
     found = [
         deliver(spark, target, config.layout, options.document_format, options.document_json)

@@ -1,6 +1,7 @@
-"""Plan: whether a run could succeed, and about how much it has to do, before it is started.
+"""Plan: check whether a run could succeed, and estimate its work.
 
-Asks the server for what the run itself would ask for, and for numbers; starts no Spark.
+Makes the same requests to the server as the start of a run, and reads statistics. Does not start
+Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from jobs import config as configuration
 from jobs.result import json_option, tell, told
 from jobs.terminal import Terminal
 
-# An assumption, on the low side: two cores, documents of a kilobyte, changelog and mirror.
+# MiB per second; a low assumption for two cores, documents of a kilobyte, changelog and mirror.
 RATE = 20.0
 _MIB = 2**20
 _SHOWN = 8
@@ -36,7 +37,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The copy as a whole. `batch_seconds` is what a micro-batch of it takes at most."""
+    """Estimate of the whole copy. `batch_seconds` is the maximum duration of one micro-batch."""
 
     bytes: int
     splits: int
@@ -46,12 +47,15 @@ class Estimate:
 
 
 def estimate(work: list[Work], options: SourceOptions, rate: float) -> Estimate:
-    """At `rate` MiB/s over all tasks together; work that makes no split is not copied."""
+    """Estimate the copy at `rate` MiB/s of all tasks together.
+
+    Work without splits is not counted, because it is not copied.
+    """
     per_batch, split = options.snapshot_splits_per_batch, options.split_size_mb
     size = sum(each.bytes for each in work if each.splits)
     splits = sum(each.splits for each in work)
     seconds = size / _MIB / rate
-    # What ends at one shard's cut may hold nearly as much again of each other one.
+    # A split ends at a split point of one shard, and may contain nearly a split of each other one.
     most = per_batch + max((len(each.shards) for each in work), default=1) - 1
     return Estimate(
         size,
@@ -62,27 +66,27 @@ def estimate(work: list[Work], options: SourceOptions, rate: float) -> Estimate:
     )
 
 
-# --- on the terminal -----------------------------------------------------------------------------
+# --- terminal output -----------------------------------------------------------------------------
 
 
 def show(console: Console, found: Examination, copy: Estimate, rate: float) -> None:
-    """The tables, then one line each for copy, oplog and what is missing."""
+    """Print the tables, then a line each for missing collections, copy and oplog."""
     scope = f"database {found.database}" if found.database else "the whole deployment"
     say = console.print
     kind = "" if _names(found.shards) else "replica set "
     say(f"{kind}{found.source}{on(found.shards)}; changes are read from {scope}")
     if found.work:
-        say(_collections(found.work))
+        say(_collections_table(found.work))
     if any(len(each.shards) > 1 for each in found.work):
-        say("sizes over several shards are sums, in which orphans may be counted")
+        say("sizes over several shards are sums; orphans may be counted")
     if found.missing:
         say(f"not there yet: {', '.join(found.missing)}", soft_wrap=True)
-    say(_privileges(found))
-    say(f"copy: {_copy(copy, rate)}", soft_wrap=True)
-    say(f"oplog: {_oplog(found, copy)}", soft_wrap=True)
+    say(_privileges_table(found))
+    say(f"copy: {_describe_copy(copy, rate)}", soft_wrap=True)
+    say(f"oplog: {_describe_oplog(found, copy)}", soft_wrap=True)
 
 
-def _collections(work: list[Work]) -> Table:
+def _collections_table(work: list[Work]) -> Table:
     table = Table("collection", "documents", "size", "strategy", "splits", "images", "why")
     for each in work:
         images = "on" if each.images else "off"
@@ -92,39 +96,39 @@ def _collections(work: list[Work]) -> Table:
     return table
 
 
-def _privileges(found: Examination) -> Table | str:
+def _privileges_table(found: Examination) -> Table | str:
     if found.lacking is None:
-        return "privileges: nobody is logged in, so there are none to compare"
+        return "privileges: not checked, because no user is logged in"
     table = Table("privilege", "needed", "found on", "missing on")
     for is_needed, needs in (("yes", found.required), ("no", found.optional)):
-        for action, alike in groupby(sorted(needs, key=_action), _action):
-            held, lacking = _parted(alike, found.lacking)
-            table.add_row(action, is_needed, held, lacking)
+        for action, alike in groupby(sorted(needs, key=_get_action), _get_action):
+            granted, missing = _describe_needs(alike, found.lacking)
+            table.add_row(action, is_needed, granted, missing)
     return table
 
 
-def _action(need: Need) -> str:
+def _get_action(need: Need) -> str:
     return need.action
 
 
-def _parted(needs: Iterable[Need], lacking: list[Need]) -> tuple[str, str]:
-    """The resources of those that are held, and of those that are not; `*` for all."""
+def _describe_needs(needs: Iterable[Need], lacking: list[Need]) -> tuple[str, str]:
+    """Return the resources of the granted needs and of the missing ones; `*` stands for all."""
     parts: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
     for need in needs:
         resource = f"{need.db or '*'}.{need.coll or '*'}"
         parts[need in lacking].setdefault(resource, []).append(need.shard)
-    held, missing = (
-        _some([f"{resource}{on(shards)}" for resource, shards in part.items()]) for part in parts
+    granted, missing = (
+        _shorten([f"{resource}{on(shards)}" for resource, shards in part.items()]) for part in parts
     )
-    return held, missing
+    return granted, missing
 
 
-def _some(names: list[str]) -> str:
+def _shorten(names: list[str]) -> str:
     rest = [f"and {len(names) - _SHOWN} more"] if names[_SHOWN:] else []
     return "\n".join([*names[:_SHOWN], *rest])
 
 
-def _copy(copy: Estimate, rate: float) -> str:
+def _describe_copy(copy: Estimate, rate: float) -> str:
     if not copy.splits:
         return "none"
     return (
@@ -133,7 +137,7 @@ def _copy(copy: Estimate, rate: float) -> str:
     )
 
 
-def _oplog(found: Examination, copy: Estimate) -> str:
+def _describe_oplog(found: Examination, copy: Estimate) -> str:
     if found.window is None:
         return "its window is unknown, see 'Privileges' in the README"
     reach = found.window.seconds
@@ -142,7 +146,7 @@ def _oplog(found: Examination, copy: Estimate) -> str:
     if copy.batch_seconds > reach:
         return f"{text}, LESS than a micro-batch of the copy: about {_duration(copy.batch_seconds)}"
     if copy.seconds > reach:
-        return f"{text}, less than the copy; it has to outlast a micro-batch and the longest stop"
+        return f"{text}, less than the copy; it must outlast a micro-batch and the longest stop"
     return text
 
 
@@ -156,11 +160,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-# --- for programs --------------------------------------------------------------------------------
+# --- JSON output ---------------------------------------------------------------------------------
 
 
-def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
-    """All of it as JSON takes it. `held` is null where nobody is logged in."""
+def to_json(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
+    """Return everything as a JSON object. `held` is null if no user is logged in."""
     window, lacking = found.window, found.lacking
     return {
         "source": found.source,
@@ -188,16 +192,16 @@ def described(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]
             }
             for each in found.needs
         ],
-        "problems": [_problem(each) for each in found.problems],
+        "problems": [_problem_to_json(each) for each in found.problems],
     }
 
 
 def _names(shards: Iterable[str]) -> list[str]:
-    """A replica set has no shard with a name."""
+    """Return the names of shards; the only shard of a replica set has none."""
     return [shard for shard in shards if shard]
 
 
-def _problem(error: CdcError) -> dict[str, Any]:
+def _problem_to_json(error: CdcError) -> dict[str, Any]:
     kind, code = type(error).__name__, error.exit_code
     return {"error": kind, "message": error.message, "remedy": error.remedy, "exit_code": code}
 
@@ -210,19 +214,19 @@ def _problem(error: CdcError) -> dict[str, Any]:
     type=click.FloatRange(min=0, min_open=True),
     default=RATE,
     show_default=True,
-    help="MB/s that a copy is assumed to make, all tasks together.",
+    help="Assumed rate of the copy, all tasks together, in MB/s.",
 )
 @json_option
 @told
 def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: str | None) -> int:
-    """Tell what a new run would meet, without reading documents. Exit code 0: it could succeed.
+    """Check what a new run would find, without reading documents. Exit code 0: it could succeed.
 
     Example: mongodb-cdc plan --config conf/local.toml
     """
     config = configuration.load(path, overrides)
     found = plan(config.source)
     copy = estimate(found.work, declared.parse(config.source), rate)
-    result = described(found, copy, rate)
+    result = to_json(found, copy, rate)
     tell(result, json_path, lambda: show(Terminal(), found, copy, rate))
     for problem in found.problems:
         sys.stderr.write(f"error: {plain(str(problem))}\n")

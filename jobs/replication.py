@@ -1,4 +1,4 @@
-"""A running pipeline: its streaming query, its sink, and its end."""
+"""A running pipeline: its streaming query, its sink and its stop."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from jobs.checkpoint import is_here
 from jobs.config import Config
 from jobs.metrics import Meter, Status
 
-# How long a query may take to end that is given up, or has nothing to write.
+# How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
 
 
 class Replication:
-    """A running pipeline: its streaming query, started from its checkpoint if it has one.
+    """A running pipeline. The constructor starts its query, from the checkpoint if there is one.
 
-    `on_batch` is called in the query's thread after each batch is in all its tables.
+    Args:
+        available_now: Process the changes up to now, then end.
+        on_batch: Called in the query's thread after all tables contain a batch.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Replication:
         self._sink: Sink | None = None
         self._meter = Meter()
         self._writing, self._is_stopped = threading.Lock(), False
-        self._comment = _comment(config)
+        self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
         rows = spark.readStream.format(NAME).options(**options).load()
@@ -61,35 +63,36 @@ class Replication:
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         with self._writing:
             if self._is_stopped:
-                # To return would tell Spark that the batch is written.
+                # After a return Spark would record the batch as written.
                 raise TransientError("The replication was stopped before this batch was written.")
             if self._sink is None:
-                self._sink = self._opened(pipeline_of(batch))
+                self._sink = self._open_sink(pipeline_of(batch))
             report = self._sink.write_batch(batch, batch_id)
             self._meter.batch(report)
             if self._on_batch is not None:
                 self._on_batch(report)
 
-    def _opened(self, pipeline: str) -> Sink:
+    def _open_sink(self, pipeline: str) -> Sink:
         clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
         limit = self._config.dead_letters_limit
         return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Stops behind the batch being written, if there is one; raises the error that had ended
-        the query before. A batch that is not written within so many seconds is given up, and
-        planned again by the next run.
+        """Stop after the batch that is being written, if there is one.
 
-        Returns whether the query has ended. One that has not, a few seconds later, is busy with
-        what nobody can interrupt; this process should end.
+        A batch that takes longer than `seconds` is abandoned; the next run plans it again. None
+        means to wait without limit. Raises the error that had already ended the query.
+
+        Returns whether the query has ended, some seconds later at most. Otherwise it is in an
+        operation that cannot be interrupted, and this process should end.
         """
         is_between = self._writing.acquire(timeout=-1 if seconds is None else seconds)
         self._is_stopped, is_active = True, self.query.isActive
         if is_between:
-            # Spark waits for the query's thread, and that may be about to write.
+            # `query.stop` waits for the query's thread, which may be waiting for this lock.
             self._writing.release()
-        given_up = None if seconds is None else GIVEN_UP_SECONDS
-        has_ended = not is_active or _is_done(self.query.stop, given_up)
+        limit = None if seconds is None else GIVEN_UP_SECONDS
+        has_ended = not is_active or _returns_within(self.query.stop, limit)
         self._end_leftovers()
         error = None if is_active else self.query.exception()
         if error is not None:
@@ -97,17 +100,19 @@ class Replication:
         return is_between and has_ended
 
     def _end_leftovers(self) -> None:
-        """Of this process, which Spark's end of the planner leaves, and of one that was killed."""
+        """Close the cursors that the killed planner and killed earlier runs left open."""
         end_cursors(partial(source_of, declared.parse(self._config.source)), self._comment)
 
     def status(self) -> Status:
-        """How far it is, how fast, and how safe: as its last trigger and its last batch saw it."""
+        """Return the metrics of the last trigger and the last batch."""
         return self._meter.status(self.query.lastProgress)
 
 
-def _is_done(call: Callable[[], object], seconds: float | None) -> bool:
-    """Whether a call that nobody can interrupt returns within so many seconds; raises its error if
-    it does. None: however long it takes."""
+def _returns_within(call: Callable[[], object], seconds: float | None) -> bool:
+    """Whether a call that cannot be interrupted returns within `seconds`; None means no limit.
+
+    Raises the error of the call.
+    """
     errors: list[Exception] = []
 
     def run() -> None:
@@ -124,11 +129,14 @@ def _is_done(call: Callable[[], object], seconds: float | None) -> bool:
     return not thread.is_alive()
 
 
-def _comment(config: Config) -> str:
-    """Of the cursors of the one job that may run on a checkpoint; a folder of that name on another
-    machine, or in another directory, is another one."""
+def _make_comment(config: Config) -> str:
+    """Return the comment on the cursors of the only job that may run on this checkpoint.
+
+    It contains a hash of the checkpoint's path. A local path counts with machine and directory:
+    elsewhere the same path is another checkpoint.
+    """
     name = config.checkpoint
     if is_here(name):
         name = f"{platform.node()}:{Path(name).resolve()}"
-    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{declared.parse(config.source).comment} {mark}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{declared.parse(config.source).comment} {digest}"

@@ -1,4 +1,4 @@
-"""Write a collection as of a time, from its changelog, into a MongoDB collection."""
+"""Restore a collection as of a time, from its changelog, into MongoDB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdc.mongo.restore import Destination
 from jobs import checkpoint
 from jobs.config import Config
 
-# Of keys, for each reason.
+# Keys that are reported for each reason.
 _SHOWN = 20
 
 
@@ -41,11 +41,13 @@ _ARROW = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """What was written. `inexact` of the documents may not be as of that time; `losses` says in
-    what all of them differ from the source's, None if in nothing.
+class RestoreResult:
+    """The result of a restore.
 
-    `left_out` are not in the target: how many, by `reasons`, and the first `keys` of each.
+    `inexact` counts the written documents that may not be as of the time. `losses` describes how
+    the format of the changelog changed all documents; None if they equal those of the source.
+    `left_out` counts the documents that were not written, `reasons` counts them for each reason,
+    and `keys` lists the first 20 of each.
     """
 
     collection: str
@@ -68,17 +70,27 @@ def restore(
     to_uri: str,
     into: Namespace,
     force: bool = False,
-) -> Restored:
-    """Writes the collection as of a time into `into`, in parallel. One that was interrupted goes on
-    if it is called again with the same arguments, and the target then holds the same documents.
-    A document that the target does not take is left out, and so is an image that is damaged; called
-    again, it tries these alone, with `force` all.
+) -> RestoreResult:
+    """Write a collection as of a time into a MongoDB collection, in parallel.
 
-    Raises NotCovered, TargetNotEmpty, BadOption, and the errors of a source that cannot be reached.
+    To continue an interrupted restore, call it again with the same arguments; the target then
+    contains the same documents. A document that the target refuses is left out, and so is a damaged
+    image. A second call tries only these.
+
+    Args:
+        collection: The captured collection.
+        to_uri: The connection string of the target; `env:NAME` and `file:PATH` as in `uri`.
+        into: The collection to write into.
+        force: Delete other content of `into` first; start again a restore that has finished.
+
+    Raises BadOption if there is no changelog, NotCovered if it does not cover the time,
+    TargetNotEmpty, and the errors of a server that cannot be reached.
     """
     table = config.table("changelog", collection)
     if table is None:
-        raise BadOption("There is no changelog in [table] to restore from.", "Set its template.")
+        raise BadOption(
+            "There is no changelog in [table] to restore from.", "Set 'changelog' in [table]."
+        )
     changelog = table.target.settled(spark)
     found = as_of(
         spark,
@@ -95,17 +107,17 @@ def restore(
         "at": timestamp.text(at),
     }
     resumed = target.begin(identity, force)
-    counts = _written(found, target)
+    counts = _write_documents(found, target)
     left_out = {reason: row for reason, row in counts.items() if reason is not None}
     target.finish(is_whole=not left_out)
     written = counts.get(None)
-    return Restored(
+    return RestoreResult(
         str(collection),
         str(into),
         timestamp.text(at),
         written.documents if written else 0,
         written.inexact if written else 0,
-        _losses(table, options.document_json, found),
+        _describe_losses(table, options.document_json, found),
         resumed,
         sum(row.documents for row in left_out.values()),
         {reason: row.documents for reason, row in left_out.items()},
@@ -113,14 +125,16 @@ def restore(
     )
 
 
-def _written(found: DataFrame, target: Destination) -> dict[str | None, Row]:
-    """Writes; returns the counts of each reason to leave a document out, and of what was written,
-    for None."""
+def _write_documents(found: DataFrame, target: Destination) -> dict[str | None, Row]:
+    """Write the documents; return a row of counts for each reason to leave documents out.
+
+    The row of the reason None counts the written documents.
+    """
     rows = found.select("key", "document", "document_key", "exact")
-    # One job, and no sort in it: whatever looked at the rows twice would write them twice.
+    # One job without a global sort: a sort evaluates the rows twice, and would write them twice.
     keys = F.array_sort(F.flatten(F.collect_list("keys")))
     counts = (
-        rows.mapInArrow(_writer(target), _COUNTS)
+        rows.mapInArrow(_make_writer(target), _COUNTS)
         .groupBy("reason")
         .agg(
             F.sum("documents").alias("documents"),
@@ -131,7 +145,7 @@ def _written(found: DataFrame, target: Destination) -> dict[str | None, Row]:
     return {row.reason: row for row in sorted(counts.collect(), key=lambda row: row.reason or "")}
 
 
-def _writer(
+def _make_writer(
     target: Destination,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,7 +154,7 @@ def _writer(
         for batch in batches:
             rows = batch.to_pylist()
             left_out: dict[int, str] = {}
-            refused = target.write(_documents(rows, left_out))
+            refused = target.write(_decode_documents(rows, left_out))
             left_out.update(refused)
             for number, row in enumerate(rows):
                 reason = left_out.get(number)
@@ -164,8 +178,10 @@ def _writer(
     return write
 
 
-def _documents(rows: list[dict[str, Any]], left_out: dict[int, str]) -> Iterator[tuple[int, bytes]]:
-    """The documents of rows that hold one, by the row's number; why of the others."""
+def _decode_documents(
+    rows: list[dict[str, Any]], left_out: dict[int, str]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the document of each row; put the reason of a failure in `left_out`."""
     for number, row in enumerate(rows):
         try:
             yield number, restored(row["document"], row["document_key"])
@@ -173,6 +189,6 @@ def _documents(rows: list[dict[str, Any]], left_out: dict[int, str]) -> Iterator
             left_out[number] = error.message
 
 
-def _losses(table: Table, json_mode: str, found: DataFrame) -> str | None:
+def _describe_losses(table: Table, json_mode: str, found: DataFrame) -> str | None:
     kind = found.schema["document"].dataType.simpleString()
     return LOSSES.get(json_mode if kind == "string" else kind)

@@ -1,4 +1,4 @@
-"""Restore: write a collection as it was at a time back into a MongoDB collection."""
+"""Restore: write a collection as of a time back into MongoDB."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import Console
 from cdc.model import timestamp
 from cdc.model.selection import Namespace
 from jobs import config as configuration
-from jobs.restoration import Restored, restore
+from jobs.restoration import RestoreResult, restore
 from jobs.result import LEFT, json_option, tell, told
 from jobs.session import session
 from jobs.terminal import Terminal
 
 
-def show(console: Console, result: Restored) -> None:
-    """One line, and one for each reason to leave documents out, with their first keys."""
+def show(console: Console, result: RestoreResult) -> None:
+    """Print the result, and a line with the first keys for each reason to leave documents out."""
     console.print(
         f"{result.collection} as of {result.at}: {result.documents:,} documents in {result.into}"
         + (f"; {result.inexact:,} of them may not be as of that time" if result.inexact else "")
@@ -30,15 +30,15 @@ def show(console: Console, result: Restored) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file that replicate ran with.")
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the replication.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
 @click.option("--as-of", "time", required=True, help="seconds:increment, or ISO-8601.")
 @click.option(
-    "--to-uri", required=True, help="Of the target; env:NAME and file:PATH as in [source]."
+    "--to-uri", required=True, help="URI of the target; env:NAME and file:PATH as in [source]."
 )
 @click.option("--namespace", required=True, help="db.coll to write into.")
-@click.option("--collection", help="db.coll to restore; that of --namespace if absent.")
-@click.option("--force", is_flag=True, help="Delete first what the target holds.")
+@click.option("--collection", help="db.coll to restore; the one of --namespace if absent.")
+@click.option("--force", is_flag=True, help="Delete the content of the target first.")
 @json_option
 @told
 def main(
@@ -51,8 +51,9 @@ def main(
     force: bool,
     json_path: str | None,
 ) -> int:
-    """Write a collection as it was at a time back into MongoDB, from its changelog. Exit code 6:
-    documents were left out.
+    """Write a collection as of a time back into MongoDB, from its changelog.
+
+    Exit code 6: documents were left out.
 
     Example: mongodb-cdc restore --config conf/local.toml --as-of 2026-01-31T12:00:00Z
     --to-uri env:TARGET_URI --namespace shop.orders_restored --collection shop.orders

@@ -1,4 +1,4 @@
-"""Token: what a resume token, or the `position` of a changelog's row, tells. Asks no server."""
+"""Token: decode a resume token or the `position` of a changelog row."""
 
 from __future__ import annotations
 
@@ -21,40 +21,48 @@ _REMEDY = "Give hex digits, or JSON with `_data` and `_typeBits`."
 
 
 def read(given: str, type_bits: str | None) -> Token:
-    """The token of that hex, or of that JSON with `_data` and perhaps `_typeBits` (Extended JSON or
-    base64 text). Raises BadToken."""
+    """Decode a token.
+
+    Args:
+        given: Hex digits, or JSON with `_data` and perhaps `_typeBits` (Extended JSON or base64).
+        type_bits: The type bits in base64, instead of those in `given`.
+
+    Raises BadToken.
+    """
     text = given.strip()
     if not text.startswith("{"):
-        return token.decode(text, None if type_bits is None else _binary(type_bits))
-    fields = _fields(text)
+        return token.decode(text, None if type_bits is None else _decode_binary(type_bits))
+    fields = _parse_json(text)
     data = fields.get("_data")
     if not isinstance(data, str):
-        raise BadToken("The JSON holds no text `_data`.", _REMEDY)
-    return token.decode(data, _binary(type_bits or fields.get("_typeBits") or ""))
+        raise BadToken("The JSON has no text `_data`.", _REMEDY)
+    return token.decode(data, _decode_binary(type_bits or fields.get("_typeBits") or ""))
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _parse_json(text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadToken("The token begins like JSON and is none.", _REMEDY) from error
+        raise BadToken("The token begins with '{', but is not valid JSON.", _REMEDY) from error
     return fields
 
 
-def _binary(value: Any) -> bytes:
+def _decode_binary(value: Any) -> bytes:
     while isinstance(value, dict):
         value = value.get("$binary", value.get("base64"))
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, TypeError) as error:
         raise BadToken(
-            "The type bits are not base64.", "Copy them as the server gave them."
+            "The type bits are not base64.", "Copy them unchanged from the server's output."
         ) from error
 
 
-def described(found: Token) -> dict[str, Any]:
-    """All of it as JSON takes it; null is what the token does not tell. Keys are canonical Extended
-    JSON."""
+def to_json(found: Token) -> dict[str, Any]:
+    """Return all parts of a token as a JSON object; null for parts that it does not contain.
+
+    Document keys are canonical Extended JSON.
+    """
     time = found.cluster_time
     return {
         "version": found.version,
@@ -65,19 +73,19 @@ def described(found: Token) -> dict[str, Any]:
         "from_invalidate": found.from_invalidate,
         "uuid": found.uuid and str(found.uuid),
         "operation_type": found.operation_type,
-        "document_key": _extended(found.document_key),
-        "operation_description": _extended(found.operation_description),
+        "document_key": _to_extended_json(found.document_key),
+        "operation_description": _to_extended_json(found.operation_description),
         "fragment": found.fragment,
     }
 
 
-def _extended(document: bytes | None) -> Any:
+def _to_extended_json(document: bytes | None) -> Any:
     return document and json.loads(document_key_json(document))
 
 
 def show(console: Console, found: Token) -> None:
-    """A line for each thing that the token tells."""
-    for name, value in described(found).items():
+    """Print a line for each part of the token."""
+    for name, value in to_json(found).items():
         if value is not None:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             line = f"{name.replace('_', ' ') + ':':<23}{text}"
@@ -87,18 +95,19 @@ def show(console: Console, found: Token) -> None:
 @click.command()
 @click.argument("given", metavar="TOKEN")
 @click.option(
-    "--type-bits", help="Its _typeBits in base64; without them a number's type is a guess."
+    "--type-bits",
+    help="The token's _typeBits in base64; without them the type of a number is a guess.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @told
 def main(given: str, type_bits: str | None, as_json: bool) -> int:
-    """Print what a resume token tells: hex, or JSON with _data and _typeBits. Asks no server.
+    """Print the content of a resume token: hex, or JSON with _data and _typeBits. Needs no server.
 
     Example: mongodb-cdc token 826B016EF0000000082B0229296E04
     """
     found = read(given, type_bits)
     if as_json:
-        click.echo(json.dumps(described(found), indent=2))
+        click.echo(json.dumps(to_json(found), indent=2))
     else:
         show(Terminal(), found)
     return 0

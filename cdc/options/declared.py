@@ -1,6 +1,6 @@
-"""Every option of the source, declared once: name, type, default and one sentence.
+"""Every option of the source, declared once: name, type, default and description.
 
-The README's table is printed from `OPTIONS`, and a test compares `conf/example.toml` with it.
+The table of the README is printed from `OPTIONS`. A test compares `conf/example.toml` with it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _STARTS = {"timestamp": timestamp.parse, "token": token.parse}
 class Option:
     """One option, as an attribute of `SourceOptions` declares it.
 
-    `choices` limits a string, `least` a number. `default` None means required or absent, as the
-    sentence says.
+    `choices` lists the values of a string; `least` is the minimum of a number. An option whose
+    `default` is None is either required (`required`) or absent unless it is set. `says` is its
+    description, in whole sentences.
     """
 
     attribute: str
@@ -54,72 +55,74 @@ def _required(says: str, *, secret: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one source, checked: an attribute per option, and what is parsed of them.
+    """The checked options of one source, with one attribute per option.
 
-    An option's name is its attribute's, with dots: see `Option.name`. `selection` is parsed from
-    `collections`, `capture` from `filter` and `fields`. The `repr` contains no credentials. The
-    constructor raises BadOption for options that are malformed or contradict each other, BadToken
-    for a malformed token. It does not check `choices` and `least`: `cdc.options.parse` does.
+    The name of an option is the name of its attribute with dots, see `Option.name`. `selection` is
+    parsed from `collections`, `capture` from `filter` and `fields`. The `repr` contains no
+    credentials. The constructor raises BadOption if options are malformed or contradict each other,
+    and BadToken if a token is malformed. It does not check `choices` and `least`:
+    `cdc.options.parse` does.
     """
 
     uri: str = _required(
-        "Connection string of a replica set; `env:NAME` and `file:PATH` read it from there, on"
-        " each machine that connects.",
+        "Connection string of a replica set. `env:NAME` reads it from an environment variable,"
+        " `file:PATH` from a file, on each machine that connects.",
         secret=True,
     )
     collections: str = _required(
-        "What to capture: full names `db.coll`, regular expressions on the full name, several"
-        " separated by commas, or a JSON list.",
+        "Collections to capture: full names `db.coll` or regular expressions on the full name,"
+        " separated by commas or as a JSON list.",
     )
     missing_collections: str = _option(
         "fail",
-        "When a name or an expression in `collections` matches no collection, in a new run or as it"
-        " is added: `fail` ends the run and names the nearest ones; `wait` goes on without, and"
-        " captures from birth what is created later.",
+        "If a name or an expression in `collections` matches no collection when a run is new or"
+        " when the item is added: `fail` ends the run and names the most similar collections;"
+        " `wait` continues, and captures collections created later from their creation on.",
         choices=("fail", "wait"),
     )
     mode: str = _option(
         "initial",
-        "Where a stream without checkpoint begins: `initial` copies everything and goes on with"
-        " changes, `snapshot` copies everything as of one time, which lies behind the start, and"
-        " ends there; `latest` begins now, `timestamp` and `token` at `start`, `earliest` with the"
-        " oldest change that the oplog holds.",
+        "Where a stream without a checkpoint begins. `initial` copies everything and continues with"
+        " changes. `snapshot` copies everything as of one time, which is later than the start of"
+        " the run, and ends. `latest` begins now, `timestamp` and `token` begin at `start`,"
+        " `earliest` with the oldest change in the oplog.",
         choices=MODES,
     )
     start: str | None = _option(
         None,
-        "With `mode = timestamp`: the first moment to read changes of, ISO-8601 or a cluster time"
-        " `t:i`. With `mode = token`: the resume token or the `position` to go on behind.",
+        "With `mode = timestamp`: the time of the first changes to read, as ISO-8601 or as a"
+        " cluster time `t:i`. With `mode = token`: the resume token or the `position` of the last"
+        " change before the start.",
     )
     images: str = _option(
         "auto",
-        "Images of a change: `auto` takes recorded pre- and post-images and looks up a missing"
-        " `after`, `required` also refuses collections that do not record them, `when_available`"
-        " never looks up, `update_lookup` always does, `off` asks for none.",
+        "Images of a change: `auto` uses recorded pre- and post-images and looks up a missing"
+        " `after`; `required` also refuses collections that do not record images; `when_available`"
+        " never looks up; `update_lookup` always looks up; `off` requests no images.",
         choices=("auto", "required", "when_available", "update_lookup", "off"),
     )
     filter: str | None = _option(
         None,
-        'Which documents to capture: a match in Extended JSON, `{"region": "EU"}`, applied by the'
-        " server to what is copied and to changes; see *Filter and fields*.",
+        'Documents to capture: a match in Extended JSON, such as `{"region": "EU"}`. The server'
+        " applies it to copied documents and to changes; see *Filter and fields*.",
     )
     fields: str | None = _option(
         None,
-        "Which fields of them: paths separated by commas, `name, address.city`, or all but those:"
-        " `-ssn, -card.number`. The `_id` is always told.",
+        "Fields to capture: paths separated by commas, such as `name, address.city`; or fields to"
+        " leave out: `-ssn, -card.number`. The `_id` is always captured.",
     )
     on_replaced: str = _option(
         "resync",
-        "When a collection's content is replaced without row events (`$out`, a rename onto it,"
-        " convertToCapped; resharded in the midst of its copy): `resync` copies it anew, or goes on"
+        "If the content of a collection is replaced without row events (by `$out`, a rename onto"
+        " it, convertToCapped, or resharding during its copy): `resync` copies it again, or goes on"
         " with its changes in a mode that copies nothing; `fail` ends the run.",
         choices=("resync", "fail"),
     )
     on_oversize: str = _option(
         "lookup",
-        "Where an event exceeds 16 MiB with its images and the server cannot split it: `lookup`"
-        " leaves out the images that do not fit, reads a missing `after` by key and marks the row,"
-        " `fail` ends the run.",
+        "If an event with its images exceeds 16 MiB and the server cannot split it: `lookup` omits"
+        " the images that do not fit, reads a missing `after` by key and marks the row; `fail` ends"
+        " the run.",
         choices=("lookup", "fail"),
     )
     document_format: str = _option(
@@ -134,59 +137,63 @@ class SourceOptions:
     )
     shards_direct: bool = _option(
         False,
-        "Whether `uri` leads to a sharded cluster (a mongos or its config servers), of which each"
-        " shard is read by itself.",
+        "Whether `uri` leads to a sharded cluster (to a mongos or to the config servers). Each"
+        " shard is then read directly.",
     )
     on_history_lost: str = _option(
         "fail",
-        "When the oplog does not reach back to the next change: `fail` ends the run; `resync`"
-        " copies all collections again; `skip` goes on with the oldest change that there is. The"
-        " last two leave a `gap` row.",
+        "If the oplog no longer contains the next change: `fail` ends the run; `resync` copies all"
+        " collections again; `skip` continues with the oldest change in the oplog. `resync` and"
+        " `skip` write a `gap` row.",
         choices=("fail", "resync", "skip"),
     )
     oplog_window_warn: int = _option(
         25,
-        "Percent of the oplog's time below which the log warns, every minute, that the next changes"
-        " will leave it; 0 for never.",
+        "Threshold in percent of the oplog's time window. If less of it is left before the next"
+        " changes are removed, the log warns every minute; 0 turns the warning off.",
         least=0,
     )
     split_size_mb: int = _option(
         64,
-        "Size of a snapshot split.",
+        "Size of a snapshot split in MiB.",
         least=1,
     )
     snapshot_splits_per_batch: int = _option(
         8,
-        "Snapshot splits in a micro-batch: more is faster, fewer keeps changes fresher meanwhile.",
+        "Snapshot splits in a micro-batch. More splits make the copy faster; fewer let changes"
+        " arrive earlier during the copy.",
         least=1,
     )
     stream_parallelism: int = _option(
         4,
-        "Time slices that a micro-batch's changes are read in, on each shard; few changes are read"
-        " in one.",
+        "Number of time slices, on each shard, in which the changes of a micro-batch are read. A"
+        " small number of changes is read in one slice.",
         least=1,
     )
     max_events_per_batch: int = _option(
         100_000,
-        "Changes in a micro-batch, about; a larger transaction goes alone.",
+        "Approximate maximum number of changes in a micro-batch. A larger transaction is a"
+        " micro-batch of its own.",
         least=1,
     )
     max_mb_per_batch: int = _option(
         256,
-        "Size of a micro-batch's changes in the oplog (images are not in it), about.",
+        "Approximate maximum size of a micro-batch's changes in the oplog, in MiB. The oplog does"
+        " not contain images.",
         least=1,
     )
     max_mb_per_second: int | None = _option(
         None,
-        "How fast the tasks of a batch read documents and changes from all servers together; each"
-        " gets an equal share, so it needs `max.cursors`, the number of cores that Spark has for"
-        " the job. Without it, as fast as they can.",
+        "Maximum rate, in MiB per second, at which all tasks of a batch together read documents and"
+        " changes. Each task gets an equal share; therefore it requires `max.cursors`, set to the"
+        " number of cores that Spark has for the job. Unlimited if absent.",
         least=1,
     )
     max_cursors: int | None = _option(
         None,
-        "Tasks by which a batch is read at most, each of which has a cursor open at a time. Without"
-        " it a task for each split and slice, of which as many run at once as Spark has cores.",
+        "Maximum number of tasks that read a batch. Each task has one open cursor at a time. If"
+        " absent, there is a task for each split and slice, and Spark runs as many at once as it"
+        " has cores.",
         least=1,
     )
     snapshot_at: str | None = _option(
@@ -195,49 +202,49 @@ class SourceOptions:
     )
     snapshot_from: str | None = _option(
         None,
-        "Batch reads of one collection only: reads the documents from this frontier on.",
+        "Batch reads of one collection only: reads the documents at and above this frontier.",
     )
     snapshot_below: str | None = _option(
         None,
-        "Batch reads of one collection only: reads the documents below this frontier, as a mirror's"
-        " commit tells it.",
+        "Batch reads of one collection only: reads the documents below this frontier, as recorded"
+        " in a commit of a mirror.",
     )
     from_: str | None = _option(
         None,
-        "Batch reads only: reads the changes from this time on, instead of documents; ISO-8601 or"
+        "Batch reads only: reads changes instead of documents, from this time on; ISO-8601 or"
         " `t:i`.",
     )
     to: str | None = _option(
         None,
-        "With `from`: the time up to which changes are read, itself not included; the live edge if"
-        " absent.",
+        "With `from`: reads the changes before this time; the live edge if absent.",
     )
     emit_watermark: bool = _option(
         False,
-        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time, a"
-        " `resync` where a collection's content is told anew, one with `from` and `to` where"
-        " changes before its copy are missing, and a `void` where one that was to be copied is"
-        " gone.",
+        "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time; a"
+        " `resync` before the content of a collection is emitted again, and one with `from` and"
+        " `to` if changes before its copy are missing; a `void` if a collection to be copied no"
+        " longer exists.",
     )
     comment: str = _option(
         "mongodb-cdc",
-        "Borne by the cursors of tasks, and that of a stream which waits for changes, where the"
-        " server shows them: in `$currentOp`, its profiler and log.",
+        "Comment on the cursors of tasks, and on the cursor with which a stream waits for changes."
+        " The server shows it in `$currentOp`, its profiler and its log.",
     )
     server_timeout_ms: int = _option(
         30_000,
-        "How long to look for a server.",
+        "Milliseconds to wait until a server is found.",
         least=1,
     )
     heartbeat_interval: int = _option(
         60,
-        "Seconds after which a micro-batch is made though nothing has changed, so that the offset"
-        " stays within the oplog.",
+        "Seconds after which a micro-batch is made although nothing has changed. Otherwise the"
+        " oplog could lose the position of the offset.",
         least=0,
     )
     retry_seconds: int = _option(
         120,
-        "How long a task, or the start of a run, goes on trying without progress before it fails.",
+        "Seconds for which a task, or the start of a run, is retried without progress before it"
+        " fails.",
         least=0,
     )
 
@@ -255,8 +262,8 @@ class SourceOptions:
         object.__setattr__(self, "selection", selection)
         object.__setattr__(self, "capture", Excerpt.of(self.filter, self.fields))
 
-    def of_batch_reads(self) -> dict[str, str]:
-        """The options that are set and that a stream does not take, by name."""
+    def list_batch_only(self) -> dict[str, str]:
+        """Return the options that are set although only batch reads accept them, by name."""
         given = {
             "snapshot.at": self.snapshot_at,
             "snapshot.from": self.snapshot_from,
@@ -270,8 +277,8 @@ class SourceOptions:
 def _check_rate(options: SourceOptions) -> None:
     if options.max_mb_per_second is not None and options.max_cursors is None:
         raise BadOption(
-            "Option 'max.mb.per.second' is set, but 'max.cursors' is not: of many splits each would"
-            " be read at a share of that rate, and only some of them at once.",
+            "Option 'max.mb.per.second' is set, but 'max.cursors' is not. The rate would be divided"
+            " among all splits, although only some of them are read at once.",
             "Set max.cursors to the number of cores that Spark has for the job.",
         )
 
@@ -291,22 +298,22 @@ def _check_window(options: SourceOptions) -> None:
     begin = timestamp.parse(options.from_) if options.from_ else None
     end = timestamp.parse(options.to) if options.to else None
     if end is not None and begin is None:
-        raise BadOption("Option 'to' is set, but 'from' is not.", "Set both.")
+        raise BadOption("Option 'to' is set, but 'from' is not.", "Set 'from', or remove 'to'.")
     if begin is None:
         return
     if end is not None and end <= begin:
-        raise BadOption("Option 'to' is not later than 'from'.", "Correct one of them.")
-    for name in options.of_batch_reads():
+        raise BadOption("Option 'to' is not later than 'from'.", "Set 'to' to a later time.")
+    for name in options.list_batch_only():
         if name not in ("from", "to"):
             raise BadOption(f"Options 'from' and '{name}' exclude each other.", "Remove one.")
 
 
-def _declared() -> tuple[Option, ...]:
+def _list_options() -> tuple[Option, ...]:
     kinds = get_type_hints(SourceOptions)
     return tuple(
         Option(
             each.name,
-            _kind(kinds[each.name]),
+            _value_type(kinds[each.name]),
             None if each.default is dataclasses.MISSING else each.default,
             **each.metadata,
         )
@@ -315,11 +322,11 @@ def _declared() -> tuple[Option, ...]:
     )
 
 
-def _kind(hint: Any) -> type:
-    """The type of a value that is set."""
+def _value_type(hint: Any) -> type:
+    """Return the type of a value that is not None."""
     [kind] = [each for each in get_args(hint) or (hint,) if each is not NoneType]
     assert isinstance(kind, type)
     return kind
 
 
-OPTIONS = _declared()
+OPTIONS = _list_options()

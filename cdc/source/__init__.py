@@ -1,7 +1,7 @@
-"""Spark's Data Source `mongodb-cdc`: translates between Spark and what lies below.
+"""Spark's data source `mongodb-cdc`: translation between Spark and the packages below.
 
 It decides nothing. Stream: offset ⇄ JSON, planner → splits → partitions, rows → Arrow batches.
-Batch: the same splits, all at one cluster time. What a job asks without Spark: `inquiry`.
+Batch: the same splits, all at one cluster time. `inquiry` queries the source without Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
 
 
 def schema(document_format: str) -> str:
-    """The source's columns as Spark DDL. Their meaning is told in the README."""
+    """Return the columns of the source as Spark DDL; the README describes them."""
     document = _DOCUMENT_TYPES[document_format]
     return (
         "op string, position string, cluster_time timestamp, cluster_inc int, wall_time timestamp,"

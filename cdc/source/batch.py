@@ -1,4 +1,4 @@
-"""Batch reads: documents as of one cluster time, or the changes of a window of time."""
+"""Batch reads: documents as of one cluster time, or changes of a time window."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ from cdc.mongo.splits import range_splits, snapshot_splits
 from cdc.mongo.start import Start, confirmed_edge, reached
 from cdc.mongo.window import window_splits
 from cdc.options import SourceOptions
-from cdc.source.translation import limits_of, partitions, read, wanted_of
-from cdc.task import asked
+from cdc.source.translation import (
+    make_limits,
+    make_partitions,
+    make_wanted,
+    read_partition,
+)
+from cdc.task import query_source
 
 
 class SnapshotReader(DataSourceReader):
-    """The selected collections as of one cluster time: `snapshot.at`, or the live edge."""
+    """Reads the selected collections as of one cluster time: `snapshot.at` or the live edge."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions(asked(self._options, self._splits), self._options)
+        return make_partitions(query_source(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[SnapshotSplit]:
-        found = check(source, wanted_of(source, self._options, follows=False))
+        found = check(source, make_wanted(source, self._options, follows=False))
         given = self._options.snapshot_at
         at = timestamp.parse(given) if given else confirmed_edge(source, found)
         size, capture = self._options.split_size_mb * 2**20, self._options.capture
@@ -44,31 +49,33 @@ class SnapshotReader(DataSourceReader):
         return range_splits(found, KeyRange(lower, upper), at, capture)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read(partition, self._options, self._schema, may_be_void=False)
+        return read_partition(partition, self._options, self._schema, may_be_void=False)
 
 
 class WindowReader(DataSourceReader):
-    """The changes of the selected collections from one time up to, but without, another."""
+    """Reads the changes of the selected collections from `from` on, and before `to`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions(asked(self._options, self._splits), self._options)
+        return make_partitions(query_source(self._options, self._splits), self._options)
 
     def _splits(self, source: Source) -> list[StreamSplit]:
         selection, capture = self._options.selection, self._options.capture
-        assert self._options.from_ is not None, "a window has a beginning"
+        assert self._options.from_ is not None, "a window has a start"
         after = timestamp.before(timestamp.parse(self._options.from_))
         start = Start(False, after, option="from")
         check(source, Wanted(selection, is_new=False, start=start, excerpt=capture))
         given = self._options.to
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not reached(source, until):
-            raise BadOption("Option 'to' lies in the future of the server.", "Set it back.")
+            raise BadOption(
+                "Option 'to' lies in the future of the server.", "Set it to an earlier time."
+            )
         patience = float(self._options.retry_seconds)
-        limits = limits_of(self._options)
+        limits = make_limits(self._options)
         return window_splits(source, selection, capture, after, until, limits, patience)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read(partition, self._options, self._schema, may_be_void=False)
+        return read_partition(partition, self._options, self._schema, may_be_void=False)

@@ -1,4 +1,4 @@
-"""What jobs ask of a source by its options, without Spark in between."""
+"""Queries of programs to a source, by its options and without Spark."""
 
 from __future__ import annotations
 
@@ -13,50 +13,64 @@ from cdc.mongo.enumerator import Collection, estimated_documents
 from cdc.mongo.examination import Examination, examine
 from cdc.mongo.preflight import check, shards_of
 from cdc.mongo.standing import Passed, Standing
-from cdc.mongo.standing import standing as stands
-from cdc.source.translation import wanted_of
-from cdc.task import asked, found
+from cdc.mongo.standing import standing as read_standing
+from cdc.source.translation import make_wanted
+from cdc.task import discover_source, query_source
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A selected collection and about how many documents it holds."""
+    """A selected collection and its approximate number of documents."""
 
     namespace: Namespace
     documents: int
 
 
 def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
-    """The collections of a run with these options, for jobs: the same checks as the source's own,
-    without Spark in between. With a checkpoint (`is_new` False) a collection may be gone, or not
-    be there yet, for good reason. Raises CdcError."""
+    """Check a source like the start of a run; return the collections that the run captures.
+
+    Args:
+        given: The options of the source, as text.
+        is_new: False if the run has a checkpoint. A collection may then be gone or not exist yet.
+
+    Raises CdcError.
+    """
     options = declared.parse(given)
 
-    def captured(source: Source) -> list[Captured]:
-        listed = check(source, wanted_of(source, options, is_new)).collections
-        return [Captured(each.namespace, _documents(source, each)) for each in listed]
+    def list_captured(source: Source) -> list[Captured]:
+        listed = check(source, make_wanted(source, options, is_new)).collections
+        return [Captured(each.namespace, _estimate_documents(source, each)) for each in listed]
 
-    return asked(options, captured)
+    return query_source(options, list_captured)
 
 
-def _documents(source: Source, collection: Collection) -> int:
+def _estimate_documents(source: Source, collection: Collection) -> int:
     clients = (source.clients[shard] for shard in shards_of(source, collection))
     return sum(estimated_documents(client, collection.namespace) for client in clients)
 
 
 def plan(given: Mapping[str, str]) -> Examination:
-    """What a new run with these options would meet, and whether it could succeed; nothing is read
-    for it but numbers. Raises BadOption, SourceUnreachable, UnsuitableSource."""
+    """Examine what a new run with these options would find, and whether it could succeed.
+
+    Reads only metadata and statistics. Raises BadOption, SourceUnreachable, UnsuitableSource.
+    """
     options = declared.parse(given)
 
-    def examined(source: Source) -> Examination:
-        return examine(source, wanted_of(source, options), options.split_size_mb * 2**20)
+    def examine_source(source: Source) -> Examination:
+        return examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
 
-    return asked(options, examined)
+    return query_source(options, examine_source)
 
 
 def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None) -> Standing:
-    """Where a run with these options stands whose tables are at an offset; `passed` are its last
-    batches. Raises CdcError."""
+    """Read the status of a run with these options.
+
+    Args:
+        given: The options of the source, as text.
+        at: The offset of its tables; None before the first batch.
+        passed: Its last batches; None if unknown.
+
+    Raises CdcError.
+    """
     options = declared.parse(given)
-    return stands(found(options), options.selection, options.capture, at, passed)
+    return read_standing(discover_source(options), options.selection, options.capture, at, passed)

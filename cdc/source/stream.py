@@ -1,4 +1,4 @@
-"""The stream: what Spark asks of it at each trigger, answered by the planner and the watch."""
+"""The streaming reader: Spark's calls at each trigger, passed to planner and watch."""
 
 from __future__ import annotations
 
@@ -28,25 +28,31 @@ from cdc.mongo.start import first_offset
 from cdc.mongo.sweep import Sweeper
 from cdc.mongo.watch import Watch
 from cdc.options import SourceOptions
-from cdc.source.translation import limited, limits_of, partitions, read, wanted_of
-from cdc.task import found
+from cdc.source.translation import (
+    apply_limit,
+    make_limits,
+    make_partitions,
+    make_wanted,
+    read_partition,
+)
+from cdc.task import discover_source
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-# Each answer costs Spark a round. But latestOffset runs in the query's own thread: a longer wait
-# would delay stop().
+# Each return of latestOffset costs Spark a trigger. But it runs in the query's own thread: a longer
+# wait would delay stop().
 _WAIT_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Snapshot and changes; all progress is in the offset that Spark keeps for it."""
+    """Reads snapshot and changes. All progress is in the offset, which Spark stores."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        for name in options.of_batch_reads():
+        for name in options.list_batch_only():
             raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
         self._options, self._schema = options, schema
-        self._limits = limits_of(options)
+        self._limits = make_limits(options)
         self._known_planner: Planner | None = None
         captured = options.selection, options.capture
         self._gauges = Gauges(Lookout(options.oplog_window_warn), *captured)
@@ -59,36 +65,36 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         if self._first is None:
-            self._first = self._answer(partial(self._beginning, self._planner().source))
-            # Spark keeps where a batch ends, and asks for the start of the first one again when it
-            # reads it: by then "now" is later, and "the oldest change" another one. So the first
-            # batch of a run that copies nothing ends where it begins.
+            self._first = self._answer(partial(self._find_start, self._planner().source))
+            # Spark records only the end of a batch. It calls this again when it reads the first
+            # batch: then "now" is later, and "the oldest change" is another one. Therefore the
+            # first batch of a run that copies nothing ends where it begins.
             self._keeps_start = self._first.is_streaming
         return self._first.to_json()
 
-    def _beginning(self, source: Source) -> Offset:
-        wanted = wanted_of(source, self._options)
+    def _find_start(self, source: Source) -> Offset:
+        wanted = make_wanted(source, self._options)
         listed = check(source, wanted)
         return first_offset(source, wanted.selection, wanted.start, listed, wanted.excerpt)
 
     def _answer(self, question: Callable[[], T]) -> T:
-        """Asked again for `retry.seconds`; `latestOffset`, which Spark asks again, needs it not."""
+        """Repeat a question for `retry.seconds`. Spark itself calls `latestOffset` again."""
         return repeated(question, self._options.retry_seconds, "Asking MongoDB")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        offset = self._own(start)
-        end = offset if self._keeps_start else self._awaited(offset, limit)
+        offset = self._parse_offset(start)
+        end = offset if self._keeps_start else self._wait_for_end(offset, limit)
         self._keeps_start = False
         self._planned = offset, end
         return end.to_json()
 
-    def _awaited(self, offset: Offset, limit: ReadLimit) -> Offset:
+    def _wait_for_end(self, offset: Offset, limit: ReadLimit) -> Offset:
         deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             if self._is_done(offset):
                 return offset
-            end = self._next(offset, limit)
-            # With AvailableNow, an offset that stands still would end the query for good.
+            end = self._next_end(offset, limit)
+            # With AvailableNow, an unchanged offset would end the query.
             if end != offset or (self._until is None and time.monotonic() > deadline):
                 return end
             time.sleep(_POLL_SECONDS)
@@ -96,14 +102,16 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._limits.events)
 
-    def _next(self, offset: Offset, limit: ReadLimit) -> Offset:
-        """Like the planner's, but a server that cannot answer for less than `retry.seconds` (a
-        shard without a primary, for instance) only means that there is nothing new yet; nor one
-        that refuses the password, see `retrying`."""
+    def _next_end(self, offset: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next batch; `offset` if there is nothing new or no answer.
+
+        A server that cannot answer (a shard without a primary, for instance) or refuses the
+        password is an error only after `retry.seconds` of failures, see `retrying`.
+        """
         planner = self._planner()
-        planner.limits = limited(self._limits, limit)
+        planner.limits = apply_limit(self._limits, limit)
         try:
-            # A bounded query has to come to its end, be there changes or not.
+            # A bounded query must reach its end even if nothing changes.
             is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
             end = planner.next_offset(offset) if is_due else offset
         except (TransientError, LoginRefused) as error:
@@ -115,7 +123,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _is_done(self, offset: Offset) -> bool:
-        """Whether a bounded query has come to its end: the source is asked for no more, ever."""
+        """Whether a bounded query has reached its end and needs no further request."""
         is_same = offset.is_of(self._options.selection.text, self._options.capture.text)
         if not offset.is_streaming or not is_same:
             return False
@@ -128,8 +136,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._answer(partial(source.live_edge, NEVER))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The live edge, and the metrics of the batch that was planned last; never an error of the
-        source, which is planning's to tell."""
+        """Return the live edge and the metrics of the last planned batch.
+
+        Raises no error of the source: planning reports those.
+        """
         if self._planned is None:
             return None
         planner, (start, end) = self._planner(), self._planned
@@ -142,18 +152,18 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         control = self._options.emit_watermark
-        batch = self._own(start), self._own(end), control
+        batch = self._parse_offset(start), self._parse_offset(end), control
         splits = self._answer(partial(self._planner().splits, *batch))
-        return partitions(splits, self._options)
+        return make_partitions(splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read(partition, self._options, self._schema, may_be_void=True)
+        return read_partition(partition, self._options, self._schema, may_be_void=True)
 
     def stop(self) -> None:
         self._watch.close()
 
-    def _own(self, data: dict[str, Any]) -> Offset:
-        """An offset of the checkpoint, if it belongs to this source."""
+    def _parse_offset(self, data: dict[str, Any]) -> Offset:
+        """Parse an offset of the checkpoint. Raises ForeignOffset if it is of another source."""
         offset = Offset.from_json(data)
         require_own(offset, self._planner().source)
         return offset
@@ -163,7 +173,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> Planner:
         if self._known_planner is None:
-            options, source = self._options, found(self._options)
+            options, source = self._options, discover_source(self._options)
             self._known_planner = Planner(
                 source,
                 self._open,

@@ -1,5 +1,4 @@
-"""What the readers share: options, limits and splits, from Spark's side to that of the layers below
-and back."""
+"""Conversions between Spark's objects and ours: options, limits and splits."""
 
 from __future__ import annotations
 
@@ -22,34 +21,35 @@ from cdc.mongo.start import Start, start_of
 from cdc.options import SourceOptions
 from cdc.task import record_batches
 
-print_plainly()  # in Spark's own Python processes too, which print where its JVM does
+print_plainly()  # for Spark's Python processes too: they print to the same place as its JVM
 
 
 class Partition(InputPartition):
-    """Splits on their way to a task, which reads one after the other, together no more than
-    `bytes_per_second`."""
+    """The splits of a task. It reads them one after the other, at most at `bytes_per_second`."""
 
     def __init__(self, splits: Sequence[Split], bytes_per_second: float | None = None) -> None:
         super().__init__(None)
         self.splits, self.bytes_per_second = splits, bytes_per_second
 
 
-def partitions(splits: Sequence[Split], options: SourceOptions) -> list[Partition]:
-    """A task for each split, but for no more than `max.cursors` that read; each of these gets an
-    equal share of `max.mb.per.second`, for they may all run at once, and know nothing of each
-    other."""
+def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Partition]:
+    """Divide splits into partitions: one for each split, but at most `max.cursors` that read.
+
+    Each reading partition gets an equal share of `max.mb.per.second`, because all may run at once
+    and they do not communicate. Control splits get partitions of their own.
+    """
     reading = [split for split in splits if not isinstance(split, ControlSplit)]
     count = min(len(reading), options.max_cursors or len(reading))
     rate = options.max_mb_per_second
     share = rate * 2**20 / count if rate and count else None
-    dealt = [Partition(reading[place::count], share) for place in range(count)]
-    return dealt + [Partition([split]) for split in splits if isinstance(split, ControlSplit)]
+    readers = [Partition(reading[first::count], share) for first in range(count)]
+    return readers + [Partition([split]) for split in splits if isinstance(split, ControlSplit)]
 
 
-def read(
+def read_partition(
     partition: InputPartition, options: SourceOptions, schema: StructType, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, in a task; see `cdc.task.record_batches`."""
+    """Read the rows of a partition, in a task; see `cdc.task.record_batches`."""
     assert isinstance(partition, Partition)
     arrow, pace = to_arrow_schema(schema, timezone="UTC"), Pace(partition.bytes_per_second)
     for split in partition.splits:
@@ -58,10 +58,17 @@ def read(
     settled("all that a task needs")
 
 
-def wanted_of(
+def make_wanted(
     source: Source, options: SourceOptions, is_new: bool = True, follows: bool = True
 ) -> Wanted:
-    """What a run with these options asks for, see `Wanted`."""
+    """Convert the options to a request to preflight, see `Wanted`.
+
+    Args:
+        source: The source, for the time of a start.
+        options: The options of the run.
+        is_new: Whether the run has no checkpoint.
+        follows: Whether the run reads changes.
+    """
     mode, start = options.mode, options.start
     return Wanted(
         options.selection,
@@ -74,8 +81,8 @@ def wanted_of(
     )
 
 
-def limits_of(options: SourceOptions) -> Limits:
-    """What a micro-batch may hold by our own options."""
+def make_limits(options: SourceOptions) -> Limits:
+    """Return the limits of a micro-batch that the options set."""
     return Limits(
         options.max_events_per_batch,
         options.max_mb_per_batch * 2**20,
@@ -83,9 +90,11 @@ def limits_of(options: SourceOptions) -> Limits:
     )
 
 
-def limited(own: Limits, limit: ReadLimit) -> Limits:
-    """What Spark allows a batch, in rows or in bytes, and of the other our own; everything where it
-    asks for no less, as Trigger.Once does."""
+def apply_limit(own: Limits, limit: ReadLimit) -> Limits:
+    """Replace our limit by Spark's: of rows or of bytes; the other limit stays.
+
+    Any other limit of Spark, such as that of Trigger.Once, means no limit at all.
+    """
     if isinstance(limit, ReadMaxRows):
         return own._replace(events=limit.max_rows)
     if isinstance(limit, ReadMaxBytes):

@@ -46,12 +46,12 @@ IDS: list[Any] = [
 def one_by_one(documents: list[bytes], format: str, exact_from: Timestamp | None) -> pa.Table:
     encode = encoder(format)
     rows = [read_row(each, SPLIT.namespace, SPLIT.at, exact_from, encode) for each in documents]
-    return pa.Table.from_batches(batches.of_rows(iter(rows), schema(format)))
+    return pa.Table.from_batches(batches.encode_rows(iter(rows), schema(format)))
 
 
 def at_once(documents: Documents, format: str) -> pa.Table:
     return pa.Table.from_batches(
-        batches.of_documents(documents, SPLIT, options(format), schema(format))
+        batches.encode_documents(documents, SPLIT, options(format), schema(format))
     )
 
 
@@ -103,5 +103,5 @@ def test_a_wrong_length_anywhere_in_a_document_is_an_error_at_once_too() -> None
 def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:
     """Guards: what a rewind holds, encoded at once, would take as much again."""
     documents = [bson.encode({"_id": n, "pad": "x" * 2_000_000}) for n in range(9)]
-    found = batches.of_documents(Documents(documents), SPLIT, options("bson"), schema("bson"))
+    found = batches.encode_documents(Documents(documents), SPLIT, options("bson"), schema("bson"))
     assert [batch.num_rows for batch in found] == [5, 4]

@@ -110,11 +110,13 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
 def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.Table:
     selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
     rows = [event_row(*event, split.shard, selection, excerpt, encoder(format)) for event in events]
-    return pa.Table.from_batches(batches.of_rows(iter(rows), schema(format)))
+    return pa.Table.from_batches(batches.encode_rows(iter(rows), schema(format)))
 
 
 def at_once(found: Run, split: StreamSplit, format: str) -> pa.Table:
-    return pa.Table.from_batches([batches.of_events(found, split, options(format), schema(format))])
+    return pa.Table.from_batches(
+        [batches.encode_events(found, split, options(format), schema(format))]
+    )
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
@@ -275,7 +277,7 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
     parsed, arrow = declared.parse(given), schema("bson")
     found = pa.Table.from_batches(task.record_batches(changed, parsed, arrow, may_be_void=True))
     rows = task.rows(changed, parsed, may_be_void=True)
-    assert_same(found, pa.Table.from_batches(batches.of_rows(rows, arrow)))
+    assert_same(found, pa.Table.from_batches(batches.encode_rows(rows, arrow)))
     assert {"create", "drop", "insert", "update", "replace", "delete"} <= set(
         found["op"].to_pylist()
     )

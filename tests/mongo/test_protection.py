@@ -22,7 +22,7 @@ from cdc.mongo import client, scan, stream
 from cdc.mongo.leftovers import end_cursors
 from cdc.mongo.pace import Pace
 from cdc.mongo.topology import discover
-from cdc.source.translation import Partition, partitions
+from cdc.source.translation import Partition, make_partitions
 from jobs.mongod import ReplicaSet, _free_ports
 from tests.kernel.arrow import schema
 from tests.mongo.access import Guarded
@@ -45,7 +45,9 @@ _DOCUMENT = {"pad": "x" * 10_000}
 def limited(splits: list[Split], **limits: str) -> list[Partition]:
     """The tasks of a batch with these limits."""
     given = {name.replace("_", "."): value for name, value in limits.items()}
-    return partitions(splits, declared.parse({"uri": "mongodb://h", "collections": "a.b", **given}))
+    return make_partitions(
+        splits, declared.parse({"uri": "mongodb://h", "collections": "a.b", **given})
+    )
 
 
 def test_each_task_that_reads_has_an_equal_share_and_none_more_splits_than_another_but_one(
