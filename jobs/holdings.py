@@ -65,7 +65,7 @@ def require_new(
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(
-                    f"{config.checkpoint} holds no batch, and the table at '{table.target}'"
+                    f"{config.checkpoint} contains no batch, but the table at '{table.target}'"
                     " contains one.",
                     REPAIR,
                 )

@@ -307,7 +307,7 @@ def test_what_nobody_knows_is_refused_and_never_begun_anew(
     require_whole(Folder(spark, config.checkpoint))
     for log in ("offsets", "commits"):
         shutil.rmtree(folder / log)
-    with pytest.raises(CheckpointDamaged, match="holds no batch, and the table at"):
+    with pytest.raises(CheckpointDamaged, match="contains no batch, but the table at"):
         past.once(config)
     with pytest.raises(CheckpointDamaged, match="is recorded neither in"):
         repair(spark, config)
