@@ -1,7 +1,8 @@
-"""How far the initial copy is: about, and with an effort that does not grow with the collections.
+"""Progress of the initial copy: estimates at a cost that does not grow with the data.
 
-An offset tells the frontier, a key. Which share of a collection lies below it is told by a random
-sample of its keys, which is drawn once and then only compared with the frontier, by the server.
+The offset contains the frontier, which is a key. The share of a collection below that key is
+estimated from a random sample of the collection's keys. The sample is drawn once; after that the
+server only compares its keys with the frontier.
 """
 
 from __future__ import annotations
@@ -24,21 +25,27 @@ from cdc.mongo.enumerator import estimated_documents
 from cdc.mongo.preflight import shards_of
 
 WAITING, COPYING, STREAMING = "not begun", "copying", "streaming"
-# The share below a key is right to some 3 percent of the collection.
-_KEYS = 300
-# Keys of a megabyte each are possible, and a command holds no more than 16.
-_KEY_BYTES = 2**20
-# Of so few documents all keys are read from the index: where all are on a handful of pages, $sample
-# prefers those of some of them by far.
-_FEW = 25_000
-# What is complete is not a matter of estimates.
-_MOST = 99.9
+# With so many keys, the error of a share is about 3 percent of the collection.
+_SAMPLE_KEYS = 300
+# A key may have a megabyte, and a command at most 16.
+_SAMPLE_BYTES = 2**20
+# For a collection of at most this size all keys are read from the index. If all documents are on a
+# few pages, $sample strongly prefers those of some pages.
+_FEW_DOCUMENTS = 25_000
+# An estimate never reaches 100 percent: only a complete copy does.
+_MOST_PERCENT = 99.9
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A collection, about how many documents it holds, what it is at, and about which share of it
-    has been copied (0 to 1); None if that is not known."""
+    """How much of a collection has been copied.
+
+    Attributes:
+        namespace: the collection.
+        documents: its approximate number of documents.
+        phase: WAITING, COPYING or STREAMING.
+        copied: the approximate share that has been copied, 0 to 1; None if it is unknown.
+    """
 
     namespace: Namespace
     documents: int
@@ -47,8 +54,10 @@ class Extent:
 
 
 def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
-    """The selected collections, and about how many documents each holds, orphans included. Raises
-    CdcError."""
+    """Return the selected collections with their approximate numbers of documents.
+
+    The numbers include orphans. Raises CdcError.
+    """
     clients = source.clients
     return {
         c.namespace: sum(
@@ -61,9 +70,15 @@ def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
 def extents(
     documents: Mapping[Namespace, int], at: Offset | None, excerpt: Excerpt, share: float | None
 ) -> list[Extent]:
-    """What an offset says of these collections, of which that excerpt is to be captured; None if
-    there is none yet. `share` of the one that is being copied lies below its frontier."""
-    # Of another excerpt all is copied again.
+    """Return the progress of each collection according to an offset.
+
+    Args:
+        documents: the collections with their approximate numbers of documents.
+        at: the offset; None if there is none yet.
+        excerpt: the configured capture filter.
+        share: the share below the frontier of the collection that is being copied, if known.
+    """
+    # After a change of the capture filter everything is copied again.
     selection = Selection.parse(at.selection) if at and at.excerpt == excerpt.text else None
 
     def extent(name: Namespace, count: int) -> Extent:
@@ -78,30 +93,35 @@ def extents(
 
 
 def is_copied(at: Offset | None, selection: Selection, excerpt: Excerpt) -> bool:
-    """Whether nothing is left to copy of what is to be captured, and an offset says so: it does not
-    where that has been changed since, though the run may have begun without a copy."""
+    """Whether the offset shows that nothing is left to copy.
+
+    False if the offset has another selection or capture filter than these: they were changed since.
+    This is so even for a run that began without a copy.
+    """
     return at is not None and at.is_streaming and at.is_of(selection.text, excerpt.text)
 
 
-def percent(found: Iterable[Extent], complete: bool) -> float | None:
-    """Of all documents, how many have been copied: 100 exactly where nothing is left to copy
-    (`complete`); None if it is not known."""
+def percent(collections: Iterable[Extent], complete: bool) -> float | None:
+    """Return the percentage of all documents that has been copied; None if it is unknown.
+
+    It is 100 only if `complete`, which means that nothing is left to copy.
+    """
     if complete:
         return 100.0
     total = copied = 0.0
-    for extent in found:
+    for extent in collections:
         if extent.copied is None:
             return None
         total += extent.documents
         copied += extent.documents * extent.copied
-    return min(_MOST, 100 * copied / max(1.0, total))
+    return min(_MOST_PERCENT, 100 * copied / max(1.0, total))
 
 
-# --- the one that is being copied ----------------------------------------------------------------
+# --- the collection that is being copied ---------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """About how many documents a shard holds of it, and some of their keys, in order or not."""
+    """A shard's approximate number of documents, and some of their keys in any order."""
 
     client: Client
     documents: int
@@ -110,53 +130,59 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Keys of a collection, from each shard that holds some of it."""
+    """Keys of a collection, from each shard that has documents of it."""
 
     namespace: Namespace
     parts: list[_Part]
 
     def share(self, below: bytes) -> float | None:
-        """Which share of the documents has a smaller key; None if too little is known of them.
-        Raises the driver's errors."""
+        """Return the share of the documents with a smaller key; None if no key is known.
+
+        Raises the driver's errors.
+        """
         known = [part for part in self.parts if part.keys]
         total = sum(part.documents for part in known)
         if total == 0:
             return None
-        return sum(part.documents * self._share(part, below) for part in known) / total
+        return sum(part.documents * self._share_of(part, below) for part in known) / total
 
-    def _share(self, part: _Part, below: bytes) -> float:
-        """The server compares: its index is in its own order, that of a collation perhaps."""
+    def _share_of(self, part: _Part, below: bytes) -> float:
+        """Let the server compare: only it knows the order of its index, perhaps of a collation."""
         keys = [RawBSONDocument(key) for key in part.keys]
         lesser = {"$lt": ["$$this._id", literal(below)]}
         count = {"$size": {"$filter": {"input": {"$literal": keys}, "cond": lesser}}}
         stages: list[dict[str, Any]] = [{"$limit": 1}, {"$project": {"_id": 0, "below": count}}]
         coll = part.client[self.namespace.db][self.namespace.coll]
-        found = next(iter(coll.aggregate(stages)), {"below": len(keys)})  # emptied meanwhile
-        return float(found["below"]) / len(keys)
+        # There is no result if the collection has become empty: then all of it is done.
+        reply = next(iter(coll.aggregate(stages)), {"below": len(keys)})
+        return float(reply["below"]) / len(keys)
 
 
 def drawn(source: Source, copying: Copying) -> Sample:
-    """A sample of what bears the name now, an empty one where the shard that held it was removed.
-    Raises CdcError or the driver's errors."""
+    """Draw a sample of the collection that has the name now.
+
+    It is empty if the shard of the collection was removed. Raises CdcError or the driver's errors.
+    """
     clients, namespace = source.clients, copying.namespace
     shards = (copying.shard,) if copying.shard else source.shards
-    parts = [_part(clients[shard], namespace) for shard in shards if shard in clients]
+    parts = [_draw_part(clients[shard], namespace) for shard in shards if shard in clients]
     return Sample(namespace, parts)
 
 
-def _part(client: Client, namespace: Namespace) -> _Part:
+def _draw_part(client: Client, namespace: Namespace) -> _Part:
     documents = estimated_documents(client, namespace)
-    if documents > _FEW:
-        return _Part(client, documents, _few(random_keys(client, namespace, MIN_KEY, _KEYS)))
-    keys = all_keys(client, namespace, MIN_KEY, 2 * _FEW)
-    if len(keys) == 2 * _FEW:  # the count is wrong, as after an unclean shutdown
+    if documents > _FEW_DOCUMENTS:
+        keys = random_keys(client, namespace, MIN_KEY, _SAMPLE_KEYS)
+        return _Part(client, documents, _thin_out(keys))
+    keys = all_keys(client, namespace, MIN_KEY, 2 * _FEW_DOCUMENTS)
+    if len(keys) == 2 * _FEW_DOCUMENTS:  # the count is wrong, as after an unclean shutdown
         return _Part(client, documents, [])
-    return _Part(client, documents, _few(keys))
+    return _Part(client, documents, _thin_out(keys))
 
 
-def _few(keys: list[bytes]) -> list[bytes]:
-    """Every n-th of them, so many and so large as may be sent with each question."""
-    step = max(1, math.ceil(len(keys) / _KEYS))
-    while len(few := keys[step // 2 :: step]) > 1 and sum(map(len, few)) > _KEY_BYTES:
+def _thin_out(keys: list[bytes]) -> list[bytes]:
+    """Return every n-th key, few and small enough to be sent with each query."""
+    step = max(1, math.ceil(len(keys) / _SAMPLE_KEYS))
+    while len(few := keys[step // 2 :: step]) > 1 and sum(map(len, few)) > _SAMPLE_BYTES:
         step *= 2
     return few

@@ -1,6 +1,6 @@
-"""What a run would meet, for those who only ask: sizes, strategies, privileges, problems.
+"""Estimate of a run before it starts: sizes, strategies, privileges, problems.
 
-It goes on after a problem where it can.
+The examination continues after a problem where that is possible.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from cdc.mongo.privileges import Need, named
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One collection, about how large it is, and how it would be copied. All of it estimates.
+    """The estimated size of one collection, and how it would be copied.
 
-    Over several `shards` the sizes are sums, in which orphans may be counted.
+    For several `shards` the sizes are sums, which may include orphans.
     """
 
     namespace: Namespace
@@ -46,9 +46,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What `examine` found out. `missing` is what matches no collection. `lacking` is None where
-    nobody is logged in; `window` is the shortest of all shards, and None where the user may not
-    know it. With a problem a run cannot succeed."""
+    """The result of `examine`.
+
+    Attributes:
+        source: the name of the source.
+        shards: its shards; one without a name for a replica set.
+        database: the only database with selected collections; None if there may be several.
+        required: the privileges that a run needs.
+        optional: the privileges that make a run faster or safer.
+        lacking: the needed privileges that the user lacks; None if nobody is logged in.
+        window: the shortest oplog window of all shards; None if the user may not read one.
+        missing: the names and expressions that match no collection.
+        work: the estimate of each collection.
+        problems: the errors with which a run would fail.
+    """
 
     source: str
     shards: tuple[str, ...]
@@ -67,29 +78,30 @@ class Examination:
 
 
 def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
-    """Asks for everything that `check` asks for, and for sizes, strategies and the oplog's window.
+    """Check the source as `check` does, and estimate sizes, strategies and the oplog window.
 
-    No document is read, but for the average of a hundred where collStats is refused. Raises
-    SourceUnreachable and other passing errors.
+    It reads no documents. Only if the server refuses collStats, it reads a hundred of a collection
+    for their average size. Raises SourceUnreachable and other transient errors.
     """
     log_in(source)
     problems: list[CdcError] = []
     collections: tuple[Collection, ...] = ()
     absent: list[str] = []
     needed = required(source, wanted)
-    with _noted(problems, "Listing collections"), named(source.clients, needed):
-        found = source.listing(wanted.selection)
-        collections, absent = found.collections, missing(wanted.selection, found)
-        told = {str(problem): problem for problem in problems_of(source, wanted, found)}
-        problems += told.values()
+    with _collect_errors(problems, "Listing collections"), named(source.clients, needed):
+        listing = source.listing(wanted.selection)
+        collections, absent = listing.collections, missing(wanted.selection, listing)
+        distinct = {str(problem): problem for problem in problems_of(source, wanted, listing)}
+        problems += distinct.values()
     optional = [
         need
         for shard in source.shards
-        for need in privileges.optional(_held_by(source, shard, collections), shard)
+        for need in privileges.optional(_namespaces_on(source, shard, collections), shard)
     ]
     work: list[Work] = []
-    with _noted(problems, "Asking for sizes"):
-        work += (_work(source, each, wanted.start.copies, split_bytes) for each in collections)
+    with _collect_errors(problems, "Reading the sizes of collections"):
+        copies = wanted.start.copies
+        work += (_estimate_work(source, each, copies, split_bytes) for each in collections)
     return Examination(
         source.name,
         source.shards,
@@ -104,13 +116,19 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     )
 
 
-def _held_by(source: Source, shard: str, collections: tuple[Collection, ...]) -> list[Namespace]:
+def _namespaces_on(
+    source: Source, shard: str, collections: tuple[Collection, ...]
+) -> list[Namespace]:
     return [each.namespace for each in collections if shard in shards_of(source, each)]
 
 
 @contextmanager
-def _noted(problems: list[CdcError], attempted: str) -> Iterator[None]:
-    """What is raised inside becomes a problem, unless it may pass, or only repeats a refusal."""
+def _collect_errors(problems: list[CdcError], attempted: str) -> Iterator[None]:
+    """Append an error raised in this context to the problems.
+
+    A transient error is raised. An error after a known lack of privileges is dropped: it most
+    likely has the same cause.
+    """
     try:
         yield
     except (pymongo.errors.PyMongoError, CdcError) as error:
@@ -122,7 +140,7 @@ def _noted(problems: list[CdcError], attempted: str) -> Iterator[None]:
 
 
 class _Part(NamedTuple):
-    """What one shard holds of a collection, and how that would be cut."""
+    """A collection's documents on one shard, and how they would be cut into splits."""
 
     shard: str
     size: Size
@@ -134,40 +152,40 @@ class _Part(NamedTuple):
         return f"{self.shard}: {self.choice.reason}" if self.shard else self.choice.reason
 
 
-def _work(source: Source, collection: Collection, copies: bool, split_bytes: int) -> Work:
-    shards = shards_of(source, collection)
-    parts = [_part(source, shard, collection.namespace, copies, split_bytes) for shard in shards]
-    # The largest that is cut in some way speaks for all that are.
-    spoken: dict[str, _Part] = {}
+def _estimate_work(source: Source, collection: Collection, copies: bool, split_bytes: int) -> Work:
+    shards, namespace = shards_of(source, collection), collection.namespace
+    parts = [_estimate_part(source, shard, namespace, copies, split_bytes) for shard in shards]
+    # For each strategy only the reason of the largest part is reported.
+    largest: dict[str, _Part] = {}
     for part in sorted(parts, key=lambda part: part.size.bytes, reverse=True):
-        spoken.setdefault(part.choice.strategy, part)
+        largest.setdefault(part.choice.strategy, part)
     return Work(
         collection.namespace,
         sum(part.size.documents for part in parts),
         sum(part.size.bytes for part in parts),
         "; ".join(dict.fromkeys(part.size.origin for part in parts)),
-        ", ".join(spoken),
-        "; ".join(part.reason for part in spoken.values()),
+        ", ".join(largest),
+        "; ".join(part.reason for part in largest.values()),
         1 + sum(part.cuts for part in parts) if copies else 0,
         collection.has_images,
         shards,
     )
 
 
-def _part(
+def _estimate_part(
     source: Source, shard: str, namespace: Namespace, copies: bool, split_bytes: int
 ) -> _Part:
     client = source.clients[shard]
     size = size_of(client, namespace)
     if not copies:
-        return _Part(shard, size, Choice("none", "in this mode nothing is copied"))
+        return _Part(shard, size, Choice("none", "this mode copies nothing"))
     choice = chosen(client, namespace, size, split_bytes)
     cuts = 0 if choice.strategy == SINGLE else math.ceil(size.bytes / split_bytes) - 1
     return _Part(shard, size, choice, cuts)
 
 
 def _shortest_window(source: Source) -> Window | None:
-    """None if that of any shard is unknown."""
-    found = [oplog_window(source.clients[shard], shard) for shard in source.shards]
-    known = [window for window in found if window is not None]
-    return min(known, key=lambda window: window.seconds) if len(known) == len(found) else None
+    """Return the shortest oplog window; None if that of any shard is unknown."""
+    of_shards = [oplog_window(source.clients[shard], shard) for shard in source.shards]
+    known = [window for window in of_shards if window is not None]
+    return min(known, key=lambda window: window.seconds) if len(known) == len(of_shards) else None

@@ -1,7 +1,7 @@
-"""What a stream tells of itself at each trigger: how far it is, how fast, and how safe.
+"""Metrics of a stream at each trigger: progress, lag, rate, and the oplog that is left.
 
-A number that the source does not tell now is None and ends no query. All is measured with the
-source's own times; none of it is asked of the batch.
+A number that the source does not provide now is None; it never ends the query. All times are those
+of the source. No metric needs the rows of the batch.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ from cdc.mongo.copies import Sample, counted, drawn, extents, is_copied, percent
 from cdc.mongo.kept import Kept, tried
 from cdc.mongo.oplog import Left, Lookout, Window, windows
 
-# A trigger asks in the query's own thread: a longer wait would delay the next batch, and stop().
+# Metrics are read in the query's own thread: a longer wait would delay the next batch, and stop().
 _PATIENCE_SECONDS = 1.5
-_ASKED_SECONDS = 10.0
-# A cluster's takes a question or two to each shard, and is wanted fresh: asking takes a fifth of
-# the time at most.
-_EDGE_SECONDS, _EDGE_RARITY = 1.0, 4.0
-# Keys that were appended since a sample was drawn all lie behind it.
+_CACHE_SECONDS = 10.0
+# The live edge of a cluster takes a query or two to each shard, and has to be fresh: reading it
+# takes at most a fifth of the time.
+_EDGE_SECONDS, _EDGE_COST_FACTOR = 1.0, 4.0
+# Keys that were appended after a sample was drawn all come after its keys.
 _SAMPLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """`time` is the T of the newest batch; None stands for what is not known, or not there yet.
+    """The metrics of a run; None stands for an unknown value, or one that does not exist yet.
 
-    `events_per_second`: changes in the batches of the last seconds. `oplog_left`: of the oplog that
-    reaches back least, before the changes behind T leave it. `snapshot_percent`: of all documents,
-    those that have been copied, about; 100 exactly where no copy is to be made or gone on with.
+    Attributes:
+        time: the cluster time T at which the newest batch ends.
+        live_edge: the newest time that the source has reached for good.
+        events_per_second: changes in the batches of the last seconds.
+        oplog_left: what is left of the oplog before it loses changes after T; the least of all
+            shards.
+        snapshot_percent: the approximate percentage of all documents that has been copied. It is
+            100 only if no copy is to be started or continued.
     """
 
     time: Timestamp | None
@@ -51,13 +56,13 @@ class Metrics:
 
     @property
     def lag_seconds(self) -> int | None:
-        """How far the live edge is ahead of T."""
+        """The seconds from T to the live edge."""
         if self.time is None or self.live_edge is None:
             return None
         return max(0, self.live_edge.time - self.time.time)
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark's progress spells its own."""
+        """Return the metrics as JSON, with names in the style of Spark's progress."""
         left = self.oplog_left
         return {
             "time": self.time and timestamp.text(self.time),
@@ -89,42 +94,54 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 1)
 
 
-def left_of(found: list[Window], at: Timestamp) -> Left | None:
-    """Of the oplog that has least left, if there is one."""
-    each = (window.left(at) for window in found)
+def left_of(windows: list[Window], at: Timestamp) -> Left | None:
+    """Return what is left of the oplog that has least left; None without windows."""
+    each = (window.left(at) for window in windows)
     return min(each, key=lambda left: (left.percent, left.hours), default=None)
 
 
 @dataclass(slots=True)
 class Rate:
-    """How many pass per second: over `seconds`, or since the last but one came, if that is more."""
+    """A rate per second over the last `seconds`.
+
+    It covers more time if the last two reports are further apart.
+    """
 
     seconds: float = 10.0
-    _passed: deque[tuple[float, int]] = field(default_factory=deque)
+    _reports: deque[tuple[float, int]] = field(default_factory=deque)
 
     def passed(self, count: int) -> None:
-        """So many since the call before."""
+        """Report how many events there were since the previous report."""
         now = time.monotonic()
-        self._passed.append((now, count))
+        self._reports.append((now, count))
         self._forget(now)
 
     def _forget(self, now: float) -> None:
-        while len(self._passed) > 2 and now - self._passed[1][0] > self.seconds:
-            self._passed.popleft()
+        while len(self._reports) > 2 and now - self._reports[1][0] > self.seconds:
+            self._reports.popleft()
 
     @property
     def per_second(self) -> float:
-        now, passed = time.monotonic(), self._passed
+        now, reports = time.monotonic(), self._reports
         self._forget(now)
-        if len(passed) < 2:
+        if len(reports) < 2:
             return 0.0
-        return (sum(count for _, count in passed) - passed[0][1]) / max(1e-3, now - passed[0][0])
+        # The first report only starts the clock: its events came before it.
+        count = sum(count for _, count in reports) - reports[0][1]
+        return count / max(1e-3, now - reports[0][0])
 
 
 @dataclass(slots=True)
 class Gauges:
-    """What is read off at each trigger of one query, which is to capture `selection` and `excerpt`.
-    What it remembers only saves asking twice."""
+    """Reads the metrics at each trigger of one query.
+
+    Its state only saves queries to the source.
+
+    Attributes:
+        lookout: warns when little of an oplog is left.
+        selection: the configured selection.
+        excerpt: the configured capture filter.
+    """
 
     lookout: Lookout
     selection: Selection
@@ -133,41 +150,46 @@ class Gauges:
     _planned: int | None = 0
     _is_counted: bool = True
     _edge: Kept[Timestamp] = field(
-        default_factory=lambda: Kept("the live edge", _EDGE_SECONDS, _EDGE_RARITY)
+        default_factory=lambda: Kept("the live edge", _EDGE_SECONDS, _EDGE_COST_FACTOR)
     )
-    _windows: Kept[list[Window]] = field(default_factory=lambda: Kept("oplogs", _ASKED_SECONDS))
+    _windows: Kept[list[Window]] = field(
+        default_factory=lambda: Kept("oplog windows", _CACHE_SECONDS)
+    )
     _documents: Kept[dict[Namespace, int]] = field(
-        default_factory=lambda: Kept("collections", _ASKED_SECONDS)
+        default_factory=lambda: Kept("sizes of collections", _CACHE_SECONDS)
     )
     _sample: Kept[Sample] = field(default_factory=lambda: Kept("a sample", _SAMPLE_SECONDS))
 
     def read(self, source: Source, start: Offset, end: Offset, events: int | None) -> Metrics:
-        """Of the batch between two offsets, which is to begin now and holds about so many changes:
-        those of the one before have passed."""
-        passed, self._planned = self._planned, events
-        self._is_counted = passed is not None and (passed > 0 or self._is_counted)
-        self._rate.passed(passed or 0)
+        """Return the metrics for the batch between two offsets, which is about to start.
+
+        `events` is the approximate number of its changes, None if unknown. The call also means that
+        the previous batch is finished: its changes count for the rate.
+        """
+        finished, self._planned = self._planned, events
+        self._is_counted = finished is not None and (finished > 0 or self._is_counted)
+        self._rate.passed(finished or 0)
         with pymongo.timeout(_PATIENCE_SECONDS):
             return Metrics(
                 end.time,
                 self._live_edge(source, end.time),
                 self._rate.per_second if self._is_counted else None,
-                self._left(source, start),
-                self._copied(source, end),
+                self._oplog_left(source, start),
+                self._copied_percent(source, end),
             )
 
     def _live_edge(self, source: Source, floor: Timestamp) -> Timestamp | None:
         known = self._edge.get(lambda: source.live_edge(floor))
         return None if known is None else max(known, floor)
 
-    def _left(self, source: Source, start: Offset) -> Left | None:
+    def _oplog_left(self, source: Source, start: Offset) -> Left | None:
         clients = source.clients
         shards = [shard for shard in start.shards if shard in clients]
-        found = self._windows.get(lambda: windows(clients, shards), shards) or []
-        self.lookout.look(found, start.time)
-        return left_of(found, start.time)
+        known = self._windows.get(lambda: windows(clients, shards), shards) or []
+        self.lookout.look(known, start.time)
+        return left_of(known, start.time)
 
-    def _copied(self, source: Source, end: Offset) -> float | None:
+    def _copied_percent(self, source: Source, end: Offset) -> float | None:
         if is_copied(end, self.selection, self.excerpt):
             return percent([], True)
         copying, share = end.copying, None
@@ -175,7 +197,7 @@ class Gauges:
         if copying is not None:
             sample = self._sample.get(lambda: drawn(source, copying), copying.uuid)
             if sample is not None:
-                share = tried(lambda: sample.share(copying.below), "a share")
+                share = tried(lambda: sample.share(copying.below), "the copied share")
         if documents is None:
             return None
         return percent(extents(documents, end, self.excerpt, share), False)

@@ -1,4 +1,4 @@
-"""Where a run stands, for one who knows no more of it than the offsets of its checkpoint."""
+"""Status of a run, from nothing but the offsets in its checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Passed(NamedTuple):
-    """Batches from one offset to another, and how long they took."""
+    """Finished batches: the offset before them, the offset after them, and their duration."""
 
     start: Offset
     end: Offset
@@ -31,7 +31,7 @@ class Passed(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The metrics, and what each selected collection is at."""
+    """The status of a run: its metrics, and the progress of each selected collection."""
 
     metrics: Metrics
     collections: list[Extent]
@@ -44,47 +44,56 @@ def standing(
     at: Offset | None,
     passed: Passed | None,
 ) -> Standing:
-    """Of a run that is to capture `selection` and `excerpt`, and whose tables are at an offset,
-    None before its first batch.
+    """Return the status of a run.
 
-    Raises SourceUnreachable, NotPermitted, UnsuitableSource; what a run can do without, and the
-    user may not know, is None.
+    A value is None if a run does not need it and the user may not read it.
+
+    Args:
+        source: the source of the run.
+        selection: the configured selection.
+        excerpt: the configured capture filter.
+        at: the offset that the tables have reached; None before the first batch.
+        passed: the last batches, for the rate; None if there are none.
+
+    Raises SourceUnreachable, NotPermitted, UnsuitableSource, and ForeignOffset if the offset
+    belongs to another source.
     """
     if at is not None:
         require_own(at, source)
     clients = source.clients
     edge = source.live_edge(NEVER if at is None else at.time)
-    found = extents(counted(source, selection), at, excerpt, _share(source, at))
-    rate = None if passed is None else tried(lambda: _rate(clients, passed), "what has passed")
+    collections = extents(counted(source, selection), at, excerpt, _copied_share(source, at))
+    rate = None if passed is None else tried(lambda: _event_rate(clients, passed), "the event rate")
     left = None
     if at is not None:
         shards = [shard for shard in at.shards if shard in clients]
-        known = tried(lambda: windows(clients, shards), "oplogs") or []
+        known = tried(lambda: windows(clients, shards), "oplog windows") or []
         left = left_of(known, at.time)
     time = None if at is None else at.time
-    copied = percent(found, is_copied(at, selection, excerpt))
-    return Standing(Metrics(time, edge, rate, left, copied), found)
+    copied = percent(collections, is_copied(at, selection, excerpt))
+    return Standing(Metrics(time, edge, rate, left, copied), collections)
 
 
 def require_own(offset: Offset, source: Source) -> None:
-    """Raises ForeignOffset if an offset is of another source."""
+    """Raise ForeignOffset if an offset belongs to another source."""
     if offset.source != source.name:
         raise ForeignOffset(
-            f"The checkpoint was written for '{offset.source}', and 'uri' leads to"
+            f"The checkpoint was written for '{offset.source}', but 'uri' leads to"
             f" '{source.name}'.",
             "Correct 'uri', or start with a new checkpoint.",
         )
 
 
-def _share(source: Source, at: Offset | None) -> float | None:
+def _copied_share(source: Source, at: Offset | None) -> float | None:
     copying = None if at is None else at.copying
     if copying is None:
         return None
-    return tried(lambda: drawn(source, copying).share(copying.below), "a share")
+    return tried(lambda: drawn(source, copying).share(copying.below), "the copied share")
 
 
-def _rate(clients: Mapping[str, Client], passed: Passed) -> float:
-    # Batches that took hours may hold any number of changes, and the oplog is read for them all.
+def _event_rate(clients: Mapping[str, Client], passed: Passed) -> float:
+    # Batches of hours may have any number of changes, and the count reads the oplog for all of
+    # them.
     with pymongo.timeout(_PATIENCE_SECONDS):
-        found = events_between(clients, passed.start, passed.end)
-    return found / max(1e-3, passed.seconds)
+        count = events_between(clients, passed.start, passed.end)
+    return count / max(1e-3, passed.seconds)

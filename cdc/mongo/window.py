@@ -1,4 +1,4 @@
-"""The changes of a window of time as splits, without an offset of a run."""
+"""Splits for the changes of a time window, without the offset of a run."""
 
 from __future__ import annotations
 
@@ -29,19 +29,31 @@ def window_splits(
     limits: Limits,
     retry_seconds: float,
 ) -> list[StreamSplit]:
-    """All changes of the selected collections after one time and up to another, which has to be
-    behind no live edge, in slices. Windows that adjoin hold each change once."""
+    """Return splits with the changes after `after` and up to `until`, cut into slices.
+
+    Adjacent windows together contain each change once.
+
+    Args:
+        source: the source to read.
+        selection: the collections.
+        excerpt: the capture filter.
+        after: the time before the first change.
+        until: the time of the last change; it must be at or before the live edge.
+        limits: only `slices` applies.
+        retry_seconds: how long a failed read is repeated.
+    """
     if until <= after:
         return []
-    begun = streaming(after, source.name, selection.text, excerpt.text)
-    start = replace(begun, late=source.late(after), shards=source.shards)
+    first = streaming(after, source.name, selection.text, excerpt.text)
+    start = replace(first, late=source.late(after), shards=source.shards)
     end = replace(start, time=until, late=source.late(until))
     slicer = Slicer()
     slicer.reach(source.clients, start, until, limits.lifted)
-    reported = list(_ddl(source, selection, start, end, retry_seconds))
+    reported = list(_read_ddl(source, selection, start, end, retry_seconds))
     splits = list[StreamSplit]()
-    while start.time < until:  # as many parts as it takes for each shard to tell all DDL or none
-        part = told_once(source, start, end, [told for told in reported if _is_behind(start, told)])
+    # In each part a shard reports all of its DDL or none. There are as many parts as that takes.
+    while start.time < until:
+        part = told_once(source, start, end, [ddl for ddl in reported if _is_after(start, ddl)])
         if part.time < until:
             part = replace(part, late=source.late(part.time), shards=source.shards)
         for split in stream_splits(start, part):
@@ -50,9 +62,10 @@ def window_splits(
     return splits
 
 
-def _ddl(
+def _read_ddl(
     source: Source, selection: Selection, start: Offset, end: Offset, retry_seconds: float
 ) -> Iterator[Told]:
+    """Read the DDL of each shard; none for a single shard, which reports all of it."""
     if len(source.shards) == 1:
         return
     stages = pipeline.pipeline([pipeline.not_rows(selection)], SLIM)
@@ -63,5 +76,5 @@ def _ddl(
             yield from ((shard, event.raw) for event in events)
 
 
-def _is_behind(start: Offset, told: Told) -> bool:
-    return bool(told[1]["clusterTime"] > start.time)
+def _is_after(start: Offset, ddl: Told) -> bool:
+    return bool(ddl[1]["clusterTime"] > start.time)
