@@ -1,4 +1,4 @@
-"""What a change is told with: the images that were recorded, or what stands in for them."""
+"""Before- and after-images of changes: recorded by the server, or looked up instead."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ WITH_AFTER = ("insert", "update", "replace")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What a change stream is asked for. `look_up`: a missing post-image is read by key instead.
+    """The images that a change stream is opened with.
 
-    `on_oversize`: whether one that the server cannot give, because its event is too large, is read
-    by key too (`lookup`), or ends the read (`fail`).
+    Attributes:
+        before: the value of `fullDocumentBeforeChange`.
+        after: the value of `fullDocument`.
+        look_up: a missing after-image is read by key instead.
+        on_oversize: for an image that the server cannot return because its event is too large:
+            `lookup` reads it by key, `fail` ends the read.
     """
 
     before: str
@@ -47,24 +51,26 @@ class Images:
 _WHEN_AVAILABLE = "whenAvailable"
 IMAGES = {
     "auto": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
-    # Enforced when the run starts. The server's own `required` (code 47) would end the stream at
-    # the first image that has expired.
+    # The run checks at its start that images are recorded. The server's own `required` (code 47)
+    # would end the stream at the first expired image.
     "required": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=True),
     "when_available": Images(_WHEN_AVAILABLE, _WHEN_AVAILABLE, look_up=False),
     "update_lookup": Images("off", "updateLookup", look_up=False),
     "off": Images("off", "default", look_up=False),
 }
-# For the reader of the past alone: an event without its after-image is never too large.
+# Only for the rewind: an event without its after-image is never too large.
 BEFORE_IMAGES = Images(_WHEN_AVAILABLE, "default", look_up=False)
 
 
 def fewer(images: Images, error: pymongo.errors.OperationFailure) -> Images | None:
-    """What to ask for after this refusal, if the images are the reason and are to be had in another
-    way or not at all."""
+    """Return the images for the next attempt after this refusal; None if images did not cause it.
+
+    The refused image is requested in another way, or not at all.
+    """
     code = error.code
     if images.expects_before and code == _NO_BEFORE_IMAGES:
         return replace(images, before="off")
-    # One of the codes is that of any bad value: of the filter's for some document, too.
+    # Code 2 stands for any bad value, also for one that the capture filter meets in a document.
     is_unknown = code in _NO_AFTER_IMAGES and "fullDocument" in str(error)
     if images.after == _WHEN_AVAILABLE and is_unknown:
         return replace(images, after="default")
@@ -74,10 +80,13 @@ def fewer(images: Images, error: pymongo.errors.OperationFailure) -> Images | No
 
 
 class Event(NamedTuple):
-    """One change event. `after` is its post-image or its stand-in, None if there is none.
+    """One change event with its images.
 
-    `exact` is False when an image that was asked for is missing or `after` is not as of the event;
-    then, if `after` is set, it is a state between the event and `exact_from`.
+    Attributes:
+        raw: the event as the server returned it.
+        after: its after-image, or a document that was looked up instead; None if there is none.
+        exact: False if a requested image is missing, or if `after` may be later than the event.
+        exact_from: if not `exact`, an `after` is a state between the event and this time.
     """
 
     raw: Raw
@@ -90,10 +99,10 @@ class Event(NamedTuple):
         return str(self.raw["_id"]["_data"])
 
     def is_missing(self, images: Images) -> bool:
-        """Whether it was looked up, by us or by the server, and not found."""
-        looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
-        is_told = self.after is not None or passes(self.raw).after is False
-        return looked_up and not is_told and self.raw["operationType"] in WITH_AFTER
+        """Whether its document was looked up, by us or by the server, and not found."""
+        is_looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
+        is_known = self.after is not None or passes(self.raw).after is False
+        return is_looked_up and not is_known and self.raw["operationType"] in WITH_AFTER
 
 
 def told(
@@ -104,8 +113,20 @@ def told(
     operation_time: Timestamp,
     excerpt: Excerpt,
 ) -> Event:
-    """The event of a reply of that time: `asked` says what it should have, `used` what the server
-    was asked for. An image that does not pass the filter is known, and not told."""
+    """Return an event with its images; look up a missing after-image if the images say so.
+
+    An image that does not pass the capture filter is left out, but does not count as missing.
+
+    Args:
+        member: the member for a lookup.
+        raw: the event as the server returned it.
+        asked: the configured images.
+        used: the images that the change stream was opened with.
+        operation_time: the operation time of the reply with the event.
+        excerpt: the capture filter.
+
+    Raises TransientError if the lookup is not possible now.
+    """
     operation = raw["operationType"]
     if operation not in WITH_AFTER and operation != "delete":
         return Event(raw, None, exact=True)
@@ -116,25 +137,26 @@ def told(
     if operation in WITH_AFTER and after is None and known.after is not False:
         exact = False
         if used.look_up or oversize.MARK in raw:
-            after, exact_from = _looked_up_on(member, raw, excerpt)
+            after, exact_from = _look_up(member, raw, excerpt)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
 
 
-def _looked_up_on(
-    member: Member, raw: Raw, excerpt: Excerpt
-) -> tuple[bytes | None, Timestamp | None]:
-    """Of a collection that was dropped a read at majority finds nothing, though the drop may be
-    rolled back: so nothing is believed only behind all that the member has shown."""
+def _look_up(member: Member, raw: Raw, excerpt: Excerpt) -> tuple[bytes | None, Timestamp | None]:
+    """Look up the document of an event on a member, see `looked_up`.
+
+    After a drop, a read with read concern majority finds nothing, even if the drop is rolled back
+    later. So an empty collection is read again, as of a time after everything the member reported.
+    """
     find = partial(_find, member, raw["ns"])
-    found = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
-    if found[0] is None and not _is_there(find, raw):
-        found = looked_up(find, raw, _majority(member.newest_known()), excerpt)
-    return found
+    result = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
+    if result[0] is None and not _has_documents(find, raw):
+        result = looked_up(find, raw, _majority(member.newest_known()), excerpt)
+    return result
 
 
-def _is_there(find: Callable[[dict[str, Any]], RawBSONDocument], raw: Raw) -> bool:
+def _has_documents(find: Callable[[dict[str, Any]], RawBSONDocument], raw: Raw) -> bool:
     """Whether the collection shows any document: then it has not been dropped."""
     any_document = {"projection": {"_id": 1}, "limit": 1, "singleBatch": True}
     reply = find({**any_document, "readConcern": _majority(raw["clusterTime"])})
@@ -150,7 +172,7 @@ def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
         find = {"find": ns["coll"], **command, "maxTimeMS": CONFIRM_MS}
         return member.command(ns["db"], find)
     except pymongo.errors.OperationFailure as error:
-        # The catalog changes; or a majority is not known to have what the member has.
+        # The catalog is changing, or no majority is known to have reached the time of the read.
         if error.code not in TIME_UNREADABLE and error.code != TOOK_TOO_LONG:
             raise
         raise TransientError(
@@ -166,26 +188,33 @@ def looked_up(
     concern: dict[str, Any],
     excerpt: Excerpt,
 ) -> tuple[bytes | None, Timestamp | None]:
-    """The document of an event as a read finds it, and a time by which it was in that state; with a
-    filter, also by which there was none that passes it.
+    """Return the document of an event as it is now, and a time at which it was in that state.
 
-    `find` sends one on the event's collection.
+    If there is no such document, it returns no time. With a capture filter it does return one: the
+    time at which no document with this key passed the filter.
+
+    Args:
+        find: sends a find with these arguments to the event's collection.
+        raw: the event.
+        concern: the read concern.
+        excerpt: the capture filter.
     """
     reply = find(
         {
             **excerpts.of_find(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
-            # As the change stream filters, whatever the collection's own collation is.
+            # The change stream filters with this collation, whatever that of the collection is.
             **({"collation": {"locale": "simple"}} if excerpt.condition else {}),
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,
         }
     )
-    found = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
-    # Under a collation, a document of another key may answer to this one.
-    if not found or merge_key(key_of(found[0])) != merge_key(key_of(bytes(raw["documentKey"].raw))):
+    documents = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
+    key = merge_key(key_of(bytes(raw["documentKey"].raw)))
+    # Under a collation, the find may return a document with another key.
+    if not documents or merge_key(key_of(documents[0])) != key:
         return None, time_told(reply) if excerpt.condition else None
-    return found[0], time_told(reply)
+    return documents[0], time_told(reply)
 
 
 def _bytes(document: Any) -> bytes | None:

@@ -1,8 +1,8 @@
-"""Names and expressions in `collections` that match no collection, and the errors for them.
+"""Names and expressions in `collections` that match no collection, and their errors.
 
-A run decides about each when it takes it up: a new run about all, a run whose `collections` were
-changed about those that were added. From then on the collection may be dropped, or be created: its
-events tell.
+A run checks each of them once: a new run checks all, and a run after a change of `collections`
+checks those that were added. Later a collection may be dropped or created: the change stream
+reports it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,41 @@ from cdc.mongo.client import LONGEST_MS, Client
 from cdc.mongo.cluster import Source
 from cdc.mongo.enumerator import INTERNAL, Listing
 
-# Of what is missing, and of what is near one of these.
-_MOST_NAMED, _MOST_NEAR, _MOST_DATABASES = 4, 3, 2
-# What an expression begins with as a name could.
+# In a message: missing items, nearest names of an item, and databases in which these are searched.
+_MOST_ITEMS, _MOST_NEAR, _MOST_DATABASES = 4, 3, 2
+# The literal characters at the beginning of an expression.
 _LITERAL = re.compile(r"(?:[^\\\[\](){}?*+|^$.]|\\\W|\.(?![*+?{]))*")
 
 
 def missing(selection: Selection, found: Listing, known: Selection | None = None) -> list[str]:
-    """The names and expressions that match none of the listed collections, as messages name them;
-    without those that were `known` before."""
-    left = _unmatched(selection, found, known)
-    return [*map(str, left.names), *(f"'{pattern}'" for pattern in left.patterns)]
+    """Return the names and expressions that match no listed collection, in the form of a message.
+
+    The names and expressions that were `known` before are left out.
+    """
+    unmatched = _unmatched(selection, found, known)
+    return [*map(str, unmatched.names), *(f"'{pattern}'" for pattern in unmatched.patterns)]
 
 
 def problems(
     source: Source, selection: Selection, found: Listing, known: Selection | None = None
 ) -> Iterator[UnsuitableSource]:
-    """At most one for the names that are `missing`, and one for the expressions. Each names the
-    nearest collections of those that the user may see."""
-    left = _unmatched(selection, found, known)
-    said = (
-        ("There is no collection", [(str(name), name) for name in left.names]),
-        ("No collection matches", [(f"'{each}'", _literal(each)) for each in left.patterns]),
+    """Yield at most one error for the missing names, and one for the missing expressions.
+
+    Each error names the nearest of the collections that the user may see.
+    """
+    unmatched = _unmatched(selection, found, known)
+    kinds = (
+        ("There is no collection", [(str(name), name) for name in unmatched.names]),
+        ("No collection matches", [(f"'{each}'", _literal(each)) for each in unmatched.patterns]),
     )
-    for what, items in said:
+    for what, items in kinds:
         if items:
-            named = [f"{text}{_nearest(source, name)}" for text, name in items[:_MOST_NAMED]]
-            more = f" and {len(items) - _MOST_NAMED} more" if items[_MOST_NAMED:] else ""
+            texts = [f"{text}{_nearest(source, name)}" for text, name in items[:_MOST_ITEMS]]
+            more = f" and {len(items) - _MOST_ITEMS} more" if items[_MOST_ITEMS:] else ""
             yield UnsuitableSource(
-                f"{what} {', '.join(named)}{more}.",
-                "Check 'collections': full names db.coll, or expressions that match these; or set"
-                " missing.collections = wait to capture what comes later from birth.",
+                f"{what} {', '.join(texts)}{more}.",
+                "Check 'collections': it needs full names db.coll, or expressions that match these;"
+                " or set missing.collections = wait to capture a collection once it is created.",
             )
 
 
@@ -58,7 +62,7 @@ def _unmatched(selection: Selection, found: Listing, known: Selection | None) ->
 
 
 def _literal(pattern: str) -> Namespace:
-    """The part of an expression before the first character that is no literal; it may be empty."""
+    """Return the part of an expression before its first non-literal character; it may be empty."""
     begin = _LITERAL.match(pattern)
     db, _, coll = re.sub(r"\\(\W)", r"\1", begin[0] if begin else "").partition(".")
     return Namespace(db, coll)
@@ -70,13 +74,13 @@ def _nearest(source: Source, name: Namespace) -> str:
         for shard in source.shards:
             near |= dict.fromkeys(_near(source.clients[shard], name))
     except pymongo.errors.PyMongoError:
-        return ""  # what is missing is known, and the more important news
-    found = list(near)[:_MOST_NEAR]
-    return f" (nearest: {', '.join(found)})" if found else ""
+        return ""  # The error about the missing collection is more important.
+    names = list(near)[:_MOST_NEAR]
+    return f" (nearest: {', '.join(names)})" if names else ""
 
 
 def _near(client: Client, name: Namespace) -> Iterator[str]:
-    """Those of its own database first."""
+    """Yield similar full names, those in the most similar database first."""
     reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
     databases = {entry["name"] for entry in reply["databases"]} - INTERNAL
     for db in _close(name.db, databases, _MOST_DATABASES):
@@ -94,7 +98,7 @@ def _near(client: Client, name: Namespace) -> Iterator[str]:
 
 
 def _close(name: str, names: Iterable[str], most: int) -> list[str]:
-    """The nearest first, whatever their case."""
+    """Return the most similar names, the nearest first; upper and lower case are the same."""
     by_letters = {each.casefold(): each for each in sorted(names)}
-    found = difflib.get_close_matches(name.casefold(), by_letters, most)
-    return [by_letters[each] for each in found]
+    matches = difflib.get_close_matches(name.casefold(), by_letters, most)
+    return [by_letters[each] for each in matches]

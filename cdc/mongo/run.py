@@ -1,4 +1,4 @@
-"""Consecutive events of a reply of which nothing is to be found out: they are told at once."""
+"""Consecutive events that need no lookup and are encoded as columns."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class Located:
-    """Events by the places of their fields in a reply, see `cdc.kernel.event_columns`."""
+    """Events in a reply, by the places of their fields: see `cdc.kernel.event_columns`."""
 
     def __init__(self, data: bytes, events: Events) -> None:
         self.data, self.events = data, events
 
     @classmethod
     def of(cls, batch: Batch) -> Self | None:
-        """None where it is not worth it, or where the server's reply is not as it should be."""
-        found = reply.events(*batch.array)
-        return None if found is None else cls(batch.array[0], found)
+        """Locate the events of a reply; None if it is small or not in the expected form."""
+        events = reply.events(*batch.array)
+        return None if events is None else cls(batch.array[0], events)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -46,23 +46,23 @@ class Located:
         return self.data[self.events[row, field] : self.events[row, field + 1]]
 
     def places(self, field: int) -> Places:
-        """Of a field of several bytes; it begins before 0 where there is none."""
+        """Return the places of a field of variable size; a start below 0 means a missing field."""
         starts, stops = self.events[:, field].copy(), self.events[:, field + 1].copy()
         return Places(self.data, starts, np.where(starts < 0, starts, stops))
 
     def documents(self, field: int) -> list[bytes | None]:
-        """The bytes of a field, None where there is none."""
+        """Return the bytes of a field in each event; None if it is missing."""
         places = self.places(field)
-        there = (places.starts >= 0).tolist()
-        return [each if is_there else None for each, is_there in zip(places, there, strict=True)]
+        present = (places.starts >= 0).tolist()
+        return [each if exists else None for each, exists in zip(places, present, strict=True)]
 
     def has(self, field: int) -> Mask:
-        there: Mask = self.events[:, field] != NONE
-        return there
+        present: Mask = self.events[:, field] != NONE
+        return present
 
     @property
     def times(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """Cluster times, as numbers that compare as they do."""
+        """The cluster times, as numbers in the same order."""
         return self.events[:, at.TIME].view(np.uint64)
 
     @property
@@ -70,7 +70,7 @@ class Located:
         return self.events[:, at.TYPE]
 
     def held(self, split: StreamSplit) -> Mask:
-        """As `holds` of the split."""
+        """Select the events that belong to the split: `StreamSplit.holds` as a mask."""
         times = self.times
         inside = (times > _bits(split.after)) & (times <= _bits(split.upto))
         late = np.isin(times, [_bits(time) for time in split.late])
@@ -78,11 +78,11 @@ class Located:
         return (inside | (late & (times > _bits(split.after)))) & ~told
 
     def passes(self, time: Timestamp) -> bool:
-        """Whether any is behind it."""
+        """Whether any event is after `time`."""
         return bool((self.times > _bits(time)).any())
 
     def behind(self, position: str) -> Mask:
-        """Which are behind it; all of them if it is empty."""
+        """Select the events after a position; all events if it is empty."""
         if not position:
             return np.ones(len(self), np.bool_)
         known = position.encode()
@@ -90,7 +90,7 @@ class Located:
 
 
 class Run(Sequence[Event]):
-    """Events of rows, each with its images where it lies; `exact` as of `Event`."""
+    """A sequence of row events that stay in the bytes of their reply; `exact` as in `Event`."""
 
     def __init__(self, located: Located, exact: Mask) -> None:
         self.located, self.exact = located, exact
@@ -111,42 +111,48 @@ class Run(Sequence[Event]):
 
 
 def run(located: Located, asked: Images) -> Run:
-    """Of events that are `plain`."""
-    exact = _is_whole(located)
+    """Make a run of events that are all `plain`. `asked` is the configured images."""
+    exact = _has_expected_after(located)
     if asked.expects_before:
         exact &= located.has(at.BEFORE) | (located.operations == at.INSERT)
     return Run(located, exact)
 
 
 def plain(located: Located, used: Images) -> Mask:
-    """Which of them are row events for which `told` asks nobody and has no time to tell."""
+    """Select the row events for which `images.told` needs neither a lookup nor an `exact_from`.
+
+    `used` is the images that the change stream was opened with.
+    """
     usual: Mask = located.events[:, at.UNUSUAL] == 0
     if used.look_up:
-        usual &= _is_whole(located)
+        usual &= _has_expected_after(located)
     if used.after == "updateLookup":
         usual &= located.operations != at.UPDATED
     return usual
 
 
-def _is_whole(located: Located) -> Mask:
-    """Where there is an `after`, or can be none."""
+def _has_expected_after(located: Located) -> Mask:
+    """Select the events that have an after-image, or whose operation never has one."""
     with_after = [at.OPERATIONS.index(operation) for operation in WITH_AFTER]
     return located.has(at.AFTER) | ~np.isin(located.operations, with_after)
 
 
 def stretches(chosen: Mask, least: int) -> Iterator[tuple[slice, bool]]:
-    """What is chosen and what is not, in turns; chosen stretches of fewer are not."""
+    """Divide a mask into adjacent slices, each with a flag: is the whole slice chosen.
+
+    Stretches of fewer than `least` chosen elements count as not chosen.
+    """
     edges = np.flatnonzero(np.diff(chosen)) + 1
     bounds = [0, *edges.tolist(), len(chosen)]
-    begun = 0
+    done = 0
     for start, stop in itertools.pairwise(bounds):
         if chosen[start:stop].any() and stop - start >= least:
-            if begun < start:
-                yield slice(begun, start), False
+            if done < start:
+                yield slice(done, start), False
             yield slice(start, stop), True
-            begun = stop
-    if begun < len(chosen):
-        yield slice(begun, len(chosen)), False
+            done = stop
+    if done < len(chosen):
+        yield slice(done, len(chosen)), False
 
 
 def _bits(time: Timestamp) -> np.uint64:

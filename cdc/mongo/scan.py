@@ -1,4 +1,4 @@
-"""One pass of a server over a key range of one incarnation of a collection."""
+"""Scan of a key range of one incarnation of a collection."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ _BATCH = 10_000
 
 
 class Documents(NamedTuple):
-    """Raw documents as of a split's time; or, with `exact_from`, each of them in a state between
-    that time and `exact_from` (only where before-images are missing). `is_void`: that was not all
-    of them, and the rest is not to be had."""
+    """Documents of a split.
+
+    Attributes:
+        raw: the documents as BSON bytes.
+        exact_from: None if the documents are as of the split's time. Otherwise each of them is in a
+            state between that time and this one; this happens only if before-images are missing.
+        is_void: the remaining documents of the split are gone.
+    """
 
     raw: Sequence[bytes]
     exact_from: Timestamp | None = None
@@ -35,22 +40,27 @@ class Documents(NamedTuple):
 
 
 class TimeUnreadable(Exception):
-    """The state of the split's time is not to be had any more."""
+    """The server can no longer read the state at the split's time."""
 
 
 def scan(
     member: Member, rest: Rest, concern: dict[str, Any]
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
-    """Non-empty batches of raw documents in key order, each with its reply's operation time.
+    """Yield non-empty batches of raw documents in key order, each with its reply's operation time.
 
-    The range is given as index bounds: comparison operators are bracketed by BSON type and would
-    miss documents whose `_id` is of another type.
+    The range is given as index bounds. Comparison operators only match values of their own BSON
+    type, so they would miss documents whose `_id` has another type.
 
-    Raises Void once a majority confirms that the incarnation is gone, TransientError for a member
-    that does not come to the split's time, and the driver's errors.
+    Args:
+        member: the member to read.
+        rest: the part of the split that is still to be read; the caller must record the progress.
+        concern: the read concern.
+
+    Raises Void once a majority confirms that the incarnation is gone, TransientError if the member
+    does not reach the split's time, and the driver's errors.
     """
     split = rest.split
-    _await(member, split)
+    _await_time(member, split)
     bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
     if not split.range.is_last:
         bounds["max"] = RawBSONDocument(split.range.upper)
@@ -58,16 +68,19 @@ def scan(
         if rest.lower != MAX_KEY:  # there is no range above it (51175)
             yield from _find(member, rest, {**bounds, "readConcern": concern})
         if split.range.is_last:
-            # A range without `max` ends below a document whose _id is MaxKey itself.
+            # A range without `max` does not include a document whose _id is MaxKey itself.
             yield from _find(member, rest, {"readConcern": concern}, {"_id": MaxKey()})
     except Void:
-        _confirm(member, rest)
+        _confirm_void(member, rest)
         raise
 
 
-def _await(member: Member, split: SnapshotSplit) -> None:
-    """Waits for a member that lags, as a read at that time would; but that would also wait for ever
-    for one that is cut off from the others."""
+def _await_time(member: Member, split: SnapshotSplit) -> None:
+    """Wait until a lagging member reaches the split's time.
+
+    A read at that time would wait too, but for ever if the member is isolated from the others.
+    Raises TransientError for a member that does not advance.
+    """
     concern = {"level": "majority", "afterClusterTime": split.at}
     probe = {"find": split.namespace.coll, **ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS}
     reached, moved = None, time.monotonic()
@@ -81,7 +94,7 @@ def _await(member: Member, split: SnapshotSplit) -> None:
                 reached, moved = written, now
             elif now - moved > STALL_SECONDS:
                 raise TransientError(
-                    f"Copying {split.namespace} at {split.at}: the server has not passed {reached}"
+                    f"Copying {split.namespace} at {split.at}: the server has remained at {reached}"
                     f" for {STALL_SECONDS:.0f} s.",
                     "Check that a majority of the replica set is up.",
                 ) from late
@@ -91,8 +104,8 @@ def _find(
     member: Member, rest: Rest, command: dict[str, Any], condition: dict[str, Any] | None = None
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     split = rest.split
-    asked = excerpts.of_find(Excerpt.parse(split.excerpt), condition)
-    reply = opened(member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **asked})
+    query = excerpts.of_find(Excerpt.parse(split.excerpt), condition)
+    reply = opened(member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **query})
     batch = Batch.of(reply)
     try:
         while True:
@@ -110,11 +123,11 @@ def _find(
             member.kill_cursor(str(split.namespace), batch.cursor)
 
 
-def _confirm(member: Member, rest: Rest) -> None:
-    """Waits until the drop or rename that a refused read has met is majority-committed.
+def _confirm_void(member: Member, rest: Rest) -> None:
+    """Wait until the drop or rename that refused a read is majority-committed.
 
-    One that is rolled back instead would never be told by an event, and the range would be lost:
-    then this fails with an error after which the rest is read again.
+    If it is rolled back instead, no event reports it, and the range would be lost. Raises
+    TransientError then, and the caller reads the rest again.
     """
     namespace = rest.split.namespace
     concern = {"level": "majority", "afterClusterTime": member.newest_known()}
@@ -124,17 +137,17 @@ def _confirm(member: Member, rest: Rest) -> None:
         return
     except pymongo.errors.ExecutionTimeout as late:
         raise TransientError(
-            f"Copying {namespace}: its drop is not confirmed by a majority yet.",
+            f"Copying {namespace}: a majority has not confirmed its drop or rename yet.",
             "Check that a majority of the replica set is up.",
         ) from late
-    raise TransientError(f"Copying {namespace}: its drop was rolled back.")
+    raise TransientError(f"Copying {namespace}: its drop or rename was rolled back.")
 
 
 def reads_at_a_time(member: Member, namespace: Namespace) -> bool:
-    """Whether the server gives reads at a cluster time (5.0 and later).
+    """Whether the server can read at a cluster time (5.0 and later).
 
-    A member that lags refuses a time with the same code. None lags behind its own operation time,
-    so a server that refuses that too refuses every time.
+    A lagging member refuses a time with the same code as an older server does. No member lags its
+    own operation time, so a server that refuses that time refuses every time.
     """
     reached = time_told(member.command("admin", {"ping": 1}))
     probe = {"find": namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}

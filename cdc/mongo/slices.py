@@ -1,9 +1,10 @@
-"""How far a batch goes through a backlog, and how its time is cut among tasks: by what the oplog
-holds of the captured collections.
+"""Slices of a batch's time, balanced by the oplog's entries for the captured collections.
 
-Each entry of the oplog has a time of its own, which is the cluster time of all its events; so a cut
-between two entries never lies within a transaction. What is found out here is a matter of balance
-and of size: wherever a batch or a slice ends, each change is read once.
+The oplog also decides how far a batch goes through a backlog.
+
+Each entry of the oplog has a time of its own, which is the cluster time of all its events. So a cut
+between two entries never divides a transaction. The cuts only affect balance and size: wherever a
+batch or a slice ends, each change is read once.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ from cdc.mongo.privileges import OPLOG
 
 _BUCKETS = 256
 _ALL = 2**62
-# Fewer events are read sooner by one task than by several.
+# One task reads fewer events faster than several tasks do.
 LEAST_EVENTS = 1000
-# Of an oplog that may not be read, only the time is known.
+# For an oplog that may not be read, only the time is known: a shorter batch is not cut.
 _LEAST_SECONDS = 60
 
 
 class Limits(NamedTuple):
-    """Of a batch: events, bytes of the oplog's entries, and slices of each shard's time."""
+    """Limits of a batch.
+
+    Attributes:
+        events: changes, over all shards.
+        bytes: bytes of oplog entries, over all shards.
+        slices: slices of each shard's time.
+    """
 
     events: int
     bytes: int
@@ -42,12 +49,12 @@ class Limits(NamedTuple):
 
     @property
     def lifted(self) -> Limits:
-        """For a batch that is to hold all that there is."""
+        """The same limits for a batch of unlimited size."""
         return self._replace(events=_ALL, bytes=_ALL)
 
 
 class _Bucket(NamedTuple):
-    """Entries of the oplog at times from `first` up to `last`, and how many events they hold."""
+    """Entries of the oplog with times from `first` to `last`, and the number of their events."""
 
     first: Timestamp
     last: Timestamp
@@ -57,10 +64,13 @@ class _Bucket(NamedTuple):
 
 @dataclass(slots=True)
 class Slicer:
-    """What it remembers of a batch only saves asking twice: without it, a batch is one slice.
+    """Decides where a batch ends, and cuts its splits into slices.
 
-    `events`: about how many changes the batch holds, operations of transactions on foreign
-    collections included; None where an oplog cannot be looked through.
+    It remembers the cuts of the newest batch. Without them each split is one slice.
+
+    Attributes:
+        events: the approximate number of changes in the batch. It includes the operations of
+            transactions on other collections. None if an oplog cannot be searched.
     """
 
     events: int | None = 0
@@ -69,8 +79,10 @@ class Slicer:
     def reach(
         self, clients: Mapping[str, Client], start: Offset, edge: Timestamp, limits: Limits
     ) -> Timestamp:
-        """The time up to which a batch from `start` should go, at most `edge`. Raises
-        TransientError."""
+        """Return the time at which a batch from `start` should end, at most `edge`.
+
+        Raises TransientError, and other errors that may pass.
+        """
         self._cuts.clear()
         self.events = 0
         if edge <= start.time:
@@ -83,33 +95,35 @@ class Slicer:
         selection, ends = Selection.parse(start.selection), [edge]
         for shard in shards:
             try:
-                found, end = _taken(clients[shard], selection, start.time, edge, limits)
+                buckets, end = _take_buckets(clients[shard], selection, start.time, edge, limits)
             except pymongo.errors.PyMongoError as error:
-                self._cuts[shard] = _of_equal_time(start.time, edge, limits.slices, error)
+                self._cuts[shard] = _cut_by_time(start.time, edge, limits.slices, error)
                 self.events = None
                 continue
-            self._cuts[shard] = _of_equal_count(found, limits.slices)
-            self._count(found)
+            self._cuts[shard] = _cut_by_count(buckets, limits.slices)
+            self._count(buckets)
             ends.append(end)
         return min(ends)
 
-    def _count(self, found: list[_Bucket]) -> None:
+    def _count(self, buckets: list[_Bucket]) -> None:
         if self.events is not None:
-            self.events += sum(bucket.events for bucket in found)
+            self.events += sum(bucket.events for bucket in buckets)
 
     def sliced(self, split: StreamSplit) -> list[StreamSplit]:
-        """The events of a split in adjacent slices."""
+        """Cut a split into adjacent slices, which together contain each of its events once."""
         inside = [t for t in self._cuts.get(split.shard, ()) if split.after < t < split.upto]
         edges = [split.after, *inside, split.upto]
         parts = [replace(split, after=a, upto=b, late=()) for a, b in itertools.pairwise(edges)]
         return [*parts[:-1], replace(parts[-1], late=split.late)]
 
 
-def _taken(
+def _take_buckets(
     client: Client, selection: Selection, after: Timestamp, edge: Timestamp, limits: Limits
 ) -> tuple[list[_Bucket], Timestamp]:
-    """The buckets of a batch, and the time at which it ends. An entry that is beyond the limits by
-    itself, a large transaction, goes alone."""
+    """Return the buckets of a batch, and the time at which the batch ends.
+
+    An entry that exceeds the limits by itself, a large transaction, becomes a batch of its own.
+    """
     taken = list[_Bucket]()
     events = size = 0
     for bucket in _buckets(client, selection, after, edge, limits.events + 1):
@@ -118,7 +132,9 @@ def _taken(
             if taken:
                 return taken, timestamp.before(bucket.first)
             if bucket.first < bucket.last:
-                return _taken(client, selection, after, timestamp.before(bucket.last), limits)
+                # Search again up to before the bucket's last entry: the buckets become smaller.
+                shorter = timestamp.before(bucket.last)
+                return _take_buckets(client, selection, after, shorter, limits)
         taken.append(bucket)
     return taken, edge
 
@@ -126,7 +142,7 @@ def _taken(
 def _buckets(
     client: Client, selection: Selection, after: Timestamp, edge: Timestamp, most: int
 ) -> Iterator[_Bucket]:
-    """At most `most` entries in order, in buckets of about the same number."""
+    """Yield the first `most` entries in buckets of about equal numbers, in order."""
     sizes = {"ts": 1, "events": _EVENTS, "bytes": {"$bsonSize": "$$ROOT"}}
     output = {
         "first": {"$min": "$ts"},
@@ -141,11 +157,11 @@ def _buckets(
         {"$bucketAuto": {"groupBy": "$ts", "buckets": _BUCKETS, "output": output}},
     ]
     oplog = client[OPLOG.db][OPLOG.coll]
-    for found in oplog.aggregate(stages, allowDiskUse=True, maxTimeMS=LONGEST_MS):
-        yield _Bucket(found["first"], found["last"], found["events"], found["bytes"])
+    for group in oplog.aggregate(stages, allowDiskUse=True, maxTimeMS=LONGEST_MS):
+        yield _Bucket(group["first"], group["last"], group["events"], group["bytes"])
 
 
-# A transaction's entry holds its operations, those on foreign collections too.
+# A transaction's entry contains all of its operations, also those on other collections.
 _EVENTS = {"$cond": [{"$isArray": "$o.applyOps"}, {"$size": "$o.applyOps"}, 1]}
 
 
@@ -156,34 +172,39 @@ def _entries(selection: Selection, after: Timestamp, edge: Timestamp) -> dict[st
 
 
 def events_between(clients: Mapping[str, Client], start: Offset, end: Offset) -> int:
-    """About how many changes the batches between two offsets held, but for those of shards that
-    were removed since. Raises the driver's errors."""
+    """Return the approximate number of changes in the batches between two offsets.
+
+    Changes of shards that were removed since are not counted. Raises the driver's errors.
+    """
     condition = _entries(Selection.parse(end.selection), start.time, end.time)
     total = {"_id": None, "events": {"$sum": _EVENTS}}
-    found = 0
+    count = 0
     for shard in (shard for shard in end.shards if shard in clients):
         oplog = clients[shard][OPLOG.db][OPLOG.coll]
         for group in oplog.aggregate([{"$match": condition}, {"$group": total}]):
-            found += group["events"]
-    return found
+            count += group["events"]
+    return count
 
 
-def _of_equal_count(buckets: list[_Bucket], slices: int) -> list[Timestamp]:
+def _cut_by_count(buckets: list[_Bucket], slices: int) -> list[Timestamp]:
     total = sum(bucket.events for bucket in buckets)
     count = min(slices, total // LEAST_EVENTS)
-    cuts, passed = list[Timestamp](), 0
+    cuts, events = list[Timestamp](), 0
     for bucket in buckets:
-        passed += bucket.events
-        if len(cuts) + 1 < count and passed * count >= total * (len(cuts) + 1):
+        events += bucket.events
+        if len(cuts) + 1 < count and events * count >= total * (len(cuts) + 1):
             cuts.append(bucket.last)
     return cuts
 
 
-def _of_equal_time(
+def _cut_by_time(
     after: Timestamp, edge: Timestamp, slices: int, error: pymongo.errors.PyMongoError
 ) -> list[Timestamp]:
-    """Where the oplog cannot be looked through: the user may not, or the server is before 4.4."""
-    problem = translated(error, "Looking through the oplog")
+    """Cut into slices of equal time, if the oplog cannot be searched.
+
+    The user may not read it, or the server is older than 4.4. An error that may pass is raised.
+    """
+    problem = translated(error, "Searching the oplog for the end of a batch")
     if may_pass(problem):
         raise problem from error
     seconds = edge.time - after.time

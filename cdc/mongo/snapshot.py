@@ -1,8 +1,8 @@
-"""Read one SnapshotSplit: the documents of a key range exactly as of a cluster time.
+"""Reads of a SnapshotSplit: the documents of a key range exactly as of a cluster time.
 
-The ordinary way is a read at that time. Where the server cannot give one any more (it keeps 300
-seconds of history by default; capped collections and servers before 5.0 keep none), the range is
-rewound: see `cdc.mongo.rewind`.
+The ordinary way is a read at that time. If the server cannot read at that time any more, the range
+is rewound: see `cdc.mongo.rewind`. The server retains 300 seconds of history by default; for capped
+collections and before 5.0 it retains none.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ def read(
     retry_seconds: float,
     may_be_void: bool,
 ) -> Iterator[Documents]:
-    """The documents of the split, each once, in batches of at most 16 MiB (64 MiB when rewinding).
+    """Yield the documents of the split, each once, in batches of at most 16 MiB.
 
-    If the collection has been dropped or renamed since, the split is void: no (more) documents are
-    yielded when `may_be_void`, but that it is so, because the DDL event that follows tells the
-    rest; a reader that will not see that event gets UnsuitableSource instead of a part taken for
-    the whole.
+    While rewinding, a batch has at most 64 MiB. If the collection was dropped, renamed or replaced
+    since, the split is void and its remaining documents are missing.
+
+    Args:
+        open_member: opens a member for each attempt.
+        split: the split to read.
+        retry_seconds: how long a failed read is repeated.
+        may_be_void: the caller also reads the DDL event that follows. A void split then ends with
+            `Documents` that have `is_void`. Otherwise UnsuitableSource is raised: the caller would
+            take a part for the whole.
     """
     rest = Rest(split)
     try:
@@ -48,6 +54,7 @@ Attempt = Callable[[Member, Rest, Callable[[], Member]], Iterator[Documents]]
 def retried(
     open_member: Callable[[], Member], rest: Rest, retry_seconds: float, attempted: Attempt
 ) -> Iterator[Documents]:
+    """Yield the documents of repeated attempts, each of which continues after the one before."""
     progress = Progress()
     what = f"Copying {rest.split.namespace} at {rest.split.at}{by(rest.split.excerpt)}"
     for attempt in retrying(progress, retry_seconds, what):
@@ -72,22 +79,25 @@ def _read_or_rewind(
 
 
 def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterator[Documents]:
+    """Read the rest of a split at its time. Raises TimeUnreadable if the server cannot do that."""
     concern = {"level": "snapshot", "atClusterTime": rest.split.at}
     try:
         for documents, _at in scan(member, rest, concern):
             rest.passed(documents)
             yield Documents(documents)
     except pymongo.errors.OperationFailure as error:
-        never = error.code == SNAPSHOT_REFUSED and not reads_at_a_time(member, rest.split.namespace)
+        refuses = error.code == SNAPSHOT_REFUSED
+        never = refuses and not reads_at_a_time(member, rest.split.namespace)
         if error.code in TIME_UNREADABLE or never:
             raise TimeUnreadable from error
         raise
 
 
 def void_documents(split: SnapshotSplit, may_be_void: bool, void: Void) -> Documents:
+    """Return the end of a void split. Raises UnsuitableSource unless it `may_be_void`."""
     if not may_be_void:
         raise UnsuitableSource(
-            f"{split.namespace} was dropped, renamed or replaced while it was being copied.",
+            f"Copying {split.namespace}: it was dropped, renamed or replaced during the copy.",
             "Run the read again.",
         ) from void
     return Documents([], is_void=True)
