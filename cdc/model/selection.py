@@ -1,9 +1,9 @@
-"""Which collections are captured: the option `collections`.
+"""The captured collections: the option `collections`.
 
-The same rule is asked in two places that must agree, or a collection would be copied and never
-streamed: here, in Python, for lists of names; and on the server, for events. Exact names agree by
-themselves. Of regular expressions only the syntax that means the same to Python and to PCRE is let
-through.
+The same rule is applied in two places: here, in Python, to lists of names; and on the server, to
+events. If the two did not agree, a collection would be copied but its changes never read. Exact
+names always agree. Regular expressions may only use the syntax that means the same to Python and to
+PCRE.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from cdc.errors import BadOption
 
-# What `re` (with re.ASCII) and PCRE read alike. Shut out: inline flags, look-behind, named groups,
-# back references, POSIX classes, \Q…\E, Unicode classes.
+# The syntax with the same meaning in `re` (with re.ASCII) and PCRE. Refused: inline flags,
+# look-behind, named groups, back references, POSIX classes, \Q…\E, Unicode classes.
 _SHARED_SYNTAX = re.compile(
     r"""(?: [^\\\[\](){}?*+|^$\x00-\x1f]            # a literal
           | \\[dwsDWS] | \\[^\w\s]                  # \d \w \s and escaped punctuation
@@ -29,19 +29,23 @@ _SHARED_SYNTAX = re.compile(
 _META = re.compile(r"[\\\[\](){}?*+|^$]")
 # An odd number of backslashes before the last character.
 _ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
-# What no database has in its name.
+# Characters that a database name cannot contain.
 _NO_DATABASE = re.compile(r'[/\\. "$\0]')
-# What holds no separator between items, nor a bracket that opens or closes anything.
+# An escaped character, a character class, or one other character. In the first two, a comma or a
+# bracket has no meaning for the list.
 _ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
-# Never meant by a regular expression: the server's own collections, and those in which $out,
-# convertToCapped and a rename across databases build what they then rename to its place.
+# Collections that a regular expression never matches: the server's own, and the temporary ones of
+# $out, convertToCapped and a rename across databases, which are renamed at the end.
 _INTERNAL = r"[^.]+\.(?:system\.|tmp\.agg_out\.|tmp[A-Za-z0-9]{5}\.(?:convertToC|renameC))"
 
 
 class Namespace(NamedTuple):
-    """`db.coll`. A database name holds no dot, a collection name may."""
+    """The full name of a collection: `db.coll`.
+
+    A database name contains no dot; a collection name may.
+    """
 
     db: str
     coll: str
@@ -51,6 +55,7 @@ class Namespace(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Namespace:
+        """Parse `db.coll`. Raises BadOption."""
         db, dot, coll = name.partition(".")
         if not (dot and db and coll):
             raise BadOption(f"'{name}' is not a collection's full name.", "Write it as db.coll.")
@@ -59,7 +64,10 @@ class Namespace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Exact names and regular expressions on the full name. A name is in it if any matches."""
+    """Exact names and regular expressions on the full name.
+
+    A collection is selected if any of them matches. `text` is the form that `parse` reads.
+    """
 
     text: str
     names: tuple[Namespace, ...]
@@ -67,18 +75,18 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> Selection:
-        """From `db.a, db.b`, a JSON list, or regular expressions on the full name.
+        """Parse `db.a, db.b`, a JSON list, or regular expressions on the full name.
 
-        An item with any of ``\\ [ ] ( ) { } ? * + | ^ $`` is a regular expression that has to match
-        the whole name; a dot in one matches any character. In a JSON list a pair `["db", "coll"]`
-        is a name whatever it holds. Raises BadOption.
+        An item with any of ``\\ [ ] ( ) { } ? * + | ^ $`` is a regular expression, which must match
+        the whole name. A dot in it matches any character. In a JSON list, a pair `["db", "coll"]`
+        is always a name, whatever characters it contains. Raises BadOption.
         """
         names, patterns = [], []
         for item in _items(text):
             if isinstance(item, Namespace):
                 names.append(item)
             elif _META.search(item):
-                patterns.append(_checked(item))
+                patterns.append(_check_pattern(item))
             else:
                 names.append(Namespace.parse(item))
         if not names and not patterns:
@@ -86,13 +94,16 @@ class Selection:
         return cls(text.strip(), tuple(names), tuple(patterns))
 
     def require_possible(self) -> None:
-        """Raises BadOption for a name that no collection can have. `parse` takes such a name: it
-        reads what is written in checkpoints too."""
+        """Raise BadOption for a name that no collection can have.
+
+        `parse` accepts such a name, because it also reads what checkpoints contain.
+        """
         for name in self.names:
             if _NO_DATABASE.search(name.db):
                 raise BadOption(
-                    f"No database can have the name '{name.db}', which 'collections' holds.",
-                    'Write "db.coll", or ["db", "coll"]: all behind the first dot is the'
+                    f"Option 'collections' contains '{name.db}', but no database can have that"
+                    " name.",
+                    'Write "db.coll", or ["db", "coll"]: everything after the first dot is the'
                     " collection's name.",
                 )
 
@@ -102,45 +113,50 @@ class Selection:
         )
 
     def unmatched(self, there: Iterable[Namespace], known: Selection | None = None) -> Selection:
-        """The names and expressions, if any, that match none of these collections; without what is
-        `known`: names that it selects, and expressions that it has."""
-        found = set(there)
-        names = (name for name in self.names if name not in found)
+        """Return the names and expressions that match none of the existing collections.
+
+        Args:
+            there: the existing collections.
+            known: a selection whose names and expressions are left out: names that it matches, and
+                expressions that it contains.
+        """
+        existing = set(there)
+        names = (name for name in self.names if name not in existing)
         patterns = (
             pattern
             for pattern in self.patterns
-            if not any(map(Selection("", (), (pattern,)).matches, found))
+            if not any(map(Selection("", (), (pattern,)).matches, existing))
         )
         if known is not None:
             names = (name for name in names if not known.matches(name))
             patterns = (pattern for pattern in patterns if pattern not in known.patterns)
-        return self._made(tuple(names), tuple(patterns))
+        return self._make(tuple(names), tuple(patterns))
 
     @classmethod
     def of(cls, names: Iterable[Namespace]) -> Selection:
-        """Exactly these names."""
-        return cls._made(tuple(names), ())
+        """Return the selection of exactly these names."""
+        return cls._make(tuple(names), ())
 
     def union(self, other: Selection) -> Selection:
-        """What either selects."""
-        return self._made(self.names + other.names, self.patterns + other.patterns)
+        """Return the selection of all collections that either selection matches."""
+        return self._make(self.names + other.names, self.patterns + other.patterns)
 
     @classmethod
-    def _made(cls, names: tuple[Namespace, ...], patterns: tuple[str, ...]) -> Selection:
+    def _make(cls, names: tuple[Namespace, ...], patterns: tuple[str, ...]) -> Selection:
         items = [*map(_item, names), *(f"^{pattern}$" for pattern in patterns)]
         return cls(_text(items), names, patterns)
 
     @property
     def database(self) -> str | None:
-        """The one database that holds everything selected, or None if it may be several."""
+        """The database of all selected collections; None if there may be several."""
         databases = {name.db for name in self.names}
         return databases.pop() if len(databases) == 1 and not self.patterns else None
 
     def condition(self, field: str) -> dict[str, Any]:
-        """A match expression: the event's namespace in `field` (`ns` or `to`) is selected.
+        """Return a match expression: the event's namespace in `field` (`ns` or `to`) is selected.
 
-        Equality for exact names, because the server can apply that to the oplog itself before it
-        builds an event; `$expr` for regular expressions.
+        Exact names use equality, because the server can apply that to the oplog before it builds
+        events. Regular expressions use `$expr`.
         """
         by_database: dict[str, list[str]] = {}
         for name in self.names:
@@ -157,7 +173,10 @@ class Selection:
         return choices[0] if len(choices) == 1 else {"$or": choices}
 
     def full_condition(self, field: str) -> dict[str, Any]:
-        """A match expression: the full name in `field` is selected. The oplog has such a field."""
+        """Return a match expression: the full name in `field` is selected.
+
+        Entries of the oplog have such a field.
+        """
         expressions = [rf"^{_whole(pattern)}\z" for pattern in self.patterns]
         choices: list[dict[str, Any]] = [{field: {"$regex": each}} for each in expressions]
         if self.names:
@@ -165,7 +184,10 @@ class Selection:
         return choices[0] if len(choices) == 1 else {"$or": choices}
 
     def database_condition(self) -> dict[str, Any]:
-        """A match expression for `dropDatabase`: any database that may hold a selected name."""
+        """Return a match expression for `dropDatabase` of a database that may contain a selection.
+
+        It is empty, and so matches any database, if there are regular expressions.
+        """
         return {} if self.patterns else {"ns.db": {"$in": sorted({n.db for n in self.names})}}
 
 
@@ -174,18 +196,18 @@ def _whole(pattern: str) -> str:
 
 
 def full_name(field: str) -> dict[str, Any]:
-    """An aggregation expression for the full name in an event's `ns` or `to`; null if none."""
+    """Return an aggregation expression for the full name in `ns` or `to`; null without a name."""
     return {"$concat": [f"${field}.db", ".", f"${field}.coll"]}
 
 
 def _item(name: Namespace) -> str | Namespace:
-    """A name as an item that is read as just this name."""
+    """Return an item that `parse` reads as exactly this name."""
     text = str(name)
     return name if _META.search(text) or text != text.strip() else text
 
 
 def _text(items: list[str | Namespace]) -> str:
-    """A text that is read as these items."""
+    """Return a text that `parse` reads as these items."""
     match items:
         case [str(item)] if "," not in item:
             return item
@@ -202,11 +224,11 @@ def _items(text: str) -> list[str | Namespace]:
             items = [Namespace(*item) if _is_pair(item) else item for item in listed]
             if not all(isinstance(item, str | Namespace) for item in items):
                 raise BadOption(
-                    "A JSON list in 'collections' may hold nothing but strings and pairs of them.",
+                    "A JSON list in 'collections' may only contain strings and pairs of strings.",
                     'Write "db.coll", or ["db", "coll"] for a name that looks like an expression.',
                 )
-            return list(filter(None, map(_stripped, items)))
-    return list(filter(None, map(_stripped, _split_outside_brackets(text))))
+            return list(filter(None, map(_strip, items)))
+    return list(filter(None, map(_strip, _split_outside_brackets(text))))
 
 
 def _is_pair(item: object) -> TypeGuard[list[str]]:
@@ -217,7 +239,7 @@ def _is_pair(item: object) -> TypeGuard[list[str]]:
     )
 
 
-def _stripped(item: str | Namespace) -> str | Namespace:
+def _strip(item: str | Namespace) -> str | Namespace:
     return item if isinstance(item, Namespace) else item.strip()
 
 
@@ -234,7 +256,8 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [*items, text[begin:]]
 
 
-def _checked(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
+    """Return the expression without anchors. Raises BadOption if it cannot be used."""
     bare = pattern.removeprefix("^")
     if not _ESCAPED_END.search(bare):
         bare = bare.removesuffix("$")
@@ -247,7 +270,7 @@ def _checked(pattern: str) -> str:
         ) from error
     if not _SHARED_SYNTAX.fullmatch(bare):
         raise BadOption(
-            f"The regular expression '{pattern}' uses syntax that may mean another thing to the"
+            f"The regular expression '{pattern}' uses syntax that may have another meaning on the"
             " server.",
             "Use literals, '.', [classes], groups, '|', quantifiers, \\d \\w \\s; or list names.",
         )

@@ -1,9 +1,9 @@
-"""A sharded cluster whose shards are read directly: one change stream for each, all as of one time.
+"""A sharded cluster whose shards are read directly, all as of one time.
 
-The frontier is a key of `_id` on every shard alike. What a shard returns of a range is filtered by
-the shard itself: a read that carries the shard's version, as a router's does, holds the documents
-that it *owned at the time of the read*, by the history of the chunks. So neither orphans nor chunks
-on the move are seen, whatever the shard key is.
+Each shard has a change stream of its own. The frontier is one `_id` for all shards. Each shard
+filters the documents of a range itself: a read carries the shard's version, as a router's read
+does. It returns the documents that the shard *owned at the time of the read*, by the history of the
+chunks. So a read sees neither orphans nor migrating chunks, whatever the shard key is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cdc.mongo.privileges import named, of_metadata
 from cdc.mongo.refusals import logged_if_slow
 from cdc.mongo.topology import ReplicaSet
 
-# DDL that each shard does that has the collection, and that each does that owns some of it.
+# DDL done by each shard that has the collection, and DDL done by each shard that owns a part of it.
 _BY_ALL = ("create", "shardCollection", *CUTTING_EVENTS)
 _BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
 
@@ -40,8 +40,13 @@ _BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
 class Cluster:
     """The shards of a cluster, as its metadata listed them when it was discovered.
 
-    `changed_at` has for each when it joined or, later, was told that another one was removed. Its
-    members are all asked with one `comment`, and at one `pace`.
+    Attributes:
+        name: the name of the source: the cluster's id.
+        metadata: the cluster's metadata, and its shards.
+        changed_at: for each shard, when it joined, or when it was later notified that another shard
+            was removed.
+        comment: the comment of each command.
+        pace: the pace of all reads.
     """
 
     name: str
@@ -60,14 +65,17 @@ class Cluster:
 
     @property
     def clients(self) -> Mapping[str, Client]:
-        """One for each shard, and one without a name for the metadata."""
+        """One client for each shard, and one with the empty name for the metadata."""
         return {
             "": self.metadata.client,
             **{shard: part.client for shard, part in self.parts.items()},
         }
 
     def open(self, shard: str) -> Member:
-        """A member for reading a split of that shard. Raises HistoryLost if it is one no more."""
+        """Open a member to read a split of that shard.
+
+        Raises HistoryLost if the shard no longer belongs to the cluster.
+        """
         return self._part(shard).open(shard).asked(self.comment, self.pace)
 
     def _part(self, shard: str) -> ReplicaSet:
@@ -78,21 +86,32 @@ class Cluster:
     # --- the live edge ---
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
-        """The newest time that every shard has reached for good, and up to which every transaction
-        across them is decided; but never below `floor`."""
+        """Return the newest time that a majority of every shard has reached, at least `floor`.
+
+        Every transaction across shards is decided up to that time.
+        """
         return max(floor, settled.edge(self.parts, floor=floor))
 
     def present(self) -> Timestamp:
-        """A live edge that every shard can still be read at, however little history it keeps."""
+        """Return a live edge at which all shards can be read, however little history they retain.
+
+        Lagging shards are made to advance for it.
+        """
         return settled.edge(self.parts, together=True)
 
     def late(self, time: Timestamp) -> Times:
-        """By shard, the times behind `time` of events that belong before it; see `Offset`. `time`
-        must not lie behind a live edge."""
+        """Return, by shard, the times after `time` of events that belong before it.
+
+        `time` must be at or before a live edge. See `Offset.late`.
+        """
         return settled.late(self.parts, time)
 
     def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
-        """A live edge at or after the listing's time; None if it cannot be had yet."""
+        """Return a live edge at or after the listing's time.
+
+        None means that it was not reached within `patience` seconds, or that a shard has elected
+        another primary since the listing.
+        """
         for shard, part in found.parts:
             if self._part(shard).confirmed(part, patience) is None:
                 return None
@@ -107,62 +126,69 @@ class Cluster:
 
     @property
     def unconfirmed(self) -> tuple[str, str]:
-        """What to say, and to do, where `confirmed` stays None."""
+        """Message and remedy for an error if `confirmed` keeps returning None."""
         return (
-            "A shard's majority does not keep up with its primary, or a transaction across shards"
-            " stays undecided.",
-            "Check that a majority of each shard's members is up, and the state 'prepared' in its"
-            " config.transactions.",
+            "The majority of a shard lags its primary, or a transaction across shards remains"
+            " undecided.",
+            "Check that a majority of each shard's members is up, and look for the state 'prepared'"
+            " in each shard's config.transactions.",
         )
 
-    # --- shards that come and go ---
+    # --- shards that join and leave ---
 
     def current(self) -> Cluster:
-        """The cluster as it is at some moment after all that was read of it; itself, if its shards
-        are the same."""
+        """Return the cluster as it is at some moment after everything that was read from it.
+
+        It returns itself if the shards are the same.
+        """
         uri, timeout_ms = self.metadata.uri, self.metadata.timeout_ms
-        found = _of_shards(uri, timeout_ms, self.name, self.metadata.find("shards", {}))
-        return self if found == self else found
+        now = _of_shards(uri, timeout_ms, self.name, self.metadata.find("shards", {}))
+        return self if now == self else now
 
     @property
     def topology_time(self) -> Timestamp:
-        """When shards joined or left last."""
+        """When a shard last joined or left."""
         return max(self.changed_at.values())
 
     def require_told(self, offset: Offset) -> None:
-        """Raises HistoryLost if a shard that was removed had more to tell than `offset` holds."""
+        """Raise HistoryLost if a removed shard may have had changes after `offset`."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
         if any(self.metadata.owned_something(shard, offset.time) for shard in gone):
             raise removed(f"Shard {', '.join(gone)}")
-        told = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
-        if not gone and max(told) > offset.topology_time:
-            raise removed("A shard that had joined meanwhile")
+        changed = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
+        # All shards of the offset are still there, but one of them was notified of a removal: the
+        # removed shard had joined and left after the offset.
+        if not gone and max(changed) > offset.topology_time:
+            raise removed("A shard that had joined since the checkpoint")
 
-    # --- what there is ---
+    # --- collections ---
 
     def listing(self, selection: Selection) -> Listing:
-        """Each collection as the primary shard of its database lists it; none, where there is no
-        database that may hold one."""
+        """List each selected collection as the primary shard of its database lists it.
+
+        The result is empty if no database may contain a selected collection.
+        """
         parts = []
         for shard, databases in sorted(self._databases(selection).items()):
             parts.append((shard, listing(self._part(shard).client, selection, databases)))
         if not parts:
-            # What the metadata has no more was dropped by a shard before.
+            # A shard drops its data before the metadata loses the database. So at this time no
+            # selected collection is left.
             moment = self._newest_time()
             return Listing((), moment, moment, None)
         names = [str(c.namespace) for _, part in parts for c in part.collections]
-        # Of what is spread the metadata tells the incarnation, here as to those who read it.
-        spread: dict[str, dict[str, Any]] = {
+        # The incarnation of a sharded collection comes from the metadata, as for those who read it.
+        sharded: dict[str, dict[str, Any]] = {
             entry["_id"]: {"uuid": bytes(entry["uuid"])}
             for entry in self.metadata.find("collections", {"_id": {"$in": names}})
         }
-        found = [
-            replace(c, **spread.get(str(c.namespace), {"shard": shard}))
+        collections = [
+            replace(c, **sharded.get(str(c.namespace), {"shard": shard}))
             for shard, part in parts
             for c in part.collections
         ]
         return Listing(
-            tuple(sorted(found, key=lambda collection: str(collection.namespace))),
+            tuple(sorted(collections, key=lambda collection: str(collection.namespace))),
             min(part.since for _, part in parts),
             max(part.time for _, part in parts),
             None,
@@ -170,16 +196,19 @@ class Cluster:
         )
 
     def _newest_time(self) -> Timestamp:
-        """Of those that the shards know: at or after all that any of them has written."""
+        """Return the newest cluster time that a shard knows.
+
+        It is at or after every write of any shard so far.
+        """
         try:
             replies = [part.client.admin.command("ping") for part in self.parts.values()]
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, "Asking the shards for their time") from error
+            raise translated(error, "Reading the cluster time of the shards") from error
         times: list[Timestamp] = [time_told(r, "$clusterTime")["clusterTime"] for r in replies]
         return max(times)
 
     def _databases(self, selection: Selection) -> dict[str, list[str]]:
-        """The databases that may hold something selected, by their primary shard."""
+        """Return the databases that may have selected collections, by their primary shard."""
         wanted = {name.db for name in selection.names}
         by_shard: dict[str, list[str]] = {}
         for entry in self.metadata.find("databases", {}):
@@ -188,11 +217,12 @@ class Cluster:
         return by_shard
 
     def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
-        """Whether that shard is the one to tell of DDL that others may report too.
+        """Return whether that shard reports a DDL event that several shards may see.
 
-        It is the primary one of the database as it was then: the last to do what all do. Of indexes
-        and options it knows only if it owned some of the collection; else the first tells that did.
-        Of a kind not known yet each shard tells: a row too many is better than none.
+        The primary shard of the database at that time reports it: where all shards do the DDL, it
+        is the last to do it. It does the DDL on indexes and options only if it owned a part of the
+        collection. Otherwise the first owner, by name, reports that DDL. An unknown kind of event
+        is reported by each shard: an extra row is better than a missing one.
         """
         operation, at = event["operationType"], event["clusterTime"]
         if operation not in (*_BY_ALL, *_BY_OWNERS):
@@ -200,16 +230,21 @@ class Cluster:
         primary = self.metadata.then(at, "databases", [{"$match": {"_id": event["ns"]["db"]}}])
         if not primary:
             return True
-        tellers = {primary[0]["primary"]}
+        reporters = {primary[0]["primary"]}
         if operation in _BY_OWNERS:
-            of_collection = {"$match": {"uuid": event.get("collectionUUID")}}
-            found = self.metadata.then(at, "chunks", [of_collection, {"$group": {"_id": "$shard"}}])
-            owners = {owner["_id"] for owner in found}
-            tellers = tellers & owners or owners or tellers
-        return bool(shard == min(tellers))
+            stages: list[dict[str, Any]] = [
+                {"$match": {"uuid": event.get("collectionUUID")}},
+                {"$group": {"_id": "$shard"}},
+            ]
+            owners = {owner["_id"] for owner in self.metadata.then(at, "chunks", stages)}
+            reporters = reporters & owners or owners or reporters
+        return bool(shard == min(reporters))
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
-        """At most `most` adjacent ranges, none of them larger than `split_bytes` on any shard."""
+        """Return at most `most` adjacent ranges, each of about `split_bytes` or less on any shard.
+
+        They start at the frontier.
+        """
         if copying.shard:
             return self._part(copying.shard).ranges(copying, most, split_bytes)
         return spread.ranges(self.parts, copying, most, split_bytes)
@@ -219,7 +254,7 @@ Source = ReplicaSet | Cluster
 
 
 def discover(uri: str, timeout_ms: int) -> Cluster:
-    """The cluster behind a mongos or a config server.
+    """Return the cluster to which a mongos or the config servers belong.
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
@@ -230,24 +265,25 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             with logged_if_slow(client, timeout_ms):
                 version, shards = database["version"].find_one(), list(database["shards"].find())
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, "Looking for the shards") from error
+            raise translated(error, "Listing the shards") from error
     if not version or "clusterId" not in version or not shards:
         raise UnsuitableSource(
             "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",
-            "Name a mongos or the config servers in 'uri', or leave the option out.",
+            "Name a mongos or the config servers in 'uri', or remove the option.",
         )
     return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
 
 
 def removed(which: str) -> HistoryLost:
+    """Return the error for a shard that left before all of its changes were read."""
     return HistoryLost(
-        f"{which} was removed, and not all that it had to tell has been read.",
+        f"{which} was removed before all of its changes were read.",
         "Start with a new checkpoint and new tables.",
     )
 
 
 def _of_shards(uri: str, timeout_ms: int, name: str, shards: list[dict[str, Any]]) -> Cluster:
-    """From the entries of `config.shards`."""
+    """Make a cluster from the entries of `config.shards`."""
     parts = {s["_id"]: ReplicaSet(uri, timeout_ms, s["_id"], s["host"]) for s in shards}
     changed_at = {s["_id"]: s.get("topologyTime", NEVER) for s in shards}
     return Cluster(name, Metadata(uri, timeout_ms, parts), changed_at)

@@ -1,8 +1,8 @@
-"""What becomes of a run whose next changes are not to be had any more: the option on.history.lost.
+"""Lost history: the oplog no longer contains the next changes. The option `on.history.lost`.
 
-A gap is a batch of its own, which reads nothing: it lets time pass, and a `gap` row says so. With
-`resync`, all collections are begun again by the ordinary rule, and another row makes their mirrors
-empty first, those of collections included that were dropped meanwhile.
+A gap is a batch of its own that reads nothing: its end has a later time, and a `gap` row records
+it. With `resync`, all collections are copied again by the ordinary rule. Another row empties their
+mirrors first, also the mirrors of collections that were dropped in the gap.
 """
 
 from __future__ import annotations
@@ -26,55 +26,62 @@ _REMEDY = (
 
 
 def explained(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
-    """The error, with what is known of how far the oplog reaches back."""
-    first = _oldest(source, [shard for shard in start.shards if shard in source.clients])
-    if first is None or first <= start.time:  # a shard is gone, which the error tells
+    """Return the error with the time to which the oplog reaches back, if that is known."""
+    first = _oldest_time(source, [shard for shard in start.shards if shard in source.clients])
+    if first is None or first <= start.time:  # A shard is gone: the error's own message says so.
         return HistoryLost(lost.message, _REMEDY)
     return HistoryLost(
-        f"The changes behind {timestamp.text(start.time)} are not in the oplog any more, which"
-        f" reaches back to {timestamp.text(first)}.",
+        f"The changes after {timestamp.text(start.time)} are no longer in the oplog, which reaches"
+        f" back to {timestamp.text(first)}.",
         _REMEDY,
     )
 
 
 def resynced(source: Source, start: Offset, patience: float) -> Offset:
-    """The offset behind the gap from which everything is copied again; `start` itself if that
-    cannot be had yet."""
+    """Return the offset after the gap, from which everything is copied again.
+
+    It returns `start` itself if the source does not confirm the listing within `patience` seconds.
+    """
     selection = Selection.parse(start.selection)
     listed = source.listing(selection)
     edge = source.confirmed(listed, patience)
     if edge is None or edge <= start.time:
         return start
     names = {collection.namespace for collection in listed.collections}
-    end = replace(_behind(start, edge), copying=None, late=source.late(edge))
+    end = replace(_pass_gap(start, edge), copying=None, late=source.late(edge))
     return begin_again(end, names | set(selection.names))
 
 
 def skipped(source: Source, start: Offset) -> Offset:
-    """The offset behind the gap from which the changes go on that there are."""
+    """Return the offset after the gap, from which the readable changes continue."""
     first = _first_readable(source)
-    if first is None or first <= start.time:  # a shard that is gone, or nobody may say
+    # A shard is gone, or the user may not read the time.
+    if first is None or first <= start.time:
         first = source.live_edge(start.time)
-    return _behind(start, first) if first > start.time else start
+    return _pass_gap(start, first) if first > start.time else start
 
 
 def is_past(source: Source, end: Offset) -> bool:
-    """Whether not even what follows `end` can be read: then the next batch will be a gap too."""
+    """Whether the oplog has lost even the changes after `end`: the next batch is a gap too."""
     first = _first_readable(source)
     return first is not None and first > end.time
 
 
-def _behind(start: Offset, time: Timestamp) -> Offset:
+def _pass_gap(start: Offset, time: Timestamp) -> Offset:
     return replace(start, time=time, gap=start.time, scans=(), silent=(), late=(), position="")
 
 
 def _first_readable(source: Source) -> Timestamp | None:
-    """A shard that joined has nothing older to tell; of one that is gone, nobody knows."""
-    first = _oldest(source, source.shards)
+    """Return the first time from which all shards can be read; None if the user may not read it.
+
+    Shards that joined or left count too, by `topology_time`. A shard that joined has no older
+    changes. The changes of a shard that left cannot be read.
+    """
+    first = _oldest_time(source, source.shards)
     return None if first is None else max(first, source.topology_time)
 
 
-def _oldest(source: Source, shards: Iterable[str]) -> Timestamp | None:
+def _oldest_time(source: Source, shards: Iterable[str]) -> Timestamp | None:
     try:
         return oldest(source.clients, shards)
     except LoginRefused:

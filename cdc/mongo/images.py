@@ -108,7 +108,7 @@ class Event(NamedTuple):
 def told(
     member: Member,
     raw: Raw,
-    asked: Images,
+    expected: Images,
     used: Images,
     operation_time: Timestamp,
     excerpt: Excerpt,
@@ -120,7 +120,7 @@ def told(
     Args:
         member: the member for a lookup.
         raw: the event as the server returned it.
-        asked: the configured images.
+        expected: the configured images.
         used: the images that the change stream was opened with.
         operation_time: the operation time of the reply with the event.
         excerpt: the capture filter.
@@ -132,7 +132,7 @@ def told(
         return Event(raw, None, exact=True)
     after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
     known = passes(raw)
-    if operation != "insert" and asked.expects_before:
+    if operation != "insert" and expected.expects_before:
         exact = raw.get("fullDocumentBeforeChange") is not None or known.before is False
     if operation in WITH_AFTER and after is None and known.after is not False:
         exact = False

@@ -1,4 +1,4 @@
-"""Where a batch would end that copies, or takes up another selection; and what forbids it to."""
+"""Candidate end of a batch that copies or changes the selection."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ from cdc.mongo.sweep import Sweep
 
 
 class Intent(NamedTuple):
-    """Where a batch up to the live edge would end, unless an event meets one of the conditions."""
+    """The end of a batch up to the live edge.
+
+    It is valid only if no event of the batch meets one of the `unless` conditions.
+    """
 
     end: Offset
     unless: tuple[pipeline.Condition, ...] = ()
 
 
 def sweeping(selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep) -> Intent:
-    """An event of a collection that nobody scans forbids to declare its name done."""
+    """Return the candidate end of a batch that copies.
+
+    An event of a collection that the batch does not scan makes it invalid: the name must not be
+    recorded as done then.
+    """
     end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
     if sweep == Sweep():
         return Intent(end)
@@ -40,13 +47,26 @@ def reselecting(
     listed: Listing,
     copies: bool,
 ) -> Intent:
-    """The last batch of what `start` captures, unless a collection was born behind the listing of
-    which only the new selection or excerpt tells. What is new is copied if `copies`."""
+    """Return the candidate end of the last batch with the selection and capture filter of `start`.
+
+    It is invalid if a collection was created after the listing and only the new selection or
+    capture filter captures it.
+
+    Args:
+        selection: the new selection.
+        excerpt: the new capture filter.
+        start: the offset before the batch.
+        edge: the live edge.
+        listed: the collections that exist.
+        copies: the collections that only the new options capture are copied.
+
+    Raises BadOption if the capture filter changed and the run does not copy.
+    """
     if start.excerpt != excerpt.text and not copies:
         raise BadOption(
-            "Option 'filter' or 'fields' is not that of the checkpoint, and the mode copies"
-            " nothing by it.",
-            "Set mode to initial to copy all again, or set the option back.",
+            "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
+            " the collections again.",
+            "Set mode to initial to copy all again, or restore the option's old value.",
         )
     names = added = [collection.namespace for collection in listed.collections]
     before = None

@@ -1,9 +1,11 @@
-"""Writing documents back into a collection, byte for byte: the only place that writes to a server.
+"""Restore: writes documents into a collection, byte for byte.
 
-A restore begins on a collection without documents and inserts. So whatever was killed can go on:
-what is there already, by its `_id`, is what was inserted before. A document of the target's
-database says which restore is unfinished. It is removed at the end, unless documents were left out:
-the same restore then goes on with these, once it is mended why.
+This is the only module that writes to a server. A restore starts with a collection without
+documents and inserts. So a killed restore can continue: a document that exists already, by its
+`_id`, was inserted before.
+
+A document in the target's database records the unfinished restore. It is removed at the end, unless
+documents were left out. The same restore then continues with these, once the cause is removed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from cdc.mongo.retry import repeated
 _Write: TypeAlias = InsertOne[dict[str, Any]] | UpdateOne
 _UNFINISHED = "mongodb_cdc_restores"
 _DOCUMENTS, _BYTES = 1000, 16 * 2**20
-# Of a document, for all releases: what is sent besides may be longer.
+# The largest document, on all releases. A command may be larger.
 _LARGEST = 16 * 2**20
 _DUPLICATE_KEY = 11000
 # For one document the server refuses the whole command: Overflow (nested too deep), InvalidBSON.
@@ -42,16 +44,18 @@ _OF_A_COMMAND = frozenset({15, 22})
 _OF_THE_TARGET = frozenset({13, 73, 166, 8000, 14031})
 _REASONS = {
     15: "nested too deep for the server",
-    _DUPLICATE_KEY: "a unique index of the target has its value already",
+    _DUPLICATE_KEY: "a unique index of the target already contains its value",
     121: "the target's validation refuses it",
 }
-_NO_TIME = bytes(8)
+_EMPTY_TIMESTAMP = bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A collection to restore into. `uri` may be `env:` or `file:`, as that of a source; picklable
-    without a credential then."""
+    """A collection to restore into.
+
+    As for a source, `uri` may be `env:…` or `file:…`. Then pickling it copies no credential.
+    """
 
     uri: str
     namespace: Namespace
@@ -59,126 +63,140 @@ class Destination:
     retry_seconds: float
 
     def begin(self, identity: Mapping[str, str], force: bool) -> bool:
-        """Makes sure that the target holds nothing but what a restore of this identity wrote;
-        whether there was such a one, to go on with.
+        """Prepare the target; return whether an unfinished restore of this identity continues.
 
-        With `force`, what else there is gets deleted; indexes and options of the collection stay.
-        So is what a restore of this identity wrote that came to its end but left documents out.
-        Raises TargetNotEmpty, and what `retry.repeated` does.
+        Afterwards the target contains only documents that a restore of this identity wrote.
+
+        Args:
+            identity: identifies the restore.
+            force: delete all other documents. The collection keeps its indexes and options. This
+                also deletes what a restore of this identity wrote if it ended with documents left
+                out.
+
+        Raises TargetNotEmpty, and what `retry.repeated` raises.
         """
-        begun = repeated(self._begun, self.retry_seconds, self._to)
-        is_ours = begun is not None and begun["identity"] == dict(identity)
-        if force and begun is not None and "ended" in begun:
+        unfinished = repeated(self._read_unfinished, self.retry_seconds, self._attempted)
+        is_ours = unfinished is not None and unfinished["identity"] == dict(identity)
+        if force and unfinished is not None and "ended" in unfinished:
             is_ours = False
         if not is_ours:
-            self._claim(identity, begun is not None, force)
-        if begun is None or not is_ours or not begun["emptied"]:
-            repeated(self._empty, self.retry_seconds, self._to)
+            self._claim(identity, unfinished is not None, force)
+        if unfinished is None or not is_ours or not unfinished["emptied"]:
+            repeated(self._delete_documents, self.retry_seconds, self._attempted)
         return is_ours
 
     def write(self, documents: Iterable[tuple[int, bytes]]) -> dict[int, str]:
-        """Inserts those that are not there yet, and waits until a majority has them.
+        """Insert the documents that are missing, and wait until a majority has them.
 
-        Each comes with a number of its own. Returns the numbers of those that the server does not
-        take, and why, without a value: they are left out, whatever else is written. To be called
-        between `begin` and `finish`, by any number of processes. Raises what `retry.repeated` does,
-        for a target that takes no document at all too.
+        It must be called between `begin` and `finish`; any number of processes may call it. Each
+        document has a number of its own. The result maps the numbers of the documents that the
+        server refuses to the reasons, which contain no values. These documents are left out; all
+        others are written. Raises what `retry.repeated` raises, also if the target accepts no
+        document at all.
         """
         left_out: dict[int, str] = {}
-        for some in _chunks(documents):
-            left_out |= repeated(partial(self._insert, some), self.retry_seconds, self._to)
+        for chunk in _chunks(documents):
+            left_out |= repeated(partial(self._insert, chunk), self.retry_seconds, self._attempted)
         return left_out
 
     def finish(self, is_whole: bool = True) -> None:
-        """To be called when everything is written; not `is_whole`: what was not left out."""
+        """End the restore after all calls of `write`; not `is_whole` if documents were left out."""
 
-        def mark() -> None:
+        def record_end() -> None:
             if is_whole:
-                self._unfinished.delete_one(self._own)
+                self._restores.delete_one(self._record)
             else:
-                self._unfinished.update_one(self._own, {"$set": {"ended": True}})
+                self._restores.update_one(self._record, {"$set": {"ended": True}})
 
-        repeated(mark, self.retry_seconds, self._to)
+        repeated(record_end, self.retry_seconds, self._attempted)
 
-    def _begun(self) -> dict[str, Any] | None:
-        return self._unfinished.find_one(self._own)
+    def _read_unfinished(self) -> dict[str, Any] | None:
+        return self._restores.find_one(self._record)
 
     def _claim(self, identity: Mapping[str, str], is_anothers: bool, force: bool) -> None:
         def is_free() -> bool:
             return not is_anothers and self._collection().find_one({}, {"_id": 1}) is None
 
-        if not force and not repeated(is_free, self.retry_seconds, self._to):
-            what = "an unfinished restore of something else" if is_anothers else "documents already"
+        if not force and not repeated(is_free, self.retry_seconds, self._attempted):
+            what = "an unfinished restore of other data" if is_anothers else "documents already"
             raise TargetNotEmpty(
-                f"{self.namespace} holds {what}; nothing was written.",
-                "Name an empty collection, or give --force to have it emptied first.",
+                f"{self._attempted}: the collection contains {what}; nothing was written.",
+                "Name an empty collection, or add --force to delete its documents first.",
             )
         entry = {"identity": dict(identity), "emptied": False}
         repeated(
-            lambda: self._unfinished.replace_one(self._own, entry, upsert=True),
+            lambda: self._restores.replace_one(self._record, entry, upsert=True),
             self.retry_seconds,
-            self._to,
+            self._attempted,
         )
 
-    def _empty(self) -> None:
+    def _delete_documents(self) -> None:
         self._collection().delete_many({})
-        self._unfinished.update_one(self._own, {"$set": {"emptied": True}})
+        self._restores.update_one(self._record, {"$set": {"emptied": True}})
 
     def _insert(self, documents: list[tuple[int, bytes]]) -> dict[int, str]:
         writes: list[tuple[int, _Write]] = []
         left_out: dict[int, str] = {}
         for number, data in documents:
             try:
-                writes.append((number, _write(data)))
+                writes.append((number, _make_write(data)))
             except UnmappableValue as error:
                 left_out[number] = error.message
-        return left_out | self._written(writes)
+        return left_out | self._send(writes)
 
-    def _written(self, writes: list[tuple[int, _Write]]) -> dict[int, str]:
+    def _send(self, writes: list[tuple[int, _Write]]) -> dict[int, str]:
+        """Send the writes; return the refused ones and the reasons.
+
+        If a document makes the server refuse the whole command, each half is sent again.
+        """
         if not writes:
             return {}
         try:
             self._collection().bulk_write([write for _, write in writes], ordered=False)
         except pymongo.errors.BulkWriteError as error:
-            return {writes[index][0]: reason for index, reason in self._refused(error)}
+            return {writes[index][0]: reason for index, reason in self._refusals(error)}
         except pymongo.errors.OperationFailure as error:
             if error.code not in _OF_A_COMMAND:
                 raise
             if len(writes) == 1:
                 return {writes[0][0]: _reason(error.code)}
             half = len(writes) // 2
-            return self._written(writes[:half]) | self._written(writes[half:])
+            return self._send(writes[:half]) | self._send(writes[half:])
         return {}
 
-    def _refused(self, error: pymongo.errors.BulkWriteError) -> Iterator[tuple[int, str]]:
-        """Which writes of a bulk, and why. A document that is there already is one that was written
-        before: the target was empty. The driver's own text would hold documents."""
+    def _refusals(self, error: pymongo.errors.BulkWriteError) -> Iterator[tuple[int, str]]:
+        """Yield the index of each refused write of a bulk, and the reason.
+
+        A document that exists already is not refused: it was written before, because the target was
+        empty. The errors get texts of their own: those of the driver would contain documents.
+        """
         for each in error.details["writeConcernErrors"]:
-            raise pymongo.errors.WriteConcernError(self._to, each.get("code"), each)
+            raise pymongo.errors.WriteConcernError(self._attempted, each.get("code"), each)
         for each in error.details["writeErrors"]:
             code: int = each["code"]
-            failure = pymongo.errors.OperationFailure(self._to, code)
+            failure = pymongo.errors.OperationFailure(self._attempted, code)
             if code in _OF_THE_TARGET or may_pass(failure):
                 raise failure
             if code != _DUPLICATE_KEY or list(each.get("keyPattern", ())) != ["_id"]:
                 yield each["index"], _reason(code)
 
     @property
-    def _to(self) -> str:
+    def _attempted(self) -> str:
         return f"Restoring into {self.namespace}"
 
     @property
-    def _own(self) -> dict[str, str]:
+    def _record(self) -> dict[str, str]:
+        """A query for the document that records the unfinished restore of this collection."""
         return {"_id": self.namespace.coll}
 
     @property
-    def _unfinished(self) -> Collection[dict[str, Any]]:
-        return self._named(_UNFINISHED)
+    def _restores(self) -> Collection[dict[str, Any]]:
+        return self._open(_UNFINISHED)
 
     def _collection(self) -> Collection[dict[str, Any]]:
-        return self._named(self.namespace.coll)
+        return self._open(self.namespace.coll)
 
-    def _named(self, name: str) -> Collection[dict[str, Any]]:
+    def _open(self, name: str) -> Collection[dict[str, Any]]:
         database = connect(self.uri, self.timeout_ms)[self.namespace.db]
         return database.get_collection(name, write_concern=WriteConcern("majority"))
 
@@ -199,30 +217,35 @@ def _chunks(documents: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, 
         yield chunk
 
 
-def _write(data: bytes) -> _Write:
-    """Raises UnmappableValue for what need not be sent to a server."""
+def _make_write(data: bytes) -> _Write:
+    """Return the write for a document.
+
+    Raises UnmappableValue for a document that any server would refuse.
+    """
     if len(data) > _LARGEST:
-        raise UnmappableValue("larger than the 16 MiB that a document may have")
+        raise UnmappableValue("larger than the limit of 16 MiB for a document")
     try:
         document: Any = RawBSONDocument(data)
     except InvalidBSON as error:
         raise UnmappableValue("corrupt BSON") from error
-    if not _has_no_time(data):
+    if not _has_empty_timestamp(data):
         return InsertOne(document)
-    # Of an insert the server fills in the time itself where a field is Timestamp(0, 0).
-    found = key_of(data)
-    (key,) = elements(found, 0, len(found))
-    equal = RawBSONDocument(_single(key.kind, b"$eq", found[key.start : key.stop]))
+    # In an insert, the server replaces each Timestamp(0, 0) at the top level by its own time.
+    key_document = key_of(data)
+    (key,) = elements(key_document, 0, len(key_document))
+    equal = RawBSONDocument(_encode_single(key.kind, b"$eq", key_document[key.start : key.stop]))
     return UpdateOne({"_id": equal}, [{"$replaceWith": {"$literal": document}}], upsert=True)
 
 
-def _has_no_time(data: bytes) -> bool:
-    return _NO_TIME in data and any(
-        each.kind == element.TIMESTAMP and data[each.start : each.stop] == _NO_TIME
+def _has_empty_timestamp(data: bytes) -> bool:
+    """Whether a field at the top level is Timestamp(0, 0)."""
+    return _EMPTY_TIMESTAMP in data and any(
+        each.kind == element.TIMESTAMP and data[each.start : each.stop] == _EMPTY_TIMESTAMP
         for each in elements(data, 0, len(data))
     )
 
 
-def _single(kind: int, name: bytes, value: bytes) -> bytes:
+def _encode_single(kind: int, name: bytes, value: bytes) -> bytes:
+    """Encode a BSON document with one field."""
     body = bytes((kind,)) + name + b"\0" + value + b"\0"
     return (len(body) + 4).to_bytes(4, "little") + body

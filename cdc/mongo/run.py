@@ -74,8 +74,8 @@ class Located:
         times = self.times
         inside = (times > _bits(split.after)) & (times <= _bits(split.upto))
         late = np.isin(times, [_bits(time) for time in split.late])
-        told = np.isin(times, [_bits(time) for time in split.told])
-        return (inside | (late & (times > _bits(split.after)))) & ~told
+        earlier = np.isin(times, [_bits(time) for time in split.told])
+        return (inside | (late & (times > _bits(split.after)))) & ~earlier
 
     def passes(self, time: Timestamp) -> bool:
         """Whether any event is after `time`."""
@@ -110,10 +110,10 @@ class Run(Sequence[Event]):
         return Event(self.located.raw(index), after, bool(self.exact[index]))
 
 
-def run(located: Located, asked: Images) -> Run:
-    """Make a run of events that are all `plain`. `asked` is the configured images."""
+def run(located: Located, expected: Images) -> Run:
+    """Make a run of events that are all `plain`. `expected` are the configured images."""
     exact = _has_expected_after(located)
-    if asked.expects_before:
+    if expected.expects_before:
         exact &= located.has(at.BEFORE) | (located.operations == at.INSERT)
     return Run(located, exact)
 

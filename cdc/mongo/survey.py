@@ -1,4 +1,4 @@
-"""What happened in the time of a batch that is being planned: the events that it cannot hold."""
+"""DDL survey: the events in a planned batch's time that must end it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,28 @@ from cdc.mongo.tellers import SLIM, Told
 
 
 class Found(NamedTuple):
-    """`time`: of the first event that the batch cannot hold, a row event or, with `ddl`, one that
-    cuts it; `others`: DDL that cuts nothing."""
+    """The result of a survey.
+
+    Attributes:
+        time: the time of the first event that the batch cannot contain; None if there is none. It
+            is a row event that meets a condition, or DDL that cuts the batch.
+        ddl: the DDL events that cut the batch at that time.
+        others: the DDL events that do not cut a batch.
+    """
 
     time: Timestamp | None = None
     ddl: tuple[Told, ...] = ()
     others: tuple[Told, ...] = ()
 
     def replaced(self, selection: Selection) -> Replaced:
-        """What the DDL that cuts the batch did to selected collections."""
+        """Return what the cutting DDL did to the selected collections."""
         events = [event for _, event in self.ddl]
         emptied = {name for event in events for name in _selected(event.get("ns"), selection)}
         refilled = {name for event in events for name in _selected(event.get("to"), selection)}
         return Replaced(frozenset(emptied - refilled), frozenset(refilled))
 
     def renamed_onto(self, namespace: Namespace) -> list[Namespace]:
-        """Which collections came to stand under that name, in order."""
+        """Return the collections that were renamed to that name, sorted."""
         renames = [event for _, event in self.ddl if event.get("to")]
         return sorted({named(e["ns"]) for e in renames if named(e["to"]) == namespace})
 
@@ -50,30 +56,42 @@ def survey(
     rows: Sequence[pipeline.Condition],
     retry_seconds: float,
 ) -> Found:
-    """The events between two offsets, DDL and rows, that meet one of the conditions, of each shard
-    of `end` up to the first that a batch cannot hold."""
+    """Read the events between two offsets that meet one of the conditions.
+
+    Each shard of `end` is read only up to its first event that a batch cannot contain.
+
+    Args:
+        open_member: opens a member of a shard.
+        start: the offset at the start of the planned batch.
+        end: its candidate end.
+        selection: the captured collections.
+        ddl: a condition for DDL events.
+        rows: conditions for row events that the batch cannot contain.
+        retry_seconds: how long a failed read is repeated.
+    """
     if end.time <= start.time:
         return Found()
     stages = pipeline.pipeline([ddl, *rows], SLIM)
-    told: list[Told] = [
+    reported: list[Told] = [
         (split.shard, event)
         for split in (span(start, end, shard, selection, stages) for shard in end.shards)
-        if rows or not _is_quiet(partial(open_member, split.shard), split)
-        for event in _up_to_the_first(partial(open_member, split.shard), split, retry_seconds)
+        if rows or not _has_only_row_changes(partial(open_member, split.shard), split)
+        for event in _read_to_first(partial(open_member, split.shard), split, retry_seconds)
     ]
-    time = min((e["clusterTime"] for _, e in told if pipeline.ends_batch(e)), default=None)
-    cutting = [(s, e) for s, e in told if e["clusterTime"] == time and pipeline.cuts(e)]
-    others = [(s, e) for s, e in told if not pipeline.ends_batch(e)]
+    time = min((e["clusterTime"] for _, e in reported if pipeline.ends_batch(e)), default=None)
+    cutting = [(s, e) for s, e in reported if e["clusterTime"] == time and pipeline.cuts(e)]
+    others = [(s, e) for s, e in reported if not pipeline.ends_batch(e)]
     return Found(time, tuple(cutting), tuple(others))
 
 
-def _is_quiet(open_member: Callable[[], Member], split: StreamSplit) -> bool:
+def _has_only_row_changes(open_member: Callable[[], Member], split: StreamSplit) -> bool:
     return not split.late and is_quiet(open_member, split.after, split.upto)
 
 
-def _up_to_the_first(
+def _read_to_first(
     open_member: Callable[[], Member], split: StreamSplit, retry_seconds: float
 ) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of a split up to the first that a batch cannot contain, inclusive."""
     for events in stream.read(open_member, split, IMAGES["off"], retry_seconds):
         for event in events:
             yield event.raw
@@ -89,5 +107,5 @@ def _selected(value: Mapping[str, Any] | None, selection: Selection) -> frozense
 
 
 def named(value: Mapping[str, Any]) -> Namespace:
-    """An event's `ns` or `to`."""
+    """Return the namespace in an event's `ns` or `to`."""
     return Namespace(value["db"], value["coll"])

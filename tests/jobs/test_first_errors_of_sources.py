@@ -91,7 +91,7 @@ LEADING = {
     "a replica set that is asked for shards": (
         "{uri} shards.direct=true",
         1,
-        ["'shards.direct'", "leave the option out"],
+        ["'shards.direct'", "remove the option"],
     ),
 }
 

@@ -482,7 +482,7 @@ def test_a_start_that_waits_for_an_undecided_transaction_in_vain_says_so(
     reader = source.ChangeReader(declared.parse(given), StructType())
     with (
         patch("cdc.mongo.start._START_SECONDS", 0.3),
-        pytest.raises(UnsuitableSource, match="across shards stays undecided"),
+        pytest.raises(UnsuitableSource, match="across shards remains undecided"),
     ):
         reader.initialOffset()
     transaction.commit()
@@ -1078,7 +1078,7 @@ def test_a_shard_that_came_and_went_while_nothing_ran_is_not_lost_in_silence(
     orders.move(8, "s2", up_to=10)
     growing.remove("s7")
     for job in (pipeline, pipeline.restarted(orders.full, shards_direct="true")):
-        with pytest.raises(HistoryLost, match="had joined meanwhile was removed"):
+        with pytest.raises(HistoryLost, match="had joined since the checkpoint was removed"):
             job.plan()
     anew = capture(growing, orders.full)
     anew.run()
