@@ -53,7 +53,7 @@ class Examination:
         shards: its shards; one without a name for a replica set.
         database: the only database with selected collections; None if there may be several.
         required: the privileges that a run needs.
-        optional: the privileges that make a run faster or safer.
+        optional: the privileges that a run can do without, but that improve it.
         lacking: the needed privileges that the user lacks; None if nobody is logged in.
         window: the shortest oplog window of all shards; None if the user may not read one.
         missing: the names and expressions that match no collection.

@@ -42,8 +42,8 @@ class Metrics:
         time: the cluster time T at which the newest batch ends.
         live_edge: the newest time that the source has reached for good.
         events_per_second: changes in the batches of the last seconds.
-        oplog_left: what is left of the oplog before it loses changes after T; the least of all
-            shards.
+        oplog_left: what is left of the oplog before it loses changes that are still to be read; the
+            least of all shards.
         snapshot_percent: the approximate percentage of all documents that has been copied. It is
             100 only if no copy is to be started or continued.
     """
