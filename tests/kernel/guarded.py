@@ -110,20 +110,20 @@ class Kernels:
         self._keys(data, starts, stops, alone=False)
 
     def _gather(self, data: Any, starts: Any, stops: Any) -> None:
-        self.columns.gathered(data, starts, stops, 0, self._out[0], self._ends[0])
+        self.columns.gather(data, starts, stops, 0, self._out[0], self._ends[0])
 
     def _encode(self, data: Any, starts: Any, stops: Any) -> None:
         cells = self._out[0], self._ends[0], self._out[1], self._ends[1]
         for row in range(len(starts)):
             place = starts[row : row + 1], stops[row : row + 1]
-            self.columns.variants(data, *place, 0, *cells, self._table)
-            self.columns.relaxed_json(data, *place, 0, *cells[:2], self._table)
+            self.columns.write_variants(data, *place, 0, *cells, self._table)
+            self.columns.write_relaxed_json(data, *place, 0, *cells[:2], self._table)
 
     def _keys(self, data: Any, starts: Any, stops: Any, alone: bool) -> None:
         cells = self._out[0], self._ends[0], self._out[1], self._ends[1]
         for row in range(len(starts)):
             place = starts[row : row + 1], stops[row : row + 1]
-            self.columns.key_texts(data, *place, alone, 0, *cells)
+            self.columns.write_keys(data, *place, alone, 0, *cells)
 
     def read_variant(self, value: bytes, metadata: bytes) -> None:
         """One in a table: into typed columns, and what is left of it."""
@@ -132,13 +132,13 @@ class Kernels:
             for memory, each in ((self._memory, value), (self._other, metadata))
         ]
         documents = pa.StructArray.from_arrays(columns, ["value", "metadata"])
-        typed.at_once(documents, self._plan, ARROW)
+        typed.convert_at_once(documents, self._plan, ARROW)
 
     def read_end(self, data: bytes) -> None:
         """Bytes as the value, and as the names, of a VARIANT, up to the end of either."""
         array, place = self._memory.holding(data), (np.array([0]), np.array([len(data)]))
-        self.typed.sound(array, *place, np.empty(1, np.int64))
-        self.typed.dictionaries(array, *place, self._names)
+        self.typed.locate_whole(array, *place, np.empty(1, np.int64))
+        self.typed.read_dictionaries(array, *place, self._names)
 
 
 VARIANT = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
