@@ -2,8 +2,8 @@
 
 A server fills a reply with up to 16 MiB of events and then adds a token, which holds the `_id` of
 the last event in twice its bytes. Of `_id`s of more than some 8 KB the two may exceed what a reply
-can hold, however small each event is: the getMore fails with 10334, and its cursor is gone. Asked
-for by itself, an event that fits always comes.
+can hold, however small each event is: the getMore fails with 10334, and its cursor is gone. An
+event that fits beside its own token comes when it is asked for alone.
 """
 
 from __future__ import annotations
