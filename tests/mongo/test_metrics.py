@@ -297,7 +297,7 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
     """Guards: a query that ends for a number about it; the next batch knows what to do."""
     for module in (metrics, clock):
         monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
-    for name in ("_EDGE_SECONDS", "_EDGE_RARITY"):
+    for name in ("_EDGE_SECONDS", "_EDGE_COST_FACTOR"):
         monkeypatch.setattr(metrics, name, 0.0)
     with ReplicaSet() as server:
         with server.client() as client:
@@ -378,4 +378,4 @@ def test_a_rate_that_nobody_asks_for_grows_no_larger_than_its_seconds() -> None:
         for moment in range(1000):
             now[0] = float(moment)
             rate.passed(1)
-    assert len(rate._passed) <= 12
+    assert len(rate._reports) <= 12
