@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
@@ -16,21 +14,7 @@ from cdc.errors import CheckpointDamaged
 from cdc.model.selection import Namespace
 from jobs.checkpoint import REPAIR
 from jobs.config import Config
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The batches in the tables of one pipeline.
-
-    Attributes:
-        pipeline: The id of the pipeline; None if it is unknown and there is no table.
-        newest: The newest batch in any table; None if there is none.
-        ends: The end of each batch whose offset is recorded by the newest commit of a table.
-    """
-
-    pipeline: str | None
-    newest: int | None
-    ends: Mapping[int, Any]
+from jobs.recovery import Held
 
 
 def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:

@@ -8,7 +8,7 @@ tables skip it. A batch that no table contains may be planned with another end. 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -18,7 +18,21 @@ from cdc.errors import CheckpointDamaged
 from cdc.model.offset import Offset
 from jobs.checkpoint import REPAIR
 from jobs.checkpoint_folder import COMMITS, METADATA, OFFSETS, Folder
-from jobs.holdings import Held
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The batches in the tables of one pipeline.
+
+    Attributes:
+        pipeline: The id of the pipeline; None if it is unknown and there is no table.
+        newest: The newest batch in any table; None if there is none.
+        ends: The end of each batch whose offset is recorded by the newest commit of a table.
+    """
+
+    pipeline: str | None
+    newest: int | None
+    ends: Mapping[int, Any]
 
 
 @dataclass(frozen=True, slots=True)

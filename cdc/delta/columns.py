@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, StructField, StructType, VariantType
 
 from cdc.delta import arrow_columns, typed_column
 from cdc.delta.rescue import RESCUED, document_text
-from cdc.delta.target import quoted
+from cdc.delta.sql import quoted
 from cdc.delta.typed_column import TypedColumn, folded, is_storable, path_text
 from cdc.errors import BadOption
 

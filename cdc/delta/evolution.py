@@ -19,8 +19,8 @@ from pyspark.sql.types import DataType
 from cdc.delta.columns import Columns, has_room
 from cdc.delta.layout import Table
 from cdc.delta.rescue import family_of, fields
+from cdc.delta.sql import quoted
 from cdc.delta.tables import Tables
-from cdc.delta.target import quoted
 from cdc.delta.typed_column import REFUSED, TypedColumn
 
 # Fields that are data, such as keys of users, would grow a table without end.

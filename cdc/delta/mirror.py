@@ -30,8 +30,9 @@ from cdc.delta.commit import merging, newest_commit
 from cdc.delta.evolution import grow
 from cdc.delta.facts import Bounds, Emptied, Facts
 from cdc.delta.layout import SOFT, Table
+from cdc.delta.sql import quoted
 from cdc.delta.tables import Tables
-from cdc.delta.target import Target, quoted
+from cdc.delta.target import Target
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 

@@ -22,8 +22,9 @@ from cdc.delta.dead_letters import IMAGES
 from cdc.delta.forms import is_of, place
 from cdc.delta.layout import Layout, Table
 from cdc.delta.rescue import RESCUED
+from cdc.delta.sql import quoted
 from cdc.delta.stand_in import is_stand_in
-from cdc.delta.target import Target, quoted
+from cdc.delta.target import Target
 from cdc.model.change import Encode
 from cdc.model.document import Column as Image
 from cdc.model.document import encoder

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from cdc.delta.arrow_columns import plan_of
-from cdc.delta.target import literal, quoted
+from cdc.delta.sql import literal, quoted
 from cdc.delta.typed_column import TypedColumn
 from cdc.model.fit import DAY
 from cdc.model.typed import Plan

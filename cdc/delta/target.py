@@ -11,6 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from cdc.delta.sql import literal, quoted
 from cdc.errors import TableOwnedElsewhere
 
 
@@ -160,16 +161,3 @@ def _within(parts: Sequence[str]) -> str:
 def _told(properties: Mapping[str, str]) -> str:
     pairs = (f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     return f"({', '.join(pairs)})"
-
-
-def literal(text: str) -> str:
-    """A string in SQL, whatever it holds: Spark would put the environment's HOME in the place of
-    "${env:HOME}"."""
-    for char, escaped in (("\\", "\\\\"), ("'", "\\'"), ("$", "\\u0024")):
-        text = text.replace(char, escaped)
-    return f"'{text}'"
-
-
-def quoted(part: str) -> str:
-    """One part of a name, as SQL takes it whatever it holds."""
-    return "`" + part.replace("`", "``") + "`"

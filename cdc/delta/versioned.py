@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from cdc.delta.facts import REPLACED, Bounds, Emptied
-from cdc.delta.target import quoted
+from cdc.delta.sql import quoted
 from cdc.delta.versions import EMPTIED, ENDED, IMAGES, KNOWN, NEW, Same, versions
 from cdc.model.selection import Namespace
 

@@ -28,6 +28,10 @@ class Void(Exception):
     """The split's incarnation of the collection no longer exists under its name."""
 
 
+class TimeUnreadable(Exception):
+    """The server can no longer read the state at the split's time."""
+
+
 class Version(NamedTuple):
     """The shard version that a read carries, so that the shard leaves out what it did not own.
 

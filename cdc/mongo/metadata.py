@@ -31,8 +31,7 @@ from cdc.mongo.client import (
     time_told,
 )
 from cdc.mongo.codes import TIME_UNREADABLE, translated
-from cdc.mongo.incarnation import Version, Void
-from cdc.mongo.scan import TimeUnreadable
+from cdc.mongo.incarnation import TimeUnreadable, Version, Void
 from cdc.mongo.topology import ReplicaSet
 
 

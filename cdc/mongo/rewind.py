@@ -22,8 +22,8 @@ from cdc.mongo import excerpts, pipeline, stream
 from cdc.mongo.client import Member, time_told
 from cdc.mongo.codes import TIME_UNREADABLE
 from cdc.mongo.images import BEFORE_IMAGES, IMAGES, Event
-from cdc.mongo.incarnation import Rest, Void
-from cdc.mongo.scan import Documents, TimeUnreadable, scan
+from cdc.mongo.incarnation import Rest, TimeUnreadable, Void
+from cdc.mongo.scan import Documents, scan
 
 BYTES = 64 * 2**20
 # Nothing else of an event is read: with after-images some would be too large to have any image.

@@ -39,10 +39,6 @@ class Documents(NamedTuple):
     is_void: bool = False
 
 
-class TimeUnreadable(Exception):
-    """The server can no longer read the state at the split's time."""
-
-
 def scan(
     member: Member, rest: Rest, concern: dict[str, Any]
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:

@@ -19,12 +19,12 @@ from cdc.mongo import stream
 from cdc.mongo.client import Member
 from cdc.mongo.cluster import Cluster
 from cdc.mongo.images import BEFORE_IMAGES, Event, Images
-from cdc.mongo.incarnation import Rest, Void
+from cdc.mongo.incarnation import Rest, TimeUnreadable, Void
 from cdc.mongo.lookup import Lookup
 from cdc.mongo.retry import repeated
 from cdc.mongo.rewind import BYTES, RETRY_SECONDS, Undoing, events_of, is_refilled, keep, newest
 from cdc.mongo.run import Run
-from cdc.mongo.scan import Documents, TimeUnreadable, scan
+from cdc.mongo.scan import Documents, scan
 from cdc.mongo.snapshot import read_at_time, retried, void_documents
 from cdc.mongo.spread import lesser
 

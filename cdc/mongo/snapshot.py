@@ -17,9 +17,9 @@ from cdc.model.split import SnapshotSplit
 from cdc.mongo import rewind
 from cdc.mongo.client import Member
 from cdc.mongo.codes import SNAPSHOT_REFUSED, TIME_UNREADABLE
-from cdc.mongo.incarnation import Rest, Void
+from cdc.mongo.incarnation import Rest, TimeUnreadable, Void
 from cdc.mongo.retry import Progress, retrying
-from cdc.mongo.scan import Documents, TimeUnreadable, reads_at_a_time, scan
+from cdc.mongo.scan import Documents, reads_at_a_time, scan
 
 
 def read(

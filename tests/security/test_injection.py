@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from cdc.delta.columns import Columns
-from cdc.delta.target import Target, literal, quoted
+from cdc.delta.sql import literal, quoted
+from cdc.delta.target import Target
 from cdc.delta.typed_column import TypedColumn
 from cdc.model.selection import Namespace
 from jobs import config as configuration
