@@ -1,38 +1,9 @@
-"""Program `repair-checkpoint`: return a damaged checkpoint to the last known batch."""
+"""Repair a damaged checkpoint.
 
-from __future__ import annotations
+For spark-submit. Options: `mongodb-cdc repair-checkpoint --help`.
+"""
 
-import click
-
-from jobs import config as configuration
-from jobs.checkpoint_repair import repair
-from jobs.result import json_option, tell, told
-from jobs.session import session
-from jobs.terminal import Terminal
-
-
-@click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
-@click.option("--dry-run", is_flag=True, help="Only show the steps.")
-@json_option
-@told
-def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path: str | None) -> int:
-    """Repair a checkpoint whose last files are damaged or missing.
-
-    No job may use the checkpoint meanwhile. A batch that a table contains is planned again with
-    the same content; a batch that no table contains may get another content.
-
-    Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
-    """
-    config = configuration.load(path, overrides)
-    steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
-    done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
-    lines = done or [f"{config.checkpoint} is not damaged"]
-    result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
-    tell(result, json_path, lambda: Terminal().print(*lines, sep="\n", soft_wrap=True))
-    return 0
-
+from cdc.cli import command
 
 if __name__ == "__main__":
-    main()
+    command("repair-checkpoint")()

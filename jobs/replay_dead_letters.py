@@ -1,36 +1,9 @@
-"""Program `replay-dead-letters`: deliver images that were repaired or can be mapped now."""
+"""Deliver dead letters again.
 
-from __future__ import annotations
+For spark-submit. Options: `mongodb-cdc replay-dead-letters --help`.
+"""
 
-from dataclasses import asdict
-
-import click
-
-from jobs import config as configuration
-from jobs.maintenance import replay
-from jobs.result import LEFT, json_option, tell, told
-from jobs.session import session
-from jobs.terminal import Terminal
-
-
-@click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
-@json_option
-@told
-def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) -> int:
-    """Deliver dead letters whose column `repaired` contains BSON, or that can be mapped now.
-
-    Exit code 6: some could not be delivered.
-
-    Example: mongodb-cdc replay-dead-letters --config conf/local.toml
-    """
-    config = configuration.load(path, overrides)
-    result = replay(session("mongodb-cdc replay-dead-letters"), config)
-    line = f"{result.delivered:,} delivered, {result.left:,} left"
-    tell(asdict(result), json_path, lambda: Terminal().print(line))
-    return LEFT if result.left else 0
-
+from cdc.cli import command
 
 if __name__ == "__main__":
-    main()
+    command("replay-dead-letters")()

@@ -1,63 +1,9 @@
-"""Program `verify`: compare collections with their mirrors as of one time.
+"""Compare collections with their mirrors.
 
-The time is the watermark of the mirror's newest commit. Writers and the replication may continue
-meanwhile. `jobs.verification` contains the comparison.
+For spark-submit. Options: `mongodb-cdc verify --help`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import asdict
-
-import click
-from rich.console import Console
-
-from jobs import config as configuration
-from jobs.result import LEFT, json_option, tell, told
-from jobs.session import session
-from jobs.terminal import Terminal
-from jobs.verification import Verdict, select_namespaces, verify
-
-
-def show(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """Print one line per collection, then the first keys of each kind of difference."""
-    for verdict in verdicts:
-        _show(console, verdict)
-
-
-def _show(console: Console, verdict: Verdict) -> None:
-    word = "equal" if verdict.is_equal else "DIFFERENT"
-    console.print(
-        f"{verdict.namespace} at T={verdict.at}: {word}; {verdict.documents:,} documents,"
-        f" {verdict.missing} missing, {verdict.extra} extra, {verdict.differing} differing,"
-        f" {verdict.doubled} doubled, {verdict.undecided} undecided",
-        soft_wrap=True,
-    )
-    for what, keys in verdict.keys.items():
-        console.print(f"  {what}: {', '.join(keys)}")
-
-
-@click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
-@click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
-@json_option
-@told
-def main(
-    path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
-) -> int:
-    """Compare collections with their mirrors as of the mirrors' times. Exit code 6: they differ.
-
-    Example: mongodb-cdc verify --config conf/local.toml
-    """
-    config = configuration.load(path, overrides)
-    chosen = select_namespaces(config, only)
-    spark, console = session("mongodb-cdc verify"), Terminal()
-    verdicts = [verify(spark, config, namespace) for namespace in chosen]
-    result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
-    tell(result, json_path, lambda: show(console, verdicts))
-    return 0 if all(verdict.is_equal for verdict in verdicts) else LEFT
-
+from cdc.cli import command
 
 if __name__ == "__main__":
-    main()
+    command("verify")()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-from tests.test_layers import ROOT, imports, known
+from tests.test_layers import MODULES, ROOT, imports, known, package_of
 
 PAGE = ROOT / "cdc" / "README.md"
 
@@ -31,24 +30,22 @@ def renewed(page: str) -> str:
 
 @cache
 def arrows() -> set[tuple[str, str]]:
-    """Which layer imports which, in functions and for types too; without those arrows that follow
+    """Which package imports which, in functions and for types too; without those arrows that follow
     from the others, and without `cdc.errors`, which all import."""
     found = {
-        (layer(module), layer(name))
-        for module, path in _sources().items()
+        (package_of(module), package_of(name))
+        for module, path in MODULES.items()
         for name in imports(path)
-        if known(name) and layer(name) != layer(module)
+        if known(name) and package_of(name) != package_of(module)
     }
-    found = {(upper, lower) for upper, lower in found if lower not in ("cdc", "cdc.errors")}
+    found = {
+        (upper, lower)
+        for upper, lower in found
+        if lower not in ("", "cdc", "cdc.errors") and upper != "cdc"
+    }
     return {
         (a, b) for a, b in found if not any(_leads(found, c, b) for c in _below(found, a) - {b})
     }
-
-
-def layer(module: str) -> str:
-    """`cdc.mongo` of `cdc.mongo.planner`; all programs are `jobs`."""
-    parts = module.split(".")
-    return parts[0] if parts[0] == "jobs" else ".".join(parts[:2])
 
 
 def _below(arrows: set[tuple[str, str]], upper: str) -> set[str]:
@@ -57,13 +54,6 @@ def _below(arrows: set[tuple[str, str]], upper: str) -> set[str]:
 
 def _leads(arrows: set[tuple[str, str]], upper: str, lower: str) -> bool:
     return any(each == lower or _leads(arrows, each, lower) for each in _below(arrows, upper))
-
-
-def _sources() -> dict[str, Path]:
-    paths = [*sorted(ROOT.glob("cdc/**/*.py")), *sorted(ROOT.glob("jobs/**/*.py"))]
-    names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
-    found = zip((name.removesuffix(".__init__") for name in names), paths, strict=True)
-    return {name: path for name, path in found if name not in ("cdc", "jobs")}
 
 
 def _picture() -> str:
@@ -82,9 +72,9 @@ def _modules() -> str:
 
 
 def _rows() -> Iterator[str]:
-    for module, path in sorted(_sources().items()):
+    for module, path in sorted(MODULES.items()):
         says = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
-        if says:
+        if says and module != "cdc":
             yield f"| `{module}` | {says.replace(chr(10), ' ').replace('|', chr(92) + '|')} |"
 
 

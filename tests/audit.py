@@ -25,7 +25,7 @@ from delta import configure_spark_with_delta_pip
 from packaging.requirements import Requirement
 from pyspark.sql import SparkSession
 
-from jobs.session import SETTINGS
+from cdc.pipeline.spark_session import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "audit"

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from jobs.mongod import ReplicaSet
-from jobs.session import LOCAL, session
+from cdc.demo import ReplicaSet
+from cdc.pipeline import session
+from cdc.pipeline.spark_session import LOCAL
 from tests.jvm import INTERPRETED, LONG_LIVED
 from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 
@@ -52,7 +53,7 @@ def _scope(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if not _asks_for_spark(path):
         return nodeid
-    is_of_sinks = path.startswith("tests/spark/") and path != "tests/spark/test_source.py"
+    is_of_sinks = path.startswith("tests/delta/")
     return "sinks" if is_of_sinks else "jobs"
 
 

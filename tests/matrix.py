@@ -24,11 +24,11 @@ SERVERS = ROOT / "build" / "servers"
 LIBRARIES = SERVERS / "lib"
 # The last driver that talks to 4.2, and the oldest that pyproject.toml admits.
 OLD_DRIVER = "pymongo==4.10.1"
-# tests/mongo/test_cluster_age.py: they are refused.
+# tests/mongo/topology/test_cluster_age.py: they are refused.
 CLUSTERS = (
-    "tests/mongo/test_cluster.py",
-    "tests/mongo/test_cluster_incarnation.py",
-    "tests/mongo/test_cluster_privileges.py",
+    "tests/mongo/topology/test_sharded_cluster.py",
+    "tests/mongo/topology/test_cluster_incarnation.py",
+    "tests/mongo/connection/test_cluster_privileges.py",
 )
 
 

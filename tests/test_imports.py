@@ -29,10 +29,10 @@ def test_the_package_by_itself_imports_nothing_but_itself() -> None:
 
 
 def test_help_and_the_program_that_asks_nobody_wait_for_nothing_slow() -> None:
-    assert not imported("jobs.cli, jobs.resume_token") & SLOW
+    assert not imported("cdc.cli.commands, cdc.cli.token") & SLOW
 
 
 def test_what_is_compiled_is_loaded_when_it_is_used_and_not_when_it_is_imported() -> None:
-    found = imported("cdc.source, cdc.delta.sink, jobs.replicate, jobs.verify")
+    found = imported("cdc.source, cdc.delta.sink, cdc.cli.replicate, cdc.cli.verify")
     assert "pyspark" in found
     assert not found & {"matplotlib", "numba", "pandas"}

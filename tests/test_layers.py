@@ -1,95 +1,226 @@
-"""Imports point down only: jobs → source → mongo → model, jobs → delta → model."""
+"""Imports point down only, and reach a package by what its `__init__` exports."""
 
 from __future__ import annotations
 
 import ast
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
-# What a layer may import besides the standard library and itself.
-LAYERS = {
-    "cdc.errors": set[str](),
-    "cdc.options": {"cdc.model", "cdc.errors"},
-    "cdc.model": {"bson", "numpy", "cdc.errors"},
-    "cdc.locked": set[str](),
-    "cdc.logs": set[str](),
-    "cdc.kernel": {"numba", "numpy", "cdc.locked", "cdc.model", "cdc.errors"},
-    "cdc.mongo": {
-        *("bson", "dns", "numpy", "pymongo", "tenacity"),
-        *("cdc.kernel", "cdc.model", "cdc.errors"),
+# What each package, or module that stands alone, may import besides the standard library and
+# `cdc.errors`. A package comes after all that it may import, so there is no cycle.
+LAYERS: dict[str, set[str]] = {
+    "cdc.errors": set(),
+    "cdc.logs": set(),
+    "cdc.file_lock": set(),
+    "cdc.terminal": {"rich", "cdc.logs"},
+    "cdc.shutdown": set(),
+    "cdc.model.bson": {"bson"},
+    "cdc.model.encoding": {"bson", "cdc.model.bson"},
+    "cdc.model.typed": {"numpy", "cdc.model.encoding"},
+    "cdc.model.keystring": {"bson", "cdc.model.bson"},
+    "cdc.model": {"bson", "cdc.model.bson", "cdc.model.encoding", "cdc.model.keystring"},
+    "cdc.options": {"cdc.model"},
+    "cdc.kernel": {
+        *("numba", "numpy"),
+        *("cdc.file_lock", "cdc.model.bson", "cdc.model.encoding", "cdc.model.typed"),
     },
-    "cdc.arrow": {"numpy", "pyarrow", "cdc.kernel", "cdc.model"},
-    "cdc.batches": {
+    "cdc.mongo.connection": {
+        *("bson", "dns", "pymongo", "tenacity"),
+        *("cdc.kernel", "cdc.model", "cdc.model.bson"),
+    },
+    "cdc.mongo.query": {"bson", "cdc.model"},
+    "cdc.mongo.collections": {"bson", "pymongo", "cdc.model", "cdc.mongo.connection"},
+    "cdc.mongo.topology": {
+        *("bson", "pymongo", "cdc.model"),
+        *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
+    },
+    "cdc.mongo.read": {
+        *("bson", "numpy", "pymongo", "cdc.kernel", "cdc.model"),
+        *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
+        "cdc.mongo.topology",
+    },
+    "cdc.mongo.plan": {
+        *("bson", "pymongo", "cdc.model"),
+        *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
+        *("cdc.mongo.topology", "cdc.mongo.read"),
+    },
+    "cdc.mongo.inspect": {
+        *("bson", "pymongo", "cdc.model"),
+        *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
+        *("cdc.mongo.topology", "cdc.mongo.read", "cdc.mongo.plan"),
+    },
+    "cdc.mongo.destination": {
+        *("bson", "pymongo", "cdc.model", "cdc.model.bson", "cdc.mongo.connection"),
+    },
+    "cdc.arrow": {
+        *("numpy", "pyarrow"),
+        *("cdc.kernel", "cdc.model", "cdc.model.encoding", "cdc.model.typed"),
+    },
+    "cdc.tasks": {
         *("bson", "numpy", "pyarrow"),
-        *("cdc.arrow", "cdc.mongo", "cdc.kernel", "cdc.model", "cdc.options"),
-    },
-    "cdc.ahead": set[str](),
-    "cdc.task": {
-        *("bson", "pyarrow"),
-        *("cdc.ahead", "cdc.batches", "cdc.mongo", "cdc.model", "cdc.options", "cdc.errors"),
+        *("cdc.arrow", "cdc.kernel", "cdc.model", "cdc.model.bson", "cdc.model.encoding"),
+        "cdc.options",
+        *("cdc.mongo.connection", "cdc.mongo.topology", "cdc.mongo.read"),
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
+        *("cdc.kernel", "cdc.logs", "cdc.model", "cdc.options", "cdc.tasks"),
+        *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.topology"),
+        *("cdc.mongo.plan", "cdc.mongo.inspect"),
+    },
+    "cdc": {"pyspark", "cdc.source"},
+    "cdc.delta.sql": set(),
+    "cdc.delta.columns": {"pyspark", "cdc.arrow", "cdc.model.typed", "cdc.delta.sql"},
+    "cdc.delta.tables": {
+        *("delta", "pyspark", "tenacity", "cdc.model"),
+        *("cdc.delta.columns", "cdc.delta.sql"),
+    },
+    "cdc.delta.landing": {
+        *("pyspark", "cdc.model", "cdc.model.encoding", "cdc.delta.tables"),
+    },
+    "cdc.delta.followers": {
+        *("delta", "pyspark", "cdc.model"),
+        *("cdc.delta.columns", "cdc.delta.landing", "cdc.delta.sql", "cdc.delta.tables"),
+    },
+    "cdc.delta.sink": {
+        *("pyspark", "cdc.model"),
+        *("cdc.delta.followers", "cdc.delta.landing", "cdc.delta.tables"),
+    },
+    "cdc.delta.reading": {
+        *("bson", "pyspark", "cdc.model", "cdc.model.bson", "cdc.model.encoding"),
+        *("cdc.delta.landing", "cdc.delta.tables"),
+    },
+    "cdc.delta.maintenance": {
+        *("pyspark", "cdc.model", "cdc.model.encoding", "cdc.delta.columns"),
+        *("cdc.delta.followers", "cdc.delta.landing", "cdc.delta.sql", "cdc.delta.tables"),
+    },
+    "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model"},
+    "cdc.pipeline": {
         *(
-            "cdc.task",
-            "cdc.kernel",
+            "bson",
+            "delta",
+            "py4j",
+            "pyarrow",
+            "pyspark",
+            "tomlkit",
+            "cdc",
+            "cdc.checkpoint",
+            "cdc.file_lock",
             "cdc.logs",
-            "cdc.mongo",
-            "cdc.model",
-            "cdc.options",
-            "cdc.errors",
         ),
+        *("cdc.model", "cdc.options", "cdc.shutdown", "cdc.source", "cdc.tasks"),
+        *("cdc.mongo.connection", "cdc.mongo.destination", "cdc.mongo.inspect"),
+        "cdc.mongo.topology",
+        *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing"),
+        *("cdc.delta.maintenance", "cdc.delta.reading", "cdc.delta.sink", "cdc.delta.tables"),
     },
-    "cdc.delta": {
-        *("pyspark", "delta", "tenacity"),
-        *("cdc.arrow", "cdc.model", "cdc.errors"),
+    "cdc.monitoring": {
+        *("deltalake", "pyarrow", "pyspark", "rich"),
+        *("cdc.checkpoint", "cdc.delta.sink", "cdc.delta.tables", "cdc.logs", "cdc.model"),
+        *("cdc.mongo.inspect", "cdc.options", "cdc.pipeline", "cdc.source"),
     },
+    "cdc.monitoring.html_report": {"matplotlib", "numpy", "cdc.logs", "cdc.monitoring"},
+    "cdc.demo": {"bson", "pymongo", "cdc.model", "cdc.mongo.connection"},
+    "cdc.cli": {
+        *(
+            "click",
+            "pyspark",
+            "rich",
+            "cdc.terminal",
+            "cdc.checkpoint",
+            "cdc.demo",
+            "cdc.logs",
+            "cdc.model",
+        ),
+        *("cdc.monitoring", "cdc.monitoring.html_report", "cdc.mongo.inspect"),
+        *("cdc.mongo.connection", "cdc.options", "cdc.pipeline", "cdc.shutdown", "cdc.source"),
+        *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.maintenance"),
+        *("cdc.delta.sink", "cdc.delta.tables"),
+    },
+    "cdc.airflow": {"airflow", "cdc.cli"},
 }
+# Packages without a line of their own belong to the one that they lie in.
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.glob("cdc/**/*.py"))
 }
+_MOST_MODULES = 14
+_SHORT, _MOST_SHORT = 50, 15
 
 
-@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"cdc"}))
+def package_of(module: str) -> str:
+    """The longest name of `LAYERS` that the module has or lies in; "" if there is none."""
+    return max((name for name in LAYERS if module in (name, *_below(name, module))), default="")
+
+
+def _below(name: str, module: str) -> list[str]:
+    return [module] if name != "cdc" and module.startswith(f"{name}.") else []
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_module_imports_only_from_the_layers_below_it(module: str) -> None:
-    layer = ".".join(module.split(".")[:2])
-    allowed = LAYERS[layer] | {layer} | sys.stdlib_module_names
-    above = {name for name in imports(MODULES[module]) if not allowed & prefixes(name)}
-    assert above == set()
+    own = package_of(module)
+    assert own or not imports(MODULES[module]), f"{module} belongs to no layer"
+    allowed = LAYERS[own] | {own, "cdc.errors"} if own else set()
+    found = {package_of(name) if known(name) else name.partition(".")[0] for name in seen(module)}
+    assert found - allowed - sys.stdlib_module_names == set()
 
 
-def test_the_package_knows_nothing_of_the_programs_around_it() -> None:
-    found = {
-        prefix for path in MODULES.values() for name in imports(path) for prefix in prefixes(name)
+def test_the_layers_are_in_the_order_of_their_imports() -> None:
+    order = list(LAYERS)
+    for number, (name, below) in enumerate(LAYERS.items()):
+        assert {each for each in below if each in LAYERS} <= set(order[:number]), name
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_from_another_package_only_what_that_exports(module: str) -> None:
+    inner = {
+        name
+        for name in seen(module)
+        if known(name) and package_of(name) != package_of(module) and name not in LAYERS
     }
-    assert "jobs" not in found
+    # A module is exported like a class: its name stands in `__all__`.
+    hidden = {name for name in inner if name.rpartition(".")[2] not in exported(name)}
+    assert hidden == set()
 
 
-def test_nothing_is_declared_as_a_dependency_that_nothing_imports() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {Requirement(each).name for each in project["dependencies"]}
-    provided, used = packages_distributions(), set[str]()
-    for path in (*ROOT.glob("cdc/**/*.py"), *ROOT.glob("jobs/**/*.py")):
-        for name in imports(path):
-            found = provided.get(name.partition(".")[0], ())
-            used.update(each.replace("_", "-") for each in found)
-    # PySpark imports pandas itself, wherever Arrow is used.
-    assert declared - used == {"pandas"}
+def exported(name: str) -> set[str]:
+    """What the `__init__` of the package around a module lists in `__all__`, if it is that
+    package's module itself, not one of a package within."""
+    around = name.rpartition(".")[0]
+    if around not in LAYERS:
+        return set()
+    for node in ast.parse(MODULES[around].read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    folders: dict[Path, int] = {}
+    for path in MODULES.values():
+        folders[path.parent] = folders.get(path.parent, 0) + (path.name != "__init__.py")
+    assert {folder.name for folder, count in folders.items() if count > _MOST_MODULES} == set()
+
+
+def test_few_modules_are_so_short_that_a_reader_hops() -> None:
+    paths = [path for path in MODULES.values() if path.name != "__init__.py"]
+    short = [path for path in paths if len(path.read_text().splitlines()) < _SHORT]
+    assert len(short) < _MOST_SHORT, sorted(str(path.relative_to(ROOT)) for path in short)
+
+
+def seen(module: str) -> set[str]:
+    return imports(MODULES[module])
 
 
 def imports(path: Path) -> set[str]:
     """Every module that the file imports anywhere, in functions and for types too.
 
-    `from a import b` counts as `a.b` if that is a module of ours, else as `a`: what is imported
-    from the package `cdc` itself is judged by where it lives.
+    `from a import b` counts as `a.b` if that is a module of ours, else as `a`.
     """
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -103,11 +234,5 @@ def imports(path: Path) -> set[str]:
 
 
 def known(name: str) -> bool:
-    """Whether a module of that name is, or by the rules above could be, ours."""
-    return name in MODULES or name in LAYERS
-
-
-def prefixes(name: str) -> set[str]:
-    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
-    parts = name.split(".")
-    return {".".join(parts[: i + 1]) for i in range(len(parts))}
+    """Whether a module of that name is ours."""
+    return name in MODULES

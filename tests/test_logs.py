@@ -21,7 +21,7 @@ except LookupError:
 """
 PROGRAMS = {
     "a job": """
-from jobs.result import told
+from cdc.cli.output import told
 @told
 def program():
     exec({warns!r})
@@ -29,7 +29,7 @@ def program():
 program()
 """,
     # As Spark's Python processes do, which have no program of ours.
-    "a reader": "import cdc.source.batch\nexec({warns!r})",
+    "a reader": "import cdc.source.batch_readers\nexec({warns!r})",
 }
 
 

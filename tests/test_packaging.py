@@ -24,7 +24,7 @@ CONF = {path.name for path in ROOT.glob("conf/*")}
 NOTEBOOKS = {f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")}
 # A session that nothing was registered in.
 _DISCOVERS = """
-from jobs.session import session
+from cdc.pipeline.spark_session import session
 print(session("discovery").read.format("mongodb-cdc").load())
 """
 
@@ -83,12 +83,8 @@ def ran(*command: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[
 def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests(
     built: Built,
 ) -> None:
-    modules = {
-        str(path.relative_to(ROOT))
-        for name in ("cdc", "jobs")
-        for path in ROOT.glob(f"{name}/**/*.py")
-    }
-    data = {"cdc/py.typed", "jobs/py.typed", "jobs/log4j2.properties", "pyspark_mongodb_cdc.py"}
+    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("cdc/**/*.py")}
+    data = {"cdc/py.typed", "cdc/pipeline/log4j2.properties", "pyspark_mongodb_cdc.py"}
     besides = {name for name in built.in_wheel - modules - data if ".dist-info/" not in name}
     assert modules | data <= built.in_wheel
     assert {name.partition(".data/data/")[2] for name in besides} == {
@@ -98,7 +94,7 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
 
 def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(built: Built) -> None:
     modules = {name for name in built.in_wheel if name.endswith(".py")}
-    others = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "jobs/log4j2.properties"}
+    others = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "jobs/replicate.py"}
     assert modules | others | NOTEBOOKS | {f"conf/{name}" for name in CONF} <= built.in_sdist
     assert not {name for name in built.in_sdist if name.startswith("tests/")}
 

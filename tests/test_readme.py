@@ -12,14 +12,13 @@ import click
 import pytest
 
 from cdc import errors
-from cdc.delta.layout import KEYS, MATCH
+from cdc.cli.commands import main
+from cdc.cli.output import EXIT_CODES
+from cdc.delta.tables import KEYS, MATCH
 from cdc.errors import CdcError, UnmappableValue
-from cdc.model.change import Change
-from cdc.model.selection import Namespace, Selection
+from cdc.model import Change, Namespace, Selection
 from cdc.options import OPTIONS
-from jobs.cli import main
-from jobs.config import SINK_KEYS, _flat
-from jobs.result import EXIT_CODES
+from cdc.pipeline.config import SINK_KEYS, _flat
 from tests.documents import FENCED, README, ROOT, prose, sections
 
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
@@ -203,7 +202,7 @@ def test_the_example_of_what_is_left_out_leaves_it_out() -> None:
 
 def texts() -> Iterator[str]:
     """Every text in the code but docstrings; what is filled in is `…`."""
-    for path in [*ROOT.glob("cdc/**/*.py"), *ROOT.glob("jobs/**/*.py")]:
+    for path in ROOT.glob("cdc/**/*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         alone = {each.value for each in nodes if isinstance(each, ast.Expr)}
         for node in nodes:

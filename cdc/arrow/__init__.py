@@ -1,0 +1,9 @@
+"""Arrow columns of many documents at once.
+
+In: the bytes of many documents. Out: Arrow arrays, equal to those that `cdc.model` makes one by
+one.
+"""
+
+from cdc.arrow import cells, typed_columns
+
+__all__ = ["cells", "typed_columns"]

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc.kernel import loading
-from cdc.model.document import Column, encoder
-from cdc.model.key import document_key_json, merge_key
-from cdc.model.reply import Places
-from cdc.model.split import key_of
+from cdc.kernel import Places, loading
+from cdc.model import document_key_json, key_of, merge_key
+from cdc.model.encoding import Column, encoder
 
 # A compiled function that fills cells from the given row on. It returns the row where it stopped,
 # and the reason.

@@ -11,17 +11,20 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta import changelog, conflict, dead_letters, history, mirror, small
-from cdc.delta.changes import require_allowed
-from cdc.delta.commit import Commit, settings
-from cdc.delta.conflict import at_once
-from cdc.delta.facts import Facts, Happened
-from cdc.delta.groups import read_facts
-from cdc.delta.layout import Layout, Table
-from cdc.delta.tables import Tables
+from cdc.delta.followers import history, mirror
+from cdc.delta.landing import Facts, Happened, changelog, dead_letters, read_facts, require_allowed
+from cdc.delta.tables import (
+    Commit,
+    Layout,
+    Table,
+    Tables,
+    at_once,
+    conflict,
+    settings,
+    small_write_settings,
+)
 from cdc.errors import TooManyDeadLetters
-from cdc.model.selection import Namespace
-from cdc.model.timestamp import Timestamp
+from cdc.model import Namespace, Timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -83,8 +86,8 @@ class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
     `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
-    `cdc.delta.tables.Tables`. `clock` tells the server's time in seconds, None if it cannot. With
-    more dead letters than the limit in its lifetime it ends.
+    `cdc.delta.tables.pipeline_tables.Tables`. `clock` tells the server's time in seconds, None if
+    it cannot. With more dead letters than the limit in its lifetime it ends.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Sink:
         self._dead_letters = 0
         self._is_first = True
         self._warned: set[Namespace] = set()
-        self._sizes = small.Sizes()
+        self._sizes = small_write_settings.Sizes()
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Write one batch, one kind of table after the other. May be repeated after any failure.
@@ -146,7 +149,7 @@ class Sink:
             if found:  # most batches have no dead letters, and most pipelines no history
                 targets = [table.target for table in found]
                 is_small = self._sizes.are_small(spark, targets, facts.count)
-                with settings(spark, small.SETTINGS if is_small else {}):
+                with settings(spark, small_write_settings.SETTINGS if is_small else {}):
                     at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
             if writer is dead_letters:
                 self._count_dead_letters(facts)

@@ -1,4 +1,25 @@
-"""The hot path of Spark tasks, compiled by numba to machine code: BSON bytes to columns.
+"""The encoders of `cdc.model`, compiled by numba: BSON bytes in, columns out.
 
-Call `loading.columns()` or `loading.typed()` to load it. Importing this package loads nothing.
+Other packages import names from here only. `loading` imports the compiled modules at first use.
 """
+
+from cdc.kernel import event_columns, loading, reply
+from cdc.kernel.event_columns import NONE, Events
+from cdc.kernel.loading import settled
+from cdc.kernel.places import MISFIT, MISSING, TAKEN, Numbers, Places
+from cdc.kernel.reply import WORTH
+
+__all__ = [
+    "MISFIT",
+    "MISSING",
+    "NONE",
+    "TAKEN",
+    "WORTH",
+    "Events",
+    "Numbers",
+    "Places",
+    "event_columns",
+    "loading",
+    "reply",
+    "settled",
+]

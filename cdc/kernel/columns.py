@@ -12,12 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from cdc.kernel import events, extended_json, keys, measure, variant
+from cdc.kernel.bson import change_events
+from cdc.kernel.bson.bson_table import SIZE, Rows, parse, table
+from cdc.kernel.bson.elements import REFUSED, documents
 from cdc.kernel.compiled import entry
-from cdc.kernel.elements import REFUSED, documents
 from cdc.kernel.event_columns import COUNT
-from cdc.kernel.nodes import SIZE, Rows, parse, table
 from cdc.kernel.numbers import Bytes, copy
+from cdc.kernel.text import extended_json, merge_keys
+from cdc.kernel.variant import variant, variant_size
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -45,10 +47,10 @@ def write_variants(
         value_at, metadata_at = np.int64(value_ends[at]), np.int64(metadata_ends[at])
         if starts[at] >= 0:
             count = parse(data, starts[at], stops[at], rows)
-            known = measure.measure(data, count, rows) if count > 0 else -1
+            known = variant_size.measure(data, count, rows) if count > 0 else -1
             if known < 0:
                 return at, DOUBTFUL
-            size = measure.metadata_size(known, rows)
+            size = variant_size.metadata_size(known, rows)
             if value_at + rows[0, SIZE] > len(values) or metadata_at + size > len(metadata):
                 return at, FULL
             value_at = variant.write(data, count, rows, values, value_at)
@@ -113,15 +115,15 @@ def write_keys(
 ) -> tuple[int, int]:
     """Write `key` and `document_key` of documents; with `alone`, of `_id`-only documents."""
     while at < len(starts):
-        element = keys.locate(data, starts[at], stops[at], alone)
+        element = merge_keys.locate(data, starts[at], stops[at], alone)
         if element < 0:
             return at, DOUBTFUL
-        room, place, whole_place = keys.room(data, element), ends[at], whole_ends[at]
+        room, place, whole_place = merge_keys.room(data, element), ends[at], whole_ends[at]
         if place + room > len(out) or whole_place + room > len(whole_out):
             return at, FULL
         at += 1
-        ends[at] = keys.write_key(data, element, out, place)
-        whole_ends[at] = keys.write_document_key(data, element, whole_out, whole_place)
+        ends[at] = merge_keys.write_key(data, element, out, place)
+        whole_ends[at] = merge_keys.write_document_key(data, element, whole_out, whole_place)
     return at, DONE
 
 
@@ -140,4 +142,4 @@ def compile_all() -> None:
     write_relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, table(5))
     write_keys(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
     places(document, 0, 5, begin, begin.copy())
-    events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))
+    change_events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))

@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cdc.locked import locked
+from cdc.file_lock import locked
 
 
 @functools.cache
@@ -36,8 +37,9 @@ def columns() -> ModuleType:
 
 @functools.cache
 def typed() -> ModuleType:
-    """Load `cdc.kernel.typed`, compiled. Raises OSError if no cache folder is writable."""
-    return _load("typed")
+    """Load `cdc.kernel.typed.typed_columns`, compiled. Raises OSError if no cache folder is
+    writable."""
+    return _load("typed.typed_columns")
 
 
 def _load(name: str) -> ModuleType:
@@ -69,9 +71,17 @@ def _folder(version: str) -> Path:
 
 
 def _sources(package: str) -> Iterator[bytes]:
-    """The sources of a package's modules in the order of their names; it may be in a zip."""
-    files = {each.name: each for each in resources.files(package).iterdir()}
-    return (files[name].read_bytes() for name in sorted(files) if name.endswith(".py"))
+    """The sources of all modules below a package, in the order of their names; it may be in a
+    zip."""
+    return _sources_below(resources.files(package))
+
+
+def _sources_below(folder: Traversable) -> Iterator[bytes]:
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            yield from _sources_below(each)
+        elif each.name.endswith(".py"):
+            yield each.read_bytes()
 
 
 def _bases() -> Iterator[Path]:

@@ -12,8 +12,8 @@ import numpy as np
 from cdc.errors import UnmappableValue
 from cdc.kernel import loading
 from cdc.kernel.event_columns import COUNT, Events
-from cdc.model.element import DOCUMENT, elements
-from cdc.model.reply import Places
+from cdc.kernel.places import Places
+from cdc.model.bson import DOCUMENT, elements
 
 # Of less, plain Python is done before the compiled functions are loaded for the first time.
 WORTH: Final = 2**18

@@ -14,12 +14,11 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnmappableValue
-from cdc.model import extended_json, timestamp, token
-from cdc.model.document import Column, relaxed_json
-from cdc.model.element import Element, elements
-from cdc.model.excerpt import Excerpt, passes
-from cdc.model.extended_json import Json, value
-from cdc.model.key import document_key_json, merge_key
+from cdc.model import resume_token, timestamp
+from cdc.model.bson import Element, Json, elements, extended_json, value
+from cdc.model.capture_filter import Excerpt, passes
+from cdc.model.encoding import Column, relaxed_json
+from cdc.model.merge_key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, key_of
 
@@ -61,7 +60,7 @@ def read_row(
     key = key_of(document)
     return Change(
         op="read",
-        position=token.behind(at),
+        position=resume_token.behind(at),
         cluster_time=at.time * 1_000_000,
         cluster_inc=at.inc,
         db=namespace.db,
@@ -127,11 +126,13 @@ def control_rows(split: ControlSplit) -> Iterator[Change]:
     """The rows by which a sink learns what the batch makes of its tables."""
     if split.gap is not None:
         lost = _missing(split.gap, split.at)
-        yield _control(GAP, split.gap, token.behind(split.gap), lost)
+        yield _control(GAP, split.gap, resume_token.behind(split.gap), lost)
     if split.description is not None:
-        yield _control(WATERMARK, split.at, token.high_water_mark(split.at), split.description)
+        yield _control(
+            WATERMARK, split.at, resume_token.high_water_mark(split.at), split.description
+        )
     # Behind every event of the batch, and not behind the first document read after it.
-    position = token.behind(split.at)
+    position = resume_token.behind(split.at)
     for namespace in split.resync:
         db, coll = namespace or (None, None)
         yield _control(RESYNC, split.at, position, None)._replace(db=db, coll=coll)
@@ -147,7 +148,7 @@ def _missing(after: Timestamp | None, upto: Timestamp) -> str:
 
 def void_row(split: SnapshotSplit) -> Change:
     """For the sink alone, as the watermark is: of this range, not all was told as of its time."""
-    row = _control(VOID, split.at, token.behind(split.at), None)
+    row = _control(VOID, split.at, resume_token.behind(split.at), None)
     return row._replace(db=split.namespace.db, coll=split.namespace.coll)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bson.timestamp import Timestamp
 
-from cdc.model.excerpt import Excerpt
+from cdc.model.capture_filter import Excerpt
 from cdc.model.offset import Again, Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY

@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnmappableValue
-from cdc.model.element import Element, elements
+from cdc.model.bson import Element, elements
 from cdc.model.selection import Namespace
 
 MIN_KEY = bson.encode({"_id": MinKey()})

@@ -11,14 +11,11 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from cdc.errors import BadOption
-from cdc.model import timestamp, token
-from cdc.model.excerpt import Excerpt
-from cdc.model.selection import Selection
-from cdc.model.uri import require_given
+from cdc.model import Excerpt, Selection, require_given, resume_token, timestamp
 
 T = TypeVar("T")
 MODES = ("initial", "snapshot", "latest", "timestamp", "token", "earliest")
-_STARTS = {"timestamp": timestamp.parse, "token": token.parse}
+_STARTS = {"timestamp": timestamp.parse, "token": resume_token.parse}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc.errors import BadOption
-from cdc.model.uri import not_quoting
+from cdc.model import not_quoting
 from cdc.options.declared import OPTIONS, Option, SourceOptions
 
 _BY_NAME = {option.name: option for option in OPTIONS}

@@ -4,10 +4,10 @@ It decides nothing. Stream: offset to JSON, splits to partitions, rows to Arrow 
 Batch: the same splits, all at one cluster time. `inquiry`: what programs ask without Spark.
 """
 
-from cdc.source.batch import SnapshotReader, WindowReader
+from cdc.source.batch_readers import SnapshotReader, WindowReader
 from cdc.source.data_source import NAME, MongoCdcSource, schema
 from cdc.source.inquiry import Captured, plan, preflight, standing
-from cdc.source.stream import ChangeReader
+from cdc.source.stream_reader import ChangeReader
 
 __all__ = [
     "NAME",

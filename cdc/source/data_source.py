@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.source.batch import SnapshotReader, WindowReader
-from cdc.source.stream import ChangeReader
+from cdc.source.batch_readers import SnapshotReader, WindowReader
+from cdc.source.stream_reader import ChangeReader
 
 NAME = "mongodb-cdc"
 _DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cdc import options as declared
-from cdc.model.offset import Offset
-from cdc.model.selection import Namespace
-from cdc.mongo.cluster import Source
-from cdc.mongo.enumerator import Collection, estimated_documents
-from cdc.mongo.examination import Examination, examine
-from cdc.mongo.preflight import check, shards_of
-from cdc.mongo.standing import Passed, Standing
-from cdc.mongo.standing import standing as read_standing
+from cdc.model import Namespace, Offset
+from cdc.mongo.collections import Collection, estimated_documents
+from cdc.mongo.inspect import Examination, Passed, Standing, check, examine, shards_of
+from cdc.mongo.inspect import standing as read_standing
+from cdc.mongo.topology import Source
 from cdc.source.translation import make_wanted
-from cdc.task import discover_source, query_source
+from cdc.tasks import discover_source, query_source
 
 
 @dataclass(frozen=True, slots=True)

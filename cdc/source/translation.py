@@ -10,16 +10,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from cdc.kernel.loading import settled
+from cdc.kernel import settled
 from cdc.logs import print_plainly
-from cdc.model.split import ControlSplit, Split
-from cdc.mongo.cluster import Source
-from cdc.mongo.pace import Pace
-from cdc.mongo.preflight import Wanted
-from cdc.mongo.slices import Limits
-from cdc.mongo.start import Start, start_of
+from cdc.model import ControlSplit, Split
+from cdc.mongo.connection import Pace
+from cdc.mongo.inspect import Wanted
+from cdc.mongo.plan import Limits, Start, start_of
+from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
-from cdc.task import record_batches
+from cdc.tasks import record_batches
 
 print_plainly()  # for Spark's Python processes too: they print to the same place as its JVM
 
@@ -49,7 +48,7 @@ def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Par
 def read_partition(
     partition: InputPartition, options: SourceOptions, schema: StructType, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a partition, in a task; see `cdc.task.record_batches`."""
+    """Read the rows of a partition, in a task; see `cdc.tasks.task.record_batches`."""
     assert isinstance(partition, Partition)
     arrow, pace = to_arrow_schema(schema, timezone="UTC"), Pace(partition.bytes_per_second)
     for split in partition.splits:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobs.mongod import _free_ports
+from cdc.demo.mongod import _free_ports
 from tests.documents import ROOT, code
 from tests.jvm import SHORT_LIVED
 

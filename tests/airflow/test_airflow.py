@@ -20,7 +20,7 @@ from pymongo import uri_parser
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from jobs import replicate, verify
+from cdc.cli import replicate, verify
 from tests.airflow.airflow import PROGRAM, ROOT, Airflow
 from tests.mongo.access import Guarded
 from tests.security.leaks import Canary, Watched, told

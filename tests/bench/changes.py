@@ -10,15 +10,15 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from cdc.delta.sink import Sink
-from cdc.model.split import StreamSplit
+from cdc.model import StreamSplit
+from cdc.pipeline import Replication
+from cdc.pipeline import config as configuration
 from cdc.source import WindowReader
-from jobs import config as configuration
-from jobs.replication import Replication
 from tests.bench import drains
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, TASKS, Stage
 from tests.bench.timing import Figure, side_by_side
-from tests.spark import batches
+from tests.delta import batches
 
 # What a batch holds by default, and so what is merged at once.
 _PER_BATCH = 100_000

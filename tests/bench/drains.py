@@ -14,7 +14,7 @@ import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model.split import SnapshotSplit, StreamSplit
+from cdc.model import SnapshotSplit, StreamSplit
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 _BATCH = 10_000

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from cdc import options as declared
-from cdc.model.offset import Offset
+from cdc.model import Offset
 from cdc.source import ChangeReader
 from tests.bench.memory import most_held
 from tests.bench.result import Result

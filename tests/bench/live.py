@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet
 
 from cdc.delta.sink import BatchReport
-from jobs import config as configuration
-from jobs.replication import Replication
+from cdc.pipeline import Replication
+from cdc.pipeline import config as configuration
 from tests.bench.processes import SERVER, cpu_seconds
 from tests.bench.result import Result
 from tests.bench.stage import CHANGED, Stage

@@ -19,13 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdc
 from cdc import options as declared
+from cdc.demo import ReplicaSet, load_orders, order
 from cdc.kernel import loading
-from cdc.model import timestamp
-from cdc.model.selection import Namespace
+from cdc.model import Namespace, timestamp
+from cdc.pipeline import session
 from cdc.source import SnapshotReader, WindowReader
-from jobs.load import load_orders, order
-from jobs.mongod import ReplicaSet
-from jobs.session import session
 
 Reader: TypeAlias = SnapshotReader | WindowReader
 TASKS = 2

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from matplotlib import image
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs import status
-from jobs.mongod import ReplicaSet
+from cdc.cli import status
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace
 from tests.end_to_end.past import past_of
 
 pytestmark = pytest.mark.browser

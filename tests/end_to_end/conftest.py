@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import config as configuration
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
+from cdc.pipeline import Config
+from cdc.pipeline import config as configuration
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from cdc.delta.sink import BatchReport
-from jobs.config import Config
-from jobs.replication import Replication
+from cdc.pipeline import Config, Replication
 
 STALL_SECONDS = 120
 _MOST_BATCHES = 40

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from jobs.config import Config
+from cdc.pipeline import Config
 from tests.end_to_end.oracle import Checkpoint, Frontier
 from tests.jvm import SHORT_LIVED
 
@@ -22,7 +22,7 @@ _MOST_BATCHES = 60
 
 ROOT = Path(__file__).parents[2]
 # How the job is started: by itself, or with its executor in a JVM of its own.
-IN_PYTHON = (sys.executable, "-m", "jobs.replicate")
+IN_PYTHON = (sys.executable, "-m", "cdc.cli.replicate")
 WITH_AN_EXECUTOR = (
     str(Path(sys.executable).with_name("spark-submit")),
     *("--master", "local-cluster[1,2,1024]"),

@@ -26,9 +26,9 @@ from pyarrow.dataset import dataset
 from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
-from cdc.delta.layout import Table
-from cdc.model.selection import Namespace
-from jobs.config import Config
+from cdc.delta.tables import Table
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.mongo.cluster import Cluster
 
 RAW = CodecOptions(document_class=RawBSONDocument)

@@ -11,12 +11,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc.model.selection import Namespace
-from jobs import config as configuration
-from jobs import replicate
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
-from tests.spark.lakehouse import left_behind, made
+from cdc.cli import replicate
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace
+from cdc.pipeline import Config
+from cdc.pipeline import config as configuration
+from tests.delta.lakehouse import left_behind, made
 
 _DOCUMENTS = 20
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from bson.min_key import MinKey
 from pymongo.errors import OperationFailure
 
-from cdc.model.selection import Namespace
+from cdc.model import Namespace
 from tests.mongo.abilities import abilities_of_shards
 from tests.mongo.cluster import STALE, Cluster, Document, Routing, Transaction
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from jobs.config import Config
+from cdc.pipeline import Config
 from tests.end_to_end.campaign.cluster import OfShards
 from tests.end_to_end.campaign.rounds import Campaign
 from tests.end_to_end.campaign.scene import Source

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs import backfill, replicate, verify
-from jobs.mongod import ReplicaSet
+from cdc.cli import backfill, replicate, verify
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace
 from tests.end_to_end.past import Past, past_of
 
 pytestmark = pytest.mark.slow

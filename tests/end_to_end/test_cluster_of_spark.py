@@ -15,11 +15,10 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs import config as configuration
-from jobs.config import Config
-from jobs.load import Writers, load_orders
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.model import Namespace
+from cdc.pipeline import Config
+from cdc.pipeline import config as configuration
 from tests.documents import code
 from tests.end_to_end.in_process import WRITERS_PAUSE
 from tests.end_to_end.job import ROOT, Job

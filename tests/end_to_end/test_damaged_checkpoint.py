@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.delta.identity import PIPELINE
+from cdc.checkpoint import Folder, checkpoint, plan_repair, require_whole
+from cdc.delta.tables import PIPELINE
+from cdc.demo import ReplicaSet
 from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableOwnedElsewhere
-from cdc.model.selection import Namespace
-from jobs import checkpoint
-from jobs.checkpoint_folder import Folder
-from jobs.checkpoint_repair import repair
-from jobs.holdings import Held, held
-from jobs.mongod import ReplicaSet
-from jobs.recovery import plan_repair, require_whole
+from cdc.model import Namespace
+from cdc.pipeline import repair
+from cdc.pipeline.table_commits import Held, held
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
 

@@ -18,9 +18,8 @@ import psutil
 import pytest
 from pymongo.database import Database
 
-from jobs.config import Config
-from jobs.gauges import GAUGES, values
-from jobs.metrics import Status
+from cdc.monitoring.spark_gauges import GAUGES, values
+from cdc.pipeline import Config, Status
 from tests.documents import README, ROOT, code
 from tests.end_to_end.job import IN_PYTHON, Job
 

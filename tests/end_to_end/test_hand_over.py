@@ -13,15 +13,11 @@ import pytest
 from pymongo.database import Database
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc.cli import replicate
 from cdc.delta.sink import BatchReport, Sink
-from cdc.model.selection import Namespace
-from jobs import replicate
-from jobs.config import Config
-from jobs.load import Writers, load_orders
-from jobs.metrics import Status
-from jobs.mongod import ReplicaSet
-from jobs.replication import Replication
-from jobs.verification import verify
+from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.model import Namespace
+from cdc.pipeline import Config, Replication, Status, verify
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 

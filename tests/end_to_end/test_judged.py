@@ -12,8 +12,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs.config import Config
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.end_to_end.in_process import replicated
 from tests.end_to_end.sustained.judged import judged
 from tests.mongo.capture import filled

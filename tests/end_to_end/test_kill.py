@@ -13,11 +13,9 @@ from pymongo.database import Database
 from pyspark.sql import SparkSession
 
 from cdc.delta.sink import BatchReport
-from cdc.model.selection import Namespace
-from jobs.config import Config
-from jobs.load import Writers, load_orders
-from jobs.mongod import ReplicaSet
-from jobs.replication import Replication
+from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.model import Namespace
+from cdc.pipeline import Config, Replication
 from tests.end_to_end.in_process import WRITERS_PAUSE, wait_until
 from tests.end_to_end.job import Phase, run_until
 from tests.end_to_end.oracle import Checkpoint, Frontier, OfReplicaSet, violations

@@ -12,9 +12,9 @@ from bson.timestamp import Timestamp
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs import verify
-from jobs.config import Config
+from cdc.cli import verify
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.end_to_end.job import Phase, run_until
 from tests.end_to_end.oracle import Checkpoint, Frontier, OfCluster, violations
 from tests.end_to_end.router import Routers, Sharded

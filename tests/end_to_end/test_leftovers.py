@@ -15,9 +15,8 @@ from pymongo.database import Database
 from pyspark.sql import DataFrame, SparkSession
 
 import cdc
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
-from jobs.replication import Replication
+from cdc.demo import ReplicaSet
+from cdc.pipeline import Config, Replication
 from tests.end_to_end.job import Job
 from tests.mongo.capture import until
 

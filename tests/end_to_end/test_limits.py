@@ -19,13 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import VariantVal
 
 from cdc.delta.sink import BatchReport
-from cdc.model.key import merge_key
-from cdc.model.selection import Namespace
-from cdc.model.split import key_of
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
-from jobs.replication import Replication
-from jobs.verification import verify
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace, key_of, merge_key
+from cdc.pipeline import Config, Replication, verify
 
 Orders = Collection[dict[str, Any]]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)

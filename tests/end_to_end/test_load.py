@@ -13,12 +13,10 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from cdc.model.timestamp import Timestamp
-from jobs import checkpoint
-from jobs.config import Config
-from jobs.load import load_orders
-from jobs.mongod import ReplicaSet
+from cdc.checkpoint import checkpoint
+from cdc.demo import ReplicaSet, load_orders
+from cdc.model import Namespace, Timestamp
+from cdc.pipeline import Config
 from tests.bench.result import machine
 from tests.end_to_end.job import Job
 from tests.end_to_end.sustained.judged import judged

@@ -12,12 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc.model.selection import Namespace
-from cdc.model.timestamp import Timestamp
-from jobs import checkpoint
-from jobs.config import Config
-from jobs.load import load_orders
-from jobs.mongod import ReplicaSet
+from cdc.checkpoint import checkpoint
+from cdc.demo import ReplicaSet, load_orders
+from cdc.model import Namespace, Timestamp
+from cdc.pipeline import Config
 from tests.bench.result import machine
 from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Scene, at_random

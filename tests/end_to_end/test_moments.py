@@ -15,18 +15,19 @@ from click.testing import CliRunner
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.delta.point_in_time import as_of
+from cdc.checkpoint import checkpoint
+from cdc.cli import restore
+from cdc.cli.output import LEFT
+from cdc.delta.reading import as_of
+from cdc.demo import ReplicaSet
 from cdc.errors import NotCovered
-from cdc.model import element, timestamp
-from cdc.model.selection import Namespace
-from jobs import checkpoint, restore
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
-from jobs.result import LEFT
+from cdc.model import Namespace, timestamp
+from cdc.model.bson import element
+from cdc.pipeline import Config
 from tests.end_to_end.in_process import replicated
 from tests.model import mixed
-from tests.model.test_key import OTHERS, SPECIAL_NUMBERS
-from tests.model.test_key import document as of_elements
+from tests.model.test_merge_key import OTHERS, SPECIAL_NUMBERS
+from tests.model.test_merge_key import document as of_elements
 from tests.mongo.capture import RAW, Contents, contents, filled
 
 

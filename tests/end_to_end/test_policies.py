@@ -20,10 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.sink import BatchReport
-from jobs import config as configuration
-from jobs.config import Config
-from jobs.mongod import ReplicaSet
-from jobs.replication import Replication
+from cdc.demo import ReplicaSet
+from cdc.pipeline import Config, Replication
+from cdc.pipeline import config as configuration
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.mongo.capture import filled
 

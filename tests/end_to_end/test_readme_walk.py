@@ -19,9 +19,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from cdc.model.selection import Namespace
-from jobs.load import Writers, load_orders
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.model import Namespace
 from tests.documents import code
 from tests.end_to_end.in_process import WRITERS_PAUSE
 from tests.end_to_end.standalone import outside
@@ -35,7 +34,7 @@ _REST_SECONDS = 3  # who asks all the time slows down what he waits for
 # What reads as a reader does who has the README's tables, and prints what each part of it found.
 _PROGRAM = """
 import json
-from jobs.session import session
+from cdc.pipeline.spark_session import session
 spark = session("readme")
 {source}
 {hour}

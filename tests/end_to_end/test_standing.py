@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs import standing, status
-from jobs.mongod import ReplicaSet
+from cdc.cli import status
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace
+from cdc.monitoring import pipeline_status
 from tests.end_to_end.past import Past, past_of
 
 
@@ -29,7 +30,7 @@ def past(
 def test_rows_are_those_that_spark_counts_also_where_some_are_deleted(past: Past) -> None:
     """Guards: rows that a deletion vector takes away are in the file still."""
     config = past.config(past.folder)
-    view = standing.look(config)
+    view = pipeline_status.look(config)
     [(extent, tables)] = view.collections
     assert extent.phase == "streaming"
     for kind, found in (("mirror", tables.mirror), ("changelog", tables.changelog)):

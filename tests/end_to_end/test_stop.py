@@ -16,10 +16,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs.config import Config
-from jobs.load import load_orders
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet, load_orders
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.end_to_end.in_process import replicated
 from tests.end_to_end.job import Job
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations

@@ -10,10 +10,9 @@ import pytest
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs.config import Config
-from jobs.load import Writers, load_orders
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.end_to_end.in_process import WRITERS_PAUSE
 from tests.end_to_end.job import Job
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations

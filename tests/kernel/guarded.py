@@ -18,14 +18,13 @@ import bson
 import numpy as np
 import pyarrow as pa
 
-from cdc.arrow import typed
+from cdc.arrow import typed_columns
 from cdc.kernel import event_columns as at
 from cdc.kernel import loading
-from cdc.model.document import encoder
-from cdc.model.element import ARRAY, DOCUMENT, elements
-from cdc.model.fit import Array, Decimals, Integer, Map, Scalar, Struct
-from cdc.model.typed import Plan
-from cdc.model.variant import metadata_of, object_of
+from cdc.model.bson import ARRAY, DOCUMENT, elements
+from cdc.model.encoding import encoder, object_of
+from cdc.model.encoding.variant import metadata_of
+from cdc.model.typed import Array, Decimals, Integer, Map, Plan, Scalar, Struct
 
 Place = tuple[int, int]
 # Of an event; every other field is passed over by its size.
@@ -132,7 +131,7 @@ class Kernels:
             for memory, each in ((self._memory, value), (self._other, metadata))
         ]
         documents = pa.StructArray.from_arrays(columns, ["value", "metadata"])
-        typed.convert_at_once(documents, self._plan, ARROW)
+        typed_columns.convert_at_once(documents, self._plan, ARROW)
 
     def read_end(self, data: bytes) -> None:
         """Bytes as the value, and as the names, of a VARIANT, up to the end of either."""

@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 
-from cdc import batches
 from cdc.arrow import cells
 from cdc.errors import UnmappableValue
-from cdc.model.change import read_row
-from cdc.model.document import FORMATS, encoder
-from cdc.model.reply import Places
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit
-from cdc.mongo.scan import Documents
+from cdc.kernel import Places
+from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace, SnapshotSplit, read_row
+from cdc.model.encoding import encoder
+from cdc.model.encoding.document import FORMATS
+from cdc.mongo.read import Documents
+from cdc.tasks import arrow_batches
 from tests.kernel.arrow import options, schema
 from tests.model.mixed import values
 from tests.model.test_variant import raw
@@ -46,12 +45,12 @@ IDS: list[Any] = [
 def one_by_one(documents: list[bytes], format: str, exact_from: Timestamp | None) -> pa.Table:
     encode = encoder(format)
     rows = [read_row(each, SPLIT.namespace, SPLIT.at, exact_from, encode) for each in documents]
-    return pa.Table.from_batches(batches.encode_rows(iter(rows), schema(format)))
+    return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 
 
 def at_once(documents: Documents, format: str) -> pa.Table:
     return pa.Table.from_batches(
-        batches.encode_documents(documents, SPLIT, options(format), schema(format))
+        arrow_batches.encode_documents(documents, SPLIT, options(format), schema(format))
     )
 
 
@@ -103,5 +102,7 @@ def test_a_wrong_length_anywhere_in_a_document_is_an_error_at_once_too() -> None
 def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:
     """Guards: what a rewind holds, encoded at once, would take as much again."""
     documents = [bson.encode({"_id": n, "pad": "x" * 2_000_000}) for n in range(9)]
-    found = batches.encode_documents(Documents(documents), SPLIT, options("bson"), schema("bson"))
+    found = arrow_batches.encode_documents(
+        Documents(documents), SPLIT, options("bson"), schema("bson")
+    )
     assert [batch.num_rows for batch in found] == [5, 4]

@@ -16,21 +16,20 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 from pymongo.database import Database
 
-from cdc import batches, task
 from cdc import options as declared
+from cdc.demo import ReplicaSet
 from cdc.errors import TransientError
 from cdc.kernel import loading, reply
 from cdc.kernel.event_columns import COUNT, STOP
-from cdc.model.change import event_row
-from cdc.model.document import FORMATS, encoder
-from cdc.model.element import elements
-from cdc.model.excerpt import Excerpt
-from cdc.model.selection import Selection
-from cdc.model.split import StreamSplit
-from cdc.mongo import client, images, pipeline, stream
-from cdc.mongo.images import IMAGES, Event
-from cdc.mongo.run import Located, Run, plain, run, stretches
-from jobs.mongod import ReplicaSet
+from cdc.model import Excerpt, Selection, StreamSplit, event_row
+from cdc.model.bson import elements
+from cdc.model.encoding import encoder
+from cdc.model.encoding.document import FORMATS
+from cdc.mongo.connection import client
+from cdc.mongo.query import event_filter
+from cdc.mongo.read import IMAGES, Event, Located, Run, change_stream, images
+from cdc.mongo.read.event_run import plain, run, stretches
+from cdc.tasks import arrow_batches, task
 from tests.kernel.arrow import options, schema
 from tests.mongo.capture import Watched, last_write
 
@@ -110,12 +109,12 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
 def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.Table:
     selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
     rows = [event_row(*event, split.shard, selection, excerpt, encoder(format)) for event in events]
-    return pa.Table.from_batches(batches.encode_rows(iter(rows), schema(format)))
+    return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 
 
 def at_once(found: Run, split: StreamSplit, format: str) -> pa.Table:
     return pa.Table.from_batches(
-        [batches.encode_events(found, split, options(format), schema(format))]
+        [arrow_batches.encode_events(found, split, options(format), schema(format))]
     )
 
 
@@ -249,7 +248,7 @@ def changed(mongod: ReplicaSet, database: Database[dict[str, Any]]) -> StreamSpl
     coll.delete_many({"_id": {"$lt": 400}})
     coll.replace_one({"_id": 450}, {"a": 1})
     selection = Selection.parse(database.name + r"\..*")
-    stages = pipeline.pipeline([selection.condition("ns")])
+    stages = event_filter.pipeline([selection.condition("ns")])
     upto = last_write(database.client)
     coll.insert_many({"_id": n, "pad": "x" * 600} for n in range(1000, 1300))
     return StreamSplit(after, upto, database.name, stages, collections=selection.text)
@@ -263,8 +262,10 @@ def member_of(mongod: ReplicaSet) -> client.Member:
 def test_a_slice_is_the_same_at_once_and_one_by_one(
     mongod: ReplicaSet, changed: StreamSplit, asked: str
 ) -> None:
-    found = list(stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20, at_once=True))
-    single = list(stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20))
+    found = list(
+        change_stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20, at_once=True)
+    )
+    single = list(change_stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20))
     assert sum(len(part) for part in found if isinstance(part, Run)) > 500
     assert all(changed.holds(e.raw["clusterTime"]) for part in found for e in part)
     assert [(bytes(e.raw.raw), e.after, e.exact) for part in found for e in part] == [
@@ -277,7 +278,7 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
     parsed, arrow = declared.parse(given), schema("bson")
     found = pa.Table.from_batches(task.record_batches(changed, parsed, arrow, may_be_void=True))
     rows = task.rows(changed, parsed, may_be_void=True)
-    assert_same(found, pa.Table.from_batches(batches.encode_rows(rows, arrow)))
+    assert_same(found, pa.Table.from_batches(arrow_batches.encode_rows(rows, arrow)))
     assert {"create", "drop", "insert", "update", "replace", "delete"} <= set(
         found["op"].to_pylist()
     )
@@ -286,8 +287,10 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
 def test_a_slice_that_is_opened_again_tells_nothing_twice_at_once(
     mongod: ReplicaSet, changed: StreamSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = list(stream.read(lambda: member_of(mongod), changed, IMAGES["auto"], 20, at_once=True))
-    monkeypatch.setattr(stream, "_BATCH", 300)
+    whole = list(
+        change_stream.read(lambda: member_of(mongod), changed, IMAGES["auto"], 20, at_once=True)
+    )
+    monkeypatch.setattr(change_stream, "_BATCH", 300)
     failures = [1, 2]
 
     def failing() -> Callable[[Any], None]:
@@ -302,7 +305,7 @@ def test_a_slice_that_is_opened_again_tells_nothing_twice_at_once(
         return before
 
     opened = lambda: Watched(member_of(mongod), failing())  # noqa: E731
-    parts = list(stream.read(opened, changed, IMAGES["auto"], 20, at_once=True))
+    parts = list(change_stream.read(opened, changed, IMAGES["auto"], 20, at_once=True))
     assert not failures
     assert sum(isinstance(part, Run) for part in parts) > 2
     assert [e.position for part in parts for e in part] == [e.position for p in whole for e in p]

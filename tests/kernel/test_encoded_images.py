@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.arrow import cells
-from cdc.kernel import loading
-from cdc.model.document import FORMATS, encoder
-from cdc.model.element import MAX_DEPTH
-from cdc.model.reply import Places
+from cdc.kernel import Places, loading
+from cdc.model.bson import MAX_DEPTH
+from cdc.model.encoding import encoder
+from cdc.model.encoding.document import FORMATS
 from tests.kernel.arrow import KINDS
 from tests.model.mixed import values
-from tests.model.test_key import document as of_elements
+from tests.model.test_merge_key import document as of_elements
 from tests.model.test_variant import BY_TYPE, DOCUMENTS, OID, REFUSED, nested, of, raw
 
 PROPERTY = settings(max_examples=100, derandomize=True, deadline=None, database=None)

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.arrow import cells
-from cdc.kernel import loading
-from cdc.model.reply import Places
+from cdc.kernel import Places, loading
 from tests.kernel.test_encoded_images import FILLS, PROPERTY, assert_same, damaged_everywhere
 from tests.model.mixed import a_decimal, a_double, values
-from tests.model.test_key import document as of_elements
+from tests.model.test_merge_key import document as of_elements
 from tests.model.test_variant import DOCUMENTS, nested, of
 
 

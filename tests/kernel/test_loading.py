@@ -61,7 +61,7 @@ def test_a_folder_that_others_can_write_to_is_not_read(
 
 
 @pytest.mark.parametrize(
-    "module", ["cdc.source", "jobs.cli", "tests.mongo.capture", "cdc.arrow.typed"]
+    "module", ["cdc.source", "cdc.cli.commands", "tests.mongo.capture", "cdc.arrow.typed_columns"]
 )
 def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
     program = f"import sys, {module}; assert 'numba' not in sys.modules"

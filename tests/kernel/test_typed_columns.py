@@ -21,18 +21,17 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from cdc.arrow import typed
-from cdc.delta.arrow_columns import plan_of
-from cdc.delta.columns import Columns
-from cdc.delta.typed_column import path_text
-from cdc.model.document import encoder
-from cdc.model.fit import MOST_DIGITS
-from cdc.model.variant import metadata_of, object_of
-from cdc.model.variant_bytes import DECIMAL4, DOUBLE, dictionary
+from cdc.arrow import typed_columns
+from cdc.delta.columns import Columns, path_text
+from cdc.delta.columns.arrow_columns import plan_of
+from cdc.model.encoding import encoder, object_of
+from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding.variant_bytes import DECIMAL4, DOUBLE, dictionary
+from cdc.model.typed import MOST_DIGITS
 from tests.kernel.arrow import VARIANT
 from tests.model.mixed import edges, values
-from tests.model.test_key import Element, array, of, raw
-from tests.model.test_key import document as of_fields
+from tests.model.test_merge_key import Element, array, of, raw
+from tests.model.test_merge_key import document as of_fields
 
 SCALARS = [
     *("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
@@ -89,8 +88,8 @@ def both(documents: pa.Array, texts: Mapping[str, str]) -> list[dict[str, Any]]:
     columns = Columns.parse(texts)
     kind = numbered(to_arrow_type(StructType(columns.fields()), timezone="UTC"))
     plan = plan_of(columns.columns)
-    expected = typed.convert_one_by_one(documents, plan, kind)
-    found = typed.convert_at_once(documents, plan, kind)
+    expected = typed_columns.convert_one_by_one(documents, plan, kind)
+    found = typed_columns.convert_at_once(documents, plan, kind)
     found.validate(full=True)
     rows: list[dict[str, Any]] = found.to_pylist()
     for one, other in zip(expected.to_pylist(), rows, strict=True):
@@ -339,10 +338,10 @@ def test_few_documents_are_told_apart_from_many_by_their_bytes(
     kind = to_arrow_type(StructType(parsed.fields()), timezone="UTC")
     seen = list[str]()
     for name in ("convert_one_by_one", "convert_at_once"):
-        monkeypatch.setattr(typed, name, lambda *_, name=name: seen.append(name))
+        monkeypatch.setattr(typed_columns, name, lambda *_, name=name: seen.append(name))
     documents = variants([DOCUMENT])
     for count in (0, 10, 10_000):
-        typed.taken(
+        typed_columns.taken(
             pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
         )
     assert seen == ["convert_one_by_one", "convert_one_by_one", "convert_at_once"]

@@ -10,8 +10,8 @@ import sys
 
 from bson import Decimal128, Int64
 
-from cdc.model import element
-from tests.model.test_key import (
+from cdc.model.bson import element
+from tests.model.test_merge_key import (
     OTHERS,
     SPECIAL_NUMBERS,
     Element,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.model.test_key import Element, array, code_with_scope, document, of, raw, text
+from tests.model.test_merge_key import Element, array, code_with_scope, document, of, raw, text
 
 T = TypeVar("T")
 Wrap = Callable[[Element], Element]

@@ -8,12 +8,13 @@ import struct
 import bson
 
 from cdc.errors import UnmappableValue
-from cdc.model import element
-from cdc.model.bson_from_json import document
-from cdc.model.document import canonical_json, relaxed_json
+from cdc.model.bson import element
+from cdc.model.encoding import relaxed_json
+from cdc.model.encoding.document import canonical_json
+from cdc.model.encoding.from_extended_json import document
 from tests.model import mixed
-from tests.model.test_key import OTHERS, SPECIAL_NUMBERS, Element, array
-from tests.model.test_key import document as of_elements
+from tests.model.test_merge_key import OTHERS, SPECIAL_NUMBERS, Element, array
+from tests.model.test_merge_key import document as of_elements
 
 EVERY_TYPE = {*range(0x01, 0x14), element.MIN_KEY, element.MAX_KEY}
 

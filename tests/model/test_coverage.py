@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
-from cdc.model.coverage import Coverage, Mark, Span, What
+from cdc.model import Coverage, Mark, Span, What
 
 
 def t(second: int) -> Timestamp:

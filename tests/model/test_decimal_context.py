@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from cdc.errors import UnmappableValue
-from cdc.model import bson_from_json, keystring, variant
-from cdc.model.document import canonical_json, relaxed_json
-from cdc.model.key import merge_key
+from cdc.model import merge_key
+from cdc.model.encoding import from_extended_json, relaxed_json, variant
+from cdc.model.encoding.document import canonical_json
+from cdc.model.keystring import keystring
 from tests.model import mixed
-from tests.model.test_key import SPECIAL_NUMBERS, raw
+from tests.model.test_merge_key import SPECIAL_NUMBERS, raw
 
 # Rounds to three digits, and raises for nearly all there is.
 HOSTILE = decimal.Context(
@@ -29,7 +30,7 @@ HOSTILE = decimal.Context(
 
 
 def again(document: bytes) -> bytes:
-    return bson_from_json.document(json.loads(canonical_json(document)))
+    return from_extended_json.document(json.loads(canonical_json(document)))
 
 
 @pytest.mark.parametrize(

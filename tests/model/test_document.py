@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
 from cdc.errors import BadOption, UnmappableValue
-from cdc.model.document import canonical_json, encoder, relaxed_json
-from cdc.model.element import MAX_DEPTH
-from cdc.model.key import document_key_json, merge_key
+from cdc.model import document_key_json, merge_key
+from cdc.model.bson import MAX_DEPTH
+from cdc.model.encoding import encoder, relaxed_json
+from cdc.model.encoding.document import canonical_json
 from tests.model.nesting import NESTINGS, called_deep, nested
 
 OID = ObjectId("0123456789abcdef01234567")

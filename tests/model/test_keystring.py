@@ -1,6 +1,6 @@
 """KeyStrings: what is encoded is decoded again, sorts by value, and nothing else is taken for one.
 
-That they are the server's bytes is asked of real ones in tests/mongo/test_tokens.py.
+That they are the server's bytes is asked of real ones in tests/mongo/read/test_server_tokens.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.errors import BadToken, UnmappableValue
-from cdc.model import element, keystring
-from cdc.model.element import MAX_DEPTH
+from cdc.model.bson import MAX_DEPTH, element
+from cdc.model.keystring import keystring
 from tests.model import mixed
-from tests.model.test_key import (
+from tests.model.test_merge_key import (
     Element,
     array,
     code_with_scope,

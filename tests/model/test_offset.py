@@ -14,10 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.errors import ForeignOffset
-from cdc.model.hand_over import Replaced, advance, begin_again, withheld
-from cdc.model.offset import Again, Copying, Offset, Scan, beginning, streaming
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, MIN_KEY
+from cdc.model import (
+    MAX_KEY,
+    MIN_KEY,
+    Again,
+    Copying,
+    Namespace,
+    Offset,
+    Replaced,
+    Scan,
+    advance,
+    begin_again,
+    beginning,
+    streaming,
+    withheld,
+)
 
 RECORDED = Path(__file__).parent / "offsets"
 

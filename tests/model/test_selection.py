@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.errors import BadOption
-from cdc.model.selection import Namespace, Selection
+from cdc.model import Namespace, Selection
 
 NAMES = st.builds(
     Namespace,

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from cdc.model.fit import Array, Decimals, Integer, Scalar
-from cdc.model.typed import Plan, take_columns
-from cdc.model.variant import metadata_of, object_of
-from cdc.model.variant_bytes import fields, stop_of
+from cdc.model.encoding import object_of
+from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding.variant_bytes import fields, stop_of
+from cdc.model.typed import Array, Decimals, Integer, Plan, Scalar
+from cdc.model.typed.typed_columns import take_columns
 
 ONE, TWO, NULL = b"\x0c\x01", b"\x0c\x02", b"\0"
 NAMES = metadata_of([b"a", b"b", b"c"])

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import VariantVal
 
 from cdc.errors import UnmappableValue
-from cdc.model import variant
-from cdc.model.element import MAX_DEPTH
+from cdc.model.bson import MAX_DEPTH
+from cdc.model.encoding import variant
 
 OID = ObjectId("0123456789abcdef01234567")
 PROPERTY = settings(max_examples=150, derandomize=True, deadline=None, database=None)

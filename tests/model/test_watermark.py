@@ -7,12 +7,22 @@ from dataclasses import dataclass, replace
 import pytest
 from bson.timestamp import Timestamp
 
-from cdc.model.excerpt import Excerpt
-from cdc.model.hand_over import Replaced, advance, begin_again, reselect
-from cdc.model.offset import Again, Offset, Scan, beginning, encode_key
-from cdc.model.selection import Namespace, Selection
-from cdc.model.split import MAX_KEY
-from cdc.model.watermark import Watermark
+from cdc.model import (
+    MAX_KEY,
+    Again,
+    Excerpt,
+    Namespace,
+    Offset,
+    Replaced,
+    Scan,
+    Selection,
+    Watermark,
+    advance,
+    begin_again,
+    beginning,
+    encode_key,
+    reselect,
+)
 from tests.model.test_offset import STREAMING, A, B, C, at, copying, key, name
 
 START = beginning(at(1), "rs0", r"shop\.[abc]")

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdc.mongo.privileges import Need
-from jobs.mongod import Client, ReplicaSet
+from cdc.demo import ReplicaSet
+from cdc.demo.mongod import Client
+from cdc.mongo.connection import Need
 from tests.mongo.abilities import abilities
 from tests.mongo.cluster import Cluster
 

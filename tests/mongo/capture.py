@@ -29,19 +29,23 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
 from cdc import options as declared
-from cdc import task
-from cdc.model.change import Change
-from cdc.model.key import merge_key
-from cdc.model.offset import NEVER, Offset
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, KeyRange, SnapshotSplit, Split, StreamSplit, key_of
-from cdc.mongo import retry, settled, topology
-from cdc.mongo.client import Member, member, time_told
-from cdc.mongo.cluster import Cluster, Source
-from cdc.mongo.planner import Planner
-from cdc.mongo.slices import Limits
-from cdc.mongo.start import first_offset, start_of
-from cdc.mongo.sweep import Sweeper
+from cdc.model import (
+    MAX_KEY,
+    NEVER,
+    Change,
+    KeyRange,
+    Namespace,
+    Offset,
+    SnapshotSplit,
+    Split,
+    StreamSplit,
+    key_of,
+    merge_key,
+)
+from cdc.mongo.connection import Member, member, retry, time_told
+from cdc.mongo.plan import Limits, Planner, Sweeper, first_offset, start_of
+from cdc.mongo.topology import Cluster, Source, commit_point, replica_set
+from cdc.tasks import task
 from tests.mongo.abilities import Abilities, abilities
 
 Document = dict[str, Any]
@@ -143,7 +147,7 @@ class Capture:
             on_missing=self.options.missing_collections,
         )
         self._cut = (
-            partial(cut_every, documents_per_split) if documents_per_split else topology.ranges
+            partial(cut_every, documents_per_split) if documents_per_split else replica_set.ranges
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
@@ -173,7 +177,7 @@ class Capture:
 
     def _edge(self, at_least: Timestamp) -> Timestamp:
         if isinstance(self.source, Cluster):
-            return settled.edge(self.source.parts, at_least)
+            return commit_point.edge(self.source.parts, at_least)
         return self.source.live_edge(NEVER)
 
     def plan(self) -> Offset:
@@ -182,7 +186,7 @@ class Capture:
         return self.plan_now()
 
     def plan_now(self) -> Offset:
-        with patch.object(topology, "ranges", self._cut):
+        with patch.object(replica_set, "ranges", self._cut):
             return self.planner.next_offset(self.offset)
 
     def read(self, end: Offset, meanwhile: Callable[[], Any] = lambda: None) -> Batch:

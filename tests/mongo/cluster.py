@@ -23,7 +23,8 @@ from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
-from jobs.mongod import Client, ReplicaSet
+from cdc.demo import ReplicaSet
+from cdc.demo.mongod import Client
 from tests.mongo.abilities import takes
 
 Document = dict[str, Any]

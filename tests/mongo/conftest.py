@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
 from tests.mongo.capture import Capture, Document
 from tests.mongo.cluster import Cluster
 

@@ -6,8 +6,8 @@ import time
 
 from bson.timestamp import Timestamp
 
-from cdc.mongo.oplog import windows
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
+from cdc.mongo.topology import windows
 from tests.mongo.capture import Client, until
 
 

@@ -13,8 +13,8 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from jobs.mongod import Member as Server
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
+from cdc.demo.mongod import Member as Server
 from tests.mongo.capture import Client, Document, until
 from tests.mongo.network import Network
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from jobs.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
 from tests.mongo.access import SECRET, Guarded, access_control, administered
 
 HOST = "127.0.0.1"

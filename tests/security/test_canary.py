@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 import cdc
 from cdc import options as declared
+from cdc.demo.mongod import _free_ports
 from cdc.source import ChangeReader, SnapshotReader
-from jobs.mongod import _free_ports
 from tests.jvm import SHORT_LIVED
 from tests.mongo.capture import filled
 from tests.security.certificates import Secured
@@ -217,7 +217,7 @@ def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_
     given += [f"sink.path={lake}"]
     with place.said("replicate") as said:
         job = subprocess.Popen(
-            [sys.executable, "-m", "jobs.replicate", "--available-now", *given],
+            [sys.executable, "-m", "cdc.cli.replicate", "--available-now", *given],
             stdout=said,
             stderr=subprocess.STDOUT,
             env={**place.environment, **environment},
@@ -231,11 +231,11 @@ def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_
     assert watched.addresses
     assert watched.addresses <= LOCALS
     for name, command in {
-        "plan": ["jobs.plan", *given],
-        "plan-json": ["jobs.plan", "--json", *given],
-        "status": ["jobs.status", *given],
-        "status-json": ["jobs.status", "--json", *given],
-        "verify": ["jobs.verify", "--json", str(place.folder / "verdict.json"), *given],
+        "plan": ["cdc.cli.plan", *given],
+        "plan-json": ["cdc.cli.plan", "--json", *given],
+        "status": ["cdc.cli.status", *given],
+        "status-json": ["cdc.cli.status", "--json", *given],
+        "verify": ["cdc.cli.verify", "--json", str(place.folder / "verdict.json"), *given],
     }.items():
         assert ran(place, name, command, environment) == 0, name
     assert "SparkListenerSQLExecutionStart" in place.events
@@ -252,7 +252,7 @@ def test_a_pipeline_that_fails_writes_its_password_nowhere(
         given = ["-o", f"uri={change(planted.uri)}", "-o", f"collections={planted.collection}"]
         given += ["-o", f"sink.path={tmp_path / 'lake'}", "-o", "server.timeout.ms=1000"]
         for command in ("plan", "status", *(["replicate", "verify"] if number == 0 else [])):
-            assert ran(place, f"{wrong}-{command}", [f"jobs.{command}", *given], {}) in (1, 2, 3)
+            assert ran(place, f"{wrong}-{command}", [f"cdc.cli.{command}", *given], {}) in (1, 2, 3)
     assert told(planted.canaries, tmp_path) == []
 
 
@@ -260,7 +260,7 @@ def test_a_pipeline_that_fails_writes_its_password_nowhere(
 STATEMENTS = """
 import os, sys
 import cdc
-from jobs.session import session
+from cdc.pipeline.spark_session import session
 spark = session("statements", "local[1]")
 cdc.register(spark)
 uri, collection, folder = os.environ["GIVEN"], sys.argv[1], sys.argv[2]

@@ -11,7 +11,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from cdc.errors import BadOption, CdcError, LoginRefused, SourceUnreachable
-from cdc.mongo.client import connect
+from cdc.mongo.connection import connect
 from cdc.source import inquiry
 from tests.mongo.access import SECRET
 from tests.mongo.capture import Capture, contents, filled

@@ -18,15 +18,14 @@ from pymongo import MongoClient
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from cdc.delta.columns import Columns
+from cdc.cli import plan, replicate, status, verify
+from cdc.delta.columns import Columns, TypedColumn
 from cdc.delta.sql import literal, quoted
-from cdc.delta.target import Target
-from cdc.delta.typed_column import TypedColumn
-from cdc.model.selection import Namespace
-from jobs import config as configuration
-from jobs import plan, replicate, status, verify
-from jobs.mongod import ReplicaSet
-from jobs.terminal import Terminal
+from cdc.delta.tables import Target
+from cdc.demo import ReplicaSet
+from cdc.model import Namespace
+from cdc.pipeline import config as configuration
+from cdc.terminal import Terminal
 
 NASTY = st.text("ab`'\"\\$.;-/*%_ \n\t\0é\u202e{}()=,", max_size=12) | st.text(max_size=40)
 FILLED_IN = st.sampled_from(
@@ -78,7 +77,7 @@ def test_the_fields_that_columns_take_are_names_and_no_code(
 
 
 def _text(columns: Columns) -> str:
-    from cdc.delta.rescue import document_text
+    from cdc.delta.columns.rescued import document_text
 
     return document_text(columns.columns)
 

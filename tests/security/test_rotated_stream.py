@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.delta.sink import BatchReport
-from cdc.model.selection import Namespace
-from jobs import config as configuration
-from jobs.replication import Replication
+from cdc.model import Namespace
+from cdc.pipeline import Replication
+from cdc.pipeline import config as configuration
 from tests.end_to_end.in_process import wait_until
 from tests.mongo.access import guarded_server
 from tests.mongo.capture import filled

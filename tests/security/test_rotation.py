@@ -12,10 +12,10 @@ import pytest
 
 from cdc import options as declared
 from cdc.errors import LoginRefused, TransientError
-from cdc.model.selection import Namespace, Selection
-from cdc.mongo import client
-from cdc.mongo.enumerator import listing
-from cdc.mongo.scan import reads_at_a_time
+from cdc.model import Namespace, Selection
+from cdc.mongo.collections import listing
+from cdc.mongo.connection import client
+from cdc.mongo.read import reads_at_a_time
 from cdc.source import ChangeReader, inquiry
 from tests.mongo.access import SECRET, Guarded, guarded_server
 from tests.mongo.capture import TIMEOUT_MS, Capture, contents, filled
@@ -46,7 +46,7 @@ class WhenRefused(logging.Handler):
 @contextmanager
 def calling(handler: WhenRefused) -> Iterator[None]:
     """As long as the block lasts."""
-    logger = logging.getLogger("cdc.mongo.retry")
+    logger = logging.getLogger("cdc.mongo.connection.retry")
     logger.addHandler(handler)
     try:
         yield

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import BadOption
-from cdc.model.selection import Namespace
-from jobs import config as configuration
+from cdc.model import Namespace
+from cdc.pipeline import config as configuration
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = sorted([*ROOT.glob("cdc/**/*.py"), *ROOT.glob("jobs/*.py"), *ROOT.glob("*.py")])
@@ -58,7 +58,7 @@ def test_nothing_is_unpickled_evaluated_or_listened_for_by_code_of_the_project()
 def test_modules_are_imported_by_names_that_stand_in_the_code() -> None:
     """Guards: an option, or an argument, that names a module to load."""
     importing = {path.name for path in PROGRAM if ".import_module()" in set(used(path))}
-    assert importing == {"cli.py", "loading.py"}
+    assert importing == {"commands.py", "loading.py"}
 
 
 CODE = [

@@ -10,11 +10,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from cdc.model import token
-from cdc.model.hand_over import Replaced, advance
-from cdc.model.offset import Copying, Offset, Scan, beginning
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, MIN_KEY
+from cdc.model import (
+    MAX_KEY,
+    MIN_KEY,
+    Copying,
+    Namespace,
+    Offset,
+    Replaced,
+    Scan,
+    advance,
+    beginning,
+    resume_token,
+)
 from tests.simulation.deployment import (
     EMPTYING_OPS,
     ROW_OPS,
@@ -238,7 +245,7 @@ class Connector:
         return number_of(batch.end.time)
 
     def position(self, batch: Batch) -> str:
-        return token.behind(batch.end.time)
+        return resume_token.behind(batch.end.time)
 
     def bounds(self, batch: Batch, scan: Scan) -> tuple[float, float]:
         return rank(scan.copying.below), rank(scan.upper)

@@ -10,9 +10,7 @@ import bson
 from bson.max_key import MaxKey
 from bson.timestamp import Timestamp
 
-from cdc.model import token
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY, MIN_KEY
+from cdc.model import MAX_KEY, MIN_KEY, Namespace, resume_token
 
 SELECTED = tuple(Namespace("shop", letter) for letter in "abcd")
 OTHER = Namespace("shop", "tmp")
@@ -190,5 +188,5 @@ def _position(time: int, index: int) -> str:
     """Like a real token: behind the high-water mark of its time, in the order of a transaction."""
     at = moment(time)
     position = f"82{at.time:08X}{at.inc:08X}2B022C01{index:02X}296E5A1004"
-    assert token.high_water_mark(at) < position
+    assert resume_token.high_water_mark(at) < position
     return position

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cdc.model import token
-from cdc.model.offset import Copying, Offset, Scan
-from cdc.model.selection import Namespace
-from cdc.model.split import MAX_KEY
+from cdc.model import MAX_KEY, Copying, Namespace, Offset, Scan, resume_token
 from tests.simulation.connector import Batch, Connector, Listed, Sweep
 from tests.simulation.deployment import Catalog, Deployment, Event, Migrated, number_of, rank
 
@@ -143,7 +140,7 @@ class StampsBeforeTheEvents(Connector):
     """Documents sort before the events of the time that they were read at."""
 
     def position(self, batch: Batch) -> str:
-        return token.high_water_mark(batch.end.time)
+        return resume_token.high_water_mark(batch.end.time)
 
 
 class BelievesAnUncommittedDrop(Connector):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cdc.model.offset import Offset
-from cdc.model.selection import Namespace
+from cdc.model import Namespace, Offset
 from tests.simulation.connector import Batch, Row
 from tests.simulation.deployment import (
     EMPTYING_OPS,
@@ -125,7 +124,7 @@ class Sink:
         else:
             told[key] = row.after
 
-    # --- mirror: as `cdc.delta.mirror` merges ---
+    # --- mirror: as `cdc.delta.followers.mirror` merges ---
 
     def _merge(self, rows: list[Row]) -> None:
         for namespace in SELECTED:

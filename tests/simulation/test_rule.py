@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdc.model.selection import Namespace
+from cdc.model import Namespace
 from tests.simulation.connector import Batch, Connector
 from tests.simulation.deployment import LAST_KEY, SELECTED, Deployment, number_of
 from tests.simulation.mutants import MUTANTS

@@ -9,8 +9,8 @@ from typing import Self
 
 from bson.timestamp import Timestamp
 
-from cdc.model.selection import Namespace
-from jobs.mongod import Member
+from cdc.demo.mongod import Member
+from cdc.model import Namespace
 from tests.end_to_end.campaign.scene import Disturbances, Scene
 from tests.end_to_end.oracle import OfCluster
 from tests.end_to_end.router import Routers, Sharded

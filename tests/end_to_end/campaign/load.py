@@ -13,8 +13,9 @@ from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from cdc.model.selection import Namespace
-from jobs.load import Threads, order
+from cdc.demo import order
+from cdc.demo.load import Threads
+from cdc.model import Namespace
 
 _MAJORITY = WriteConcern("majority", wtimeout=5_000)
 _HOT = 1

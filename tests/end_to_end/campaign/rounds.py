@@ -17,7 +17,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
-from jobs.config import Config
+from cdc.pipeline import Config
 from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.report import Report

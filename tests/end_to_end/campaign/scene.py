@@ -13,9 +13,9 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
-from cdc.model.selection import Namespace
-from jobs.config import Config
-from jobs.mongod import Member
+from cdc.demo.mongod import Member
+from cdc.model import Namespace
+from cdc.pipeline import Config
 from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.oracle import Truth
 

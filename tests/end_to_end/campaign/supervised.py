@@ -13,7 +13,7 @@ import libfaketime
 import psutil
 import pyspark
 
-from jobs.config import Config
+from cdc.pipeline import Config
 from tests.end_to_end.job import IN_PYTHON, Job
 
 # What a run may end with when a server, the network or a disk fails it, or a server says that its

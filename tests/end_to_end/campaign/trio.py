@@ -11,9 +11,9 @@ from bson.timestamp import Timestamp
 from pymongo.errors import NotPrimaryError, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from cdc.model.selection import Namespace
-from jobs.load import load_orders
-from jobs.mongod import Member
+from cdc.demo import load_orders
+from cdc.demo.mongod import Member
+from cdc.model import Namespace
 from tests.end_to_end.campaign.load import Writers
 from tests.end_to_end.campaign.scene import Disturbances, Scene
 from tests.end_to_end.oracle import OfReplicaSet

@@ -20,7 +20,7 @@ from pymongo.errors import PyMongoError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from jobs.mongod import Member
+from cdc.demo.mongod import Member
 from tests.end_to_end.campaign.scene import Disturbances, Scene
 from tests.end_to_end.job import ROOT, arguments
 from tests.mongo.capture import until
@@ -60,7 +60,7 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
 
 # --- commands ------------------------------------------------------------------------------------
 
-# Those of cdc.mongo.codes that say to read again, and others that do not.
+# Those of cdc.mongo.connection.error_codes that say to read again, and others that do not.
 _TRANSIENT = (6, 7, 43, 89, 91, 134, 175, 189, 202, 234, 237, 262, 9001, 10107, 11600, 11602)
 _FINAL = (1, 2, 8, 13, 96, 136, 239, 246, 280, 286)
 _COMMANDS = ("find", "getMore", "aggregate", "splitVector", "hello", "listCollections")
@@ -136,7 +136,7 @@ def _checkpoint_cut_off(scene: Scene) -> None:
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     os.truncate(last, scene.chance.randrange(last.stat().st_size))
     until(is_told, _STARTS_SECONDS)
-    repair = [sys.executable, "-m", "jobs.repair_checkpoint", *arguments(scene.config)]
+    repair = [sys.executable, "-m", "cdc.cli.repair_checkpoint", *arguments(scene.config)]
     done = subprocess.run(repair, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import cdc
-from cdc.model.selection import Namespace
-from cdc.model.timestamp import Timestamp
-from jobs.config import Config
+from cdc.model import Namespace, Timestamp
+from cdc.pipeline import Config
 
 _STORY = pa.schema([("time", pa.int64()), ("op", pa.string()), ("key", pa.string())])
 _OPS = {"i": "insert", "d": "delete"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 from pymongo import MongoClient
 
-from jobs import checkpoint
-from jobs.config import Config
+from cdc.checkpoint import checkpoint
+from cdc.pipeline import Config
 
 _MB = 2**20
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
 
-from cdc.model.selection import Namespace
-from jobs.load import Threads, order
+from cdc.demo import order
+from cdc.demo.load import Threads
+from cdc.model import Namespace
 
 _BULK = 250
 # Of ten writes; an insert's document is deleted when as many were inserted behind it as there were

@@ -1,0 +1,69 @@
+"""Program `maintain`: purge tombstones, compact tables, delete unused files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+import rich.table
+from rich.console import Console
+
+from cdc.cli.output import json_option, tell, told
+from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
+from cdc.pipeline import config as configuration
+from cdc.pipeline import maintain, require_safe, session
+from cdc.terminal import Terminal
+
+
+def show(console: Console, done: list[Maintained]) -> None:
+    """Print one line per table; `?` where a dry run cannot know a number."""
+    table = rich.table.Table("table", "tombstones", "files rewritten", "into", "files deleted")
+    for each in done:
+        rewritten, added = ("?" if n is None else f"{n:,}" for n in (each.rewritten, each.added))
+        table.add_row(each.table, f"{each.purged:,}", rewritten, added, f"{each.vacuumed:,}")
+    console.print(table)
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@click.option(
+    "--retention-hours",
+    "hours",
+    type=float,
+    default=LEAST_RETENTION_HOURS,
+    show_default=True,
+    help="Versions younger than this stay readable.",
+)
+@click.option(
+    "--tombstone-days",
+    "days",
+    type=click.FloatRange(min=0),
+    default=30,
+    show_default=True,
+    help="How long a mirror with delete = soft retains deleted documents.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@json_option
+@told
+def main(
+    path: str | None,
+    overrides: tuple[str, ...],
+    hours: float,
+    days: float,
+    dry_run: bool,
+    json_path: str | None,
+) -> int:
+    """Compact the tables of a pipeline and delete unused files; jobs may continue meanwhile.
+
+    Example: mongodb-cdc maintain --config conf/local.toml --dry-run
+    """
+    config = configuration.load(path, overrides)
+    require_safe(hours)
+    done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
+    tell([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The document, made again of its typed columns and of what they left of it.
+
+Which is the other direction of `cdc.model.typed.typed_columns`, as SQL text: Spark's own
+expressions, none of which can raise, under ANSI mode either. A `value` is the text of something
+cheap to name again and again, a column or what `let` has bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import types as T
+from pyspark.sql.types import DataType
+
+from cdc.delta.columns.arrow_columns import plan_of
+from cdc.delta.columns.typed_column import TypedColumn
+from cdc.delta.sql import literal, quoted
+from cdc.model.typed import DAY, Plan
+
+RESCUED = "_rescued"
+_NO_FIELDS = "CAST(map() AS map<string,variant>)"
+
+
+def document_text(columns: Sequence[TypedColumn]) -> str:
+    """The VARIANT that the columns of a row and its `_rescued` were made of, as SQL text."""
+    whole = _whole(0, RESCUED, plan_of(columns), columns)
+    return f"coalesce({whole}, to_variant_object({_NO_FIELDS}))"
+
+
+def family_of(value: str) -> str:
+    return f"schema_of_variant({value})"
+
+
+def fields(value: str) -> str:
+    """The fields of an object, a map by their names; null for what is no object."""
+    return f"try_variant_get({value}, '$', 'map<string,variant>')"
+
+
+def told_back(value: str, kind: DataType) -> str:
+    """The VARIANT that a value of a column was made of, but for a number's own type and a struct's
+    nulls; null for null."""
+    if isinstance(kind, T.ArrayType):
+        inner = f"transform({value}, each -> {told_back('each', kind.elementType)})"
+    elif isinstance(kind, T.MapType):
+        inner = f"transform_values({value}, (name, each) -> {told_back('each', kind.valueType)})"
+    elif isinstance(kind, T.StructType):
+        told = {
+            each.name: told_back(f"{value}.{quoted(each.name)}", each.dataType)
+            for each in kind.fields
+        }
+        inner = f"if({value} IS NULL, NULL, {_present(told)})"
+    elif isinstance(kind, T.DateType):
+        return f"CAST(timestamp_micros({DAY} * unix_date({value})) AS variant)"
+    elif isinstance(kind, T.VariantType):
+        return value
+    elif isinstance(kind, T.FloatType):
+        return f"CAST(double({value}) AS variant)"
+    else:
+        return f"CAST({value} AS variant)"
+    return f"to_variant_object({inner})"
+
+
+def _whole(number: int, rescued: str, plan: Plan, columns: Sequence[TypedColumn]) -> str:
+    """The value of a place of which `rescued` is left, if that is anything; null if there was none.
+
+    All names begin with an underscore, as that of no typed column does but `_id`.
+    """
+    place = plan.places[number]
+    if place.variant is not None:
+        return quoted(columns[place.variant].name)
+    if place.typed is not None:
+        column = columns[place.typed]
+        return f"coalesce({told_back(quoted(column.name), column.type)}, {rescued})"
+    value, known, rest = f"_value{number}", f"_fields{number}", f"_rest{number}"
+    names = {inner: plan.places[inner].name.decode() for inner in place.inner}
+    inner = {
+        name: _whole(each, f"{known}[{literal(name)}]", plan, columns)
+        for each, name in names.items()
+    }
+    listed = ", ".join(map(literal, inner))
+    others = f"map_filter({known}, (name, each) -> name NOT IN ({listed}))"
+    every = f"map_concat({others}, {_present(inner)})"
+    made = f"if(size({rest}) > 0, to_variant_object({rest}), NULL)"
+    whole = _let(rest, every, f"coalesce({made}, {value})")
+    there = f"coalesce({fields(value)}, {_NO_FIELDS})"
+    return _let(value, rescued, _let(known, there, whole))
+
+
+def _present(values: Mapping[str, str]) -> str:
+    """A map of those of the VARIANTs that are not null."""
+    pairs = [f"{literal(name)}, {value}" for name, value in values.items()]
+    return f"map_filter(map({', '.join(pairs)}), (name, each) -> each IS NOT NULL)"
+
+
+def _let(name: str, value: str, body: str) -> str:
+    """`body`, in which `name` is `value`. Spark would work out again what is written twice, and a
+    path of n names would be written 2**n times."""
+    return f"transform(array({value}), {name} -> {body})[0]"

@@ -1,0 +1,152 @@
+"""Typed columns of a document, and `_rescued`, which holds all that they do not.
+
+    columns = { total = "decimal(18,2)", city = "string from address.city" }
+
+Each value of a document is in exactly one place: in its column if it fits there (see
+`cdc.model.typed.casts`), else in `_rescued`, a VARIANT object that holds it where the document
+does. So columns and `_rescued` together are the document, but for two things: a null and a missing
+field are one in a typed column, and a number keeps its value there, not its own type. A column of
+type variant takes whatever there is, its null too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType, VariantType
+
+from cdc.delta.columns import arrow_columns, typed_column
+from cdc.delta.columns.rescued import RESCUED, document_text
+from cdc.delta.columns.typed_column import TypedColumn, folded, is_storable, path_text
+from cdc.delta.sql import quoted
+from cdc.errors import BadOption
+
+# The only name of its kind that every document has; all others are kept for the tables' own.
+_ID = "_id"
+_KEY, _DOCUMENT = "key", "document"
+# No typed column has a name that begins like this.
+_TAKEN = "_taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The typed columns of one table, in their order. Raises BadOption for what cannot be stored:
+    a reserved name, one that another column has but for its case, or two places for one value."""
+
+    columns: tuple[TypedColumn, ...]
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise BadOption("There is no column in 'columns'.", "Name one, or leave it out.")
+        seen = set[str]()
+        for column in self.columns:
+            _require_name(column)
+            if folded(column.name) in seen:
+                raise BadOption(f"The column '{column.name}' is there twice, but for its case.")
+            seen.add(folded(column.name))
+        for column in self.columns:
+            _require_own_place(column, self.columns)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> Columns:
+        """From names and texts like `string` or `string from address.city`. Raises BadOption."""
+        found = []
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise BadOption(
+                    f"The column '{name}' has no text as its type.",
+                    f'Write it like {name} = "decimal(18,2)".',
+                )
+            kind, path = typed_column.parse(text)
+            found.append(TypedColumn(name, kind, (name,) if path is None else path))
+        return cls(tuple(found))
+
+    def plus(self, more: Iterable[TypedColumn]) -> Columns:
+        return Columns((*self.columns, *more))
+
+    def fields(self) -> list[StructField]:
+        """The columns, then `_rescued`."""
+        rescued = StructField(RESCUED, VariantType(), True)
+        return [*(column.field() for column in self.columns), rescued]
+
+    def select(self, rows: DataFrame, document: str) -> DataFrame:
+        """The rows with the typed columns and `_rescued`, under their names, behind what they have.
+
+        `document` is the name of a VARIANT column of theirs, which is not kept; for a null in it
+        all are null. `_rescued` is null if nothing is left over. Nothing that a document may hold
+        can raise.
+        """
+        others = [F.col(quoted(name)) for name in rows.columns if name != document]
+        taken = arrow_columns.taken(F.col(quoted(document)), self.columns, RESCUED)
+        rows = rows.select(*others, taken.alias(_TAKEN))
+        found = [F.col(_TAKEN)[field.name].alias(field.name) for field in self.fields()]
+        return rows.select(*others, *found)
+
+    def document(self) -> Column:
+        """The VARIANT that a row's columns and `_rescued` are made of; an empty object where all
+        are null."""
+        return F.expr(document_text(self.columns))
+
+
+def of_table(schema: StructType) -> Columns | None:
+    """Those of a table that was made with `Columns.fields`, or grew; None if it has none."""
+    found = map(typed_column.of_field, schema.fields)
+    columns = tuple(column for column in found if column is not None)
+    return Columns(columns) if columns else None
+
+
+def image(document: DataType, typed: Columns | None) -> list[StructField]:
+    """What a table of documents holds of each: its typed columns, or all of it."""
+    return typed.fields() if typed else [StructField(_DOCUMENT, document)]
+
+
+def with_image(rows: DataFrame, typed: Columns | None) -> DataFrame:
+    """Rows with that in place of their `document`."""
+    return typed.select(rows, _DOCUMENT) if typed else rows
+
+
+def has_room(name: str, columns: Iterable[TypedColumn]) -> bool:
+    """Whether a column of that name may be added to these."""
+    return (
+        is_storable(name)
+        and not _is_reserved(name)
+        and folded(name) not in {folded(column.name) for column in columns}
+    )
+
+
+def _require_name(column: TypedColumn) -> None:
+    name = column.name
+    is_whole = column.is_variant and not column.path
+    if _is_reserved(name) and not (folded(name) == _DOCUMENT and is_whole):
+        raise BadOption(
+            f"'{name}' cannot be a typed column: the name is kept for the table itself.",
+            f'Give it another name: x = "string from {path_text((name,))}".',
+        )
+    if not is_storable(name):
+        raise BadOption(
+            f"'{name}' cannot be a column: Delta takes none of ' ,;{{}}()', tab, line end and '='.",
+            "Give it another name, and say where it is with 'from'.",
+        )
+    if not column.path and not column.is_variant:
+        raise BadOption(f"The column '{name}' is the whole document: its type is variant.")
+
+
+def _is_reserved(name: str) -> bool:
+    return folded(name) in (_KEY, _DOCUMENT) or (name.startswith("_") and name != _ID)
+
+
+def _require_own_place(column: TypedColumn, columns: Iterable[TypedColumn]) -> None:
+    """A value has one place. A variant column may stand beside typed ones: it has all of it."""
+    for other in columns:
+        is_inside = other.path[: len(column.path)] == column.path and other is not column
+        if is_inside and (
+            not column.is_variant or (other.is_variant and other.path == column.path)
+        ):
+            raise BadOption(
+                f"The columns '{column.name}' and '{other.name}' take the same value,"
+                f" '{path_text(other.path)}'.",
+                "Leave out one of them, or let the outer one be a variant.",
+            )

@@ -1,0 +1,231 @@
+"""The mirror: a collection as it is at the watermark, in one Delta table per namespace.
+
+A batch reaches a mirror in one commit: the DDL that empties it, the deletes and the last image of
+each changed key together. So there is no state between them that a crash could leave behind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, TypeAlias
+
+from delta.tables import DeltaMergeBuilder
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from cdc.delta.columns import Columns, image, with_image
+from cdc.delta.landing import Bounds, Emptied, Facts, effects
+from cdc.delta.sql import quoted
+from cdc.delta.tables import SOFT, Table, Tables, Target, grow, merging, newest_commit
+from cdc.model import Namespace, Timestamp
+
+_Values: TypeAlias = dict[str, str | Column]
+# The guard, and the time of the last change.
+_STAMP = ("_position", "_cluster_time", "_cluster_inc")
+_ROWS_PER_TASK = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """The table at version `version` is the collection as of `watermark`, with three exceptions:
+
+    before `exact_from` (if not None) some of its documents may be from a later time; while
+    `copying` is not None, it holds only what lies below that frontier (opaque, from the source);
+    and with `kept` it holds documents that were dropped with their collection.
+    """
+
+    version: int
+    watermark: Timestamp
+    exact_from: Timestamp | None
+    copying: Any
+    kept: bool
+
+
+def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState | None:
+    """The table's newest version, and what the newest commit of ours says of the namespace in it;
+    None if there is no table or no such commit. Later commits of others (OPTIMIZE) are taken to
+    change no rows.
+
+    A table without changes in a batch gets no commit: `watermark` may be older than the pipeline's,
+    and the mirror is right for every time from there to the pipeline's watermark.
+    """
+    newest = newest_commit(spark, target) if target.exists(spark) else None
+    if newest is None:
+        return None
+    version, commit = newest
+    said = commit.state(namespace)
+    return MirrorState(version, commit.watermark, said.exact_from, said.copying, said.kept)
+
+
+def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame:
+    """Of a mirror's rows, those of the documents that the namespace holds."""
+    if table.is_shared:
+        frame = frame.where(F.col("_namespace") == F.lit(str(namespace)))
+    return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
+
+
+def schema(document: DataType, table: Table, typed: Columns | None) -> StructType:
+    """Key and document, or its typed columns, the guard, and the time of the last change (for
+    readers of the table)."""
+    columns = StructType()
+    if table.is_shared:
+        columns.add("_namespace", StringType())
+    columns.add("key", StringType())
+    for each in image(document, typed):
+        columns.add(each)
+    if table.options.delete == SOFT:
+        columns.add("_deleted", BooleanType())
+    return (
+        columns.add("_position", StringType())
+        .add("_cluster_time", TimestampType())
+        .add("_cluster_inc", IntegerType())
+    )
+
+
+def targets(facts: Facts, tables: Tables) -> list[Table]:
+    """The mirrors that this batch changes, or of which it has something to say."""
+    found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
+    told = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
+    found |= {table for n in told if (table := tables.of(n))}
+    return sorted(found, key=lambda table: table.target)
+
+
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
+    """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
+
+    Of each key the last change by position counts, and only if it is later than what the mirror
+    holds. Deletes match by `key`, but for those that only tell where a document has moved from. The
+    position guard cannot see a key that is gone: rows older than a delete that an earlier batch
+    applied would bring it back, and it is the source's promise not to send them. A mirror with
+    `delete = soft` sees it.
+    """
+    document = batch.schema["after"].dataType
+    columns = schema(document, table, tables.columns(table))
+    tables.create(spark, table, columns, document.simpleString(), key_of(table))
+    commit = effects.commit(table, facts, batch_id, tables)
+    names = effects.changed(table, facts, tables)
+    emptied = effects.emptied(table, facts, tables)
+    if names:
+        grow(spark, effects.rows(batch, names, emptied, facts), table, tables)
+    if names or emptied:
+        with merging(spark, tables.transaction(commit)):
+            typed = tables.columns(table)
+            _merge(spark, batch, table, typed, names, emptied, facts).execute()
+    else:  # a commit without rows, for what only its metadata tells
+        options = tables.transaction(commit)
+        table.target.append(spark.createDataFrame([], columns), options)
+    tables.committed(table, commit)
+
+
+def key_of(table: Table) -> list[str]:
+    """What tells the mirror's rows apart."""
+    return ["_namespace", "key"] if table.is_shared else ["key"]
+
+
+def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
+    return bool(effects.emptied(table, facts, tables) or effects.kept(table, facts, tables))
+
+
+def _merge(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    typed: Columns | None,
+    names: list[Namespace],
+    emptied: list[Emptied],
+    facts: Facts,
+) -> DeltaMergeBuilder:
+    count = sum(facts.rows(name) for name in names)
+    rows = placed(effects.rows(batch, names, emptied, facts), key_of(table), count)
+    last = with_image(_last_changes(rows, key_of(table)), typed)
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
+    if not emptied:  # else every row of the mirror is looked at
+        same.append(_within([facts.keys[name] for name in names]))
+    mirror = table.target.delta(spark).alias("mirror")
+    merge = mirror.merge(last.alias("change"), reduce(and_, same))
+    merge = with_changes(merge, table, typed, "change._position > mirror._position")
+    for each in emptied:
+        merge = _with_void(merge, each, table)
+    return merge
+
+
+def _within(bounds: list[Bounds]) -> Column:
+    """So that files without any of the keys are not read."""
+    least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
+    return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
+
+
+def with_changes(
+    merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
+) -> DeltaMergeBuilder:
+    """Of each key of `change`, a row `with_image` and with `_op`, `_position`, `_cluster_time` and
+    `_cluster_inc`, what becomes of it where `later` holds, or where `mirror` has no such key."""
+    names = [field.name for field in image(StringType(), typed)]
+    deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
+    stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
+    if table.options.delete == SOFT:
+        mark: _Values = {"_deleted": "change._op = 'delete'"}
+        merge = merge.whenMatchedUpdate(deleted, stamp | mark)
+        merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole | mark)
+        return merge.whenNotMatchedInsert(values=whole | mark)
+    merge = merge.whenMatchedDelete(deleted)
+    merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole)
+    return merge.whenNotMatchedInsert(present, whole)
+
+
+def _from_change(*names: str) -> _Values:
+    return {quoted(name): f"change.{quoted(name)}" for name in names}
+
+
+def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMergeBuilder:
+    position = F.col("mirror._position")
+    if table.is_shared:
+        void = effects.is_void(each, F.col("mirror._namespace"), position)
+    else:
+        void = position < F.lit(each.position)
+    if table.options.delete == SOFT:
+        gone: _Values = {"_deleted": F.lit(True), "_position": F.lit(each.position)}
+        return merge.whenNotMatchedBySourceUpdate(void, gone)
+    return merge.whenNotMatchedBySourceDelete(void)
+
+
+def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
+    """So many rows, in as many tasks as they need to be grouped by key."""
+    tasks = math.ceil(count / _ROWS_PER_TASK)
+    if tasks <= 1:  # a batch of one row is the rule, and one partition need not be shuffled
+        return rows.coalesce(1)
+    # What is grouped by the session's own shuffle is folded before it; but to copy a large
+    # collection takes more tasks than that has.
+    shuffled = rows.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    return rows.repartition(tasks, *key) if tasks > int(shuffled or 1) else rows
+
+
+def _last_changes(rows: DataFrame, key: list[str]) -> DataFrame:
+    """One row per key, the last."""
+    change = F.struct(
+        F.col("op").alias("_op"),
+        F.col("after").alias("document"),
+        F.col("position").alias("_position"),
+        F.col("cluster_time").alias("_cluster_time"),
+        F.col("cluster_inc").alias("_cluster_inc"),
+    )
+    last = rows.groupBy(*key).agg(F.max_by(change, "position").alias("change"))
+    return last.select(*key, "change.*")

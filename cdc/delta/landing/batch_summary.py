@@ -1,0 +1,140 @@
+"""What the sinks have to know about a batch before they write: counts, DDL, watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cdc.model import (
+    GAP,
+    RESYNC,
+    VOID,
+    WATERMARK,
+    Coverage,
+    Happening,
+    Mark,
+    Namespace,
+    Timestamp,
+    Watermark,
+    What,
+    resume_token,
+)
+
+ROW_OPS = ("read", "insert", "update", "replace", "delete")
+# What the sink alone is told.
+UNTOLD = (WATERMARK, VOID)
+# What the source says by itself: all other rows are events, and happened at a time of their own.
+NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
+# Why a namespace's rows are void. What replaces them is told anew.
+DROPPED, RENAMED, REPLACED = "dropped", "renamed", "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A row that left a namespace empty; `coll` None is every collection of `db`, and `db` None is
+    every one that there is."""
+
+    db: str | None
+    coll: str | None
+    position: str
+    reason: str
+
+    def concerns(self, namespace: Namespace) -> bool:
+        return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest key of some rows."""
+
+    least: str
+    greatest: str
+
+
+class Happened(NamedTuple):
+    """When the oldest and the newest event of a batch were committed, in seconds of the server's
+    clock; whole ones where the server tells no wall time (before 6.0)."""
+
+    oldest: float
+    newest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One batch. `counts` is rows per namespace and op, of those that a changelog holds.
+
+    `copied` are those of the watermark row whose documents have all been told; `torn` are the
+    namespaces of which some were told before a gap, and which are still being copied.
+    `shared` lists what is told to more tables than its own: (db, None) for rows without a
+    collection, (None, None) for those without a database, (db, coll) for the target of a rename.
+    `keys` bounds those of each namespace that has any.
+    `exact_from` holds the greatest time at which some row's image was taken, per namespace.
+    `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
+    later.
+    `unmappable` counts the images in whose place there is a stand-in.
+    `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
+    move to another shard. `happened` is None where the batch holds no event.
+    """
+
+    said: Watermark
+    copied: frozenset[Namespace]
+    torn: frozenset[Namespace]
+    counts: Mapping[Namespace, Mapping[str, int]]
+    keys: Mapping[Namespace, Bounds]
+    exact_from: Mapping[Namespace, Timestamp]
+    inexact: Mapping[Namespace, int]
+    unmappable: Mapping[Namespace, int]
+    departures: frozenset[Namespace]
+    emptied: tuple[Emptied, ...]
+    happenings: tuple[Happening, ...]
+    shared: frozenset[tuple[str | None, str | None]]
+    happened: Happened | None
+
+    @property
+    def watermark(self) -> Timestamp:
+        return self.said.time
+
+    @property
+    def copying(self) -> Mapping[Namespace, Any]:
+        return self.said.copying
+
+    @property
+    def count(self) -> int:
+        """How many rows the changelogs get."""
+        return sum(sum(ops.values()) for ops in self.counts.values())
+
+    def rows(self, namespace: Namespace) -> int:
+        """How many of the namespace's rows are about a document."""
+        counts = self.counts.get(namespace, {})
+        return sum(counts.get(op, 0) for op in ROW_OPS)
+
+    def is_born(self, namespace: Namespace) -> bool:
+        """Whether the namespace was created, and all of it is told since."""
+        return "create" in self.counts.get(namespace, {}) and self.said.tells(namespace)
+
+    def coverage(
+        self,
+        namespace: Namespace,
+        before: Coverage,
+        last: Timestamp | None,
+        exact_from: Timestamp | None,
+    ) -> Coverage:
+        """The coverage of the namespace's changelog after this batch; `last`: the watermark of the
+        commit that said `before`. `exact_from`: when all of its images so far are as of their own
+        time; a copy that is not exact may lack documents too."""
+        marks = [each.mark for each in self.happenings if each.concerns(namespace)]
+        if self.said.leaves(namespace):
+            marks.append(Mark(resume_token.behind(self.watermark), self.watermark, What.LOST))
+        is_copied = namespace in self.copied
+        return before.after(
+            last,
+            marks,
+            tells=self.said.tells(namespace),
+            is_copying=namespace in self.torn,
+            copied_from=max(self.watermark, exact_from or self.watermark) if is_copied else None,
+        )
+
+    def shares_with(self, namespace: Namespace) -> bool:
+        """Whether the batch holds rows that the namespace's changelog gets besides its own."""
+        db, coll = namespace
+        return not self.shared.isdisjoint({(db, coll), (db, None), (None, None)})

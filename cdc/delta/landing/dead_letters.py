@@ -1,0 +1,86 @@
+"""Dead letters: what could not be mapped, with the reason and the raw bytes, one row per image.
+
+The row that held it stands in the changelog and in the mirror all the same, with a stand-in in the
+image's place. What becomes of a letter that was repaired is told in
+`cdc.delta.maintenance.redelivery`.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from cdc.delta.landing import placeholder
+from cdc.delta.landing.batch_summary import Facts
+from cdc.delta.tables import Commit, Table, Tables, is_of
+
+IMAGES = ("before", "after")
+# `image` is the column that it was to stand in. The last two are the user's: the bytes to deliver
+# in place of `raw`, and when they were.
+SCHEMA = (
+    StructType()
+    .add("reason", StringType())
+    .add("op", StringType())
+    .add("position", StringType())
+    .add("cluster_time", TimestampType())
+    .add("cluster_inc", IntegerType())
+    .add("db", StringType())
+    .add("coll", StringType())
+    .add("key", StringType())
+    .add("document_key", StringType())
+    .add("image", StringType())
+    .add("raw", BinaryType())
+    .add("repaired", BinaryType())
+    .add("delivered", TimestampType())
+)
+
+
+def targets(facts: Facts, tables: Tables) -> list[Table]:
+    """The tables that get a letter of this batch: one, unless the configuration says otherwise."""
+    found = {table for namespace in facts.unmappable if (table := tables.of(namespace))}
+    return sorted(found, key=lambda table: table.target)
+
+
+def write(
+    spark: SparkSession,
+    batch: DataFrame,
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+) -> None:
+    """Append the batch's letters, creating the table if need be. Idempotent per batch."""
+    kind = batch.schema["after"].dataType.simpleString()
+    tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
+    commit = Commit(batch_id, facts.watermark, offset=facts.said.offset)
+    own = [name for name in facts.unmappable if tables.of(name) == table]
+    rows = batch.where(reduce(or_, map(is_of, own)))
+    letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
+    table.target.append(letters.coalesce(1), tables.transaction(commit))
+    tables.committed(table, commit)
+
+
+def _letters(rows: DataFrame, image: str, kind: str) -> DataFrame:
+    column = F.col(image)
+    own: dict[str, Column] = {
+        "reason": placeholder.reason(column, kind),
+        "image": F.lit(image),
+        "raw": placeholder.raw(column, kind),
+    }
+    columns = [
+        own.get(field.name, F.col(field.name) if field.name in rows.columns else F.lit(None))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in SCHEMA
+    ]
+    return rows.where(placeholder.is_stand_in(column, kind)).select(*columns)

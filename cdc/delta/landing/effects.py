@@ -1,0 +1,140 @@
+"""What a batch does to a table that holds documents: which rows count, and what voids older ones.
+
+Mirrors and histories follow these rules alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc.delta.landing.batch_summary import DROPPED, RENAMED, ROW_OPS, Emptied, Facts
+from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
+from cdc.errors import CollectionGone
+from cdc.model import Namespace
+
+
+def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
+    """The namespaces in the table of whose documents the batch tells."""
+    return [name for name in facts.counts if facts.rows(name) and tables.of(name) == table]
+
+
+def emptied(table: Table, facts: Facts, tables: Tables) -> list[Emptied]:
+    """What voids rows of the table, the last first; without what the table is to keep."""
+    found = [
+        each
+        for each in facts.emptied
+        if _holds(each, table, tables) and _policy(each, table.options) != KEEP
+    ]
+    return sorted(found, key=lambda each: each.position, reverse=True)
+
+
+def kept(table: Table, facts: Facts, tables: Tables) -> list[Emptied]:
+    """What would void rows of the table, were it not for `on.drop` or `on.rename`."""
+    return [
+        each
+        for each in facts.emptied
+        if _holds(each, table, tables) and _policy(each, table.options) == KEEP
+    ]
+
+
+def commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
+    """What the commit that brings the batch into the table says of it."""
+    last, still = tables.last(table), kept(table, facts, tables)
+    before = last.states if last else {}
+    own = {name for name in facts.counts if tables.of(name) == table}
+    names = before.keys() | own
+    states = {name: _state(name, before.get(name, State()), facts, still) for name in names}
+    return Commit(batch_id, facts.watermark, states, facts.said.offset)
+
+
+def require_allowed(facts: Facts, tables: Tables) -> None:
+    """Raises CollectionGone if something was dropped or renamed that must not be."""
+    for table in tables.known():
+        for each in facts.emptied:
+            if _holds(each, table, tables) and _policy(each, table.options) == FAIL:
+                option = "on.drop" if each.reason == DROPPED else "on.rename"
+                raise CollectionGone(
+                    f"{table.namespace or each.db} was {each.reason}, and {option} = fail.",
+                    f"Set {option} in [table] to truncate or keep to go on; the changelog tells of"
+                    " it already, everything else is as before.",
+                )
+
+
+def rows(
+    batch: DataFrame, names: Iterable[Namespace], emptied: Iterable[Emptied], facts: Facts
+) -> DataFrame:
+    """Those that say what has become of a key, after the last DDL that emptied its namespace; with
+    the full name in `_namespace`.
+
+    A row of an insert, update or replace without `after` says nothing.
+    """
+    names = list(names)
+    found = told(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
+    for each in emptied:
+        found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
+    return found if facts.departures.isdisjoint(names) else without_moves(found)
+
+
+def told(rows: DataFrame) -> DataFrame:
+    """Those rows that say what has become of a key; with the full name in `_namespace`."""
+    says = (F.col("op") == "delete") | F.col("after").isNotNull()
+    found = rows.where(F.col("op").isin(*ROW_OPS) & says)
+    return found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
+
+
+def is_void(each: Emptied, name: Column, position: Column) -> Column:
+    """Whether a row of the namespace `name` (text) at `position` is voided."""
+    before = position < F.lit(each.position)
+    if each.db is None:
+        return before
+    if each.coll is None:
+        return name.startswith(F.lit(f"{each.db}.")) & before
+    return (name == F.lit(str(Namespace(each.db, each.coll)))) & before
+
+
+def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
+    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
+    is_kept = before.kept or any(each.concerns(name) for each in kept)
+    # What was taken out in the midst of its copy is told of no more, and is not complete.
+    unfinished = None if name in facts.said.copied else before.copying
+    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
+
+
+def _holds(each: Emptied, table: Table, tables: Tables) -> bool:
+    if table.namespace is not None:
+        return each.concerns(table.namespace)
+    if each.db is None or each.coll is None:
+        return True
+    return tables.of(Namespace(each.db, each.coll)) == table
+
+
+def _policy(each: Emptied, options: Options) -> str | None:
+    """None for what is told anew: its old content is no option."""
+    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason)
+
+
+def without_moves(rows: DataFrame) -> DataFrame:
+    """A change of a shard key's value may move a document to another shard, by a transaction that
+    deletes it here and inserts it there. The two shards tell of it at times of their own, so the
+    delete may come last; but both are in one batch. Only the shard where it ended up counts.
+    """
+    transaction = ("_namespace", "key", "txn.lsid", "txn.number")
+    last = (
+        rows.where(F.col("txn.shard").isNotNull())
+        .groupBy(*transaction, "txn.shard")
+        .agg(F.max("position").alias("position"), F.max_by("op", "position").alias("op"))
+    )
+    present = F.when(F.col("op") != "delete", F.col("position"))
+    # Where it is gone from all, the first to tell does: the key may be given away right after it.
+    home = F.coalesce(F.max_by("shard", present), F.min_by("shard", "position"))
+    names = [name.rpartition(".")[2] for name in transaction]
+    homes = last.groupBy(*names).agg(home.alias("home")).alias("homes")
+    pairs = zip(transaction, names, strict=True)
+    same = [F.col(f"rows.{inner}") == F.col(f"homes.{name}") for inner, name in pairs]
+    elsewhere = [*same, F.col("rows.txn.shard") != F.col("home")]
+    return rows.alias("rows").join(F.broadcast(homes), elsewhere, "left_anti")

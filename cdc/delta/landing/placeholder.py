@@ -1,0 +1,51 @@
+"""The stand-in of a document that cannot be mapped, in a column of images: see
+cdc.model.encoding.document.
+
+Raw bytes (`binary`) are never mapped, and so hold none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from cdc.model.encoding import RAW, UNMAPPABLE
+
+# A stand-in is an object of exactly these two; a document of the user's may have fields so called.
+_VARIANT = f"OBJECT<`{RAW}`: BINARY, `{UNMAPPABLE}`: STRING>"
+_JSON = (
+    rf'^\{{"\{UNMAPPABLE}":"(?:[^"\\]|\\.)*","\{RAW}":'
+    r'\{"\$binary":\{"base64":"[A-Za-z0-9+/=]*","subType":"00"\}\}\}$'
+)
+
+
+def is_stand_in(image: Column, kind: str) -> Column:
+    """Whether an image, a column of the type `kind`, is one; never null."""
+    if kind == "variant":
+        found = _field(image, UNMAPPABLE, "string").isNotNull()
+        return F.coalesce(found & (F.schema_of_variant(image) == _VARIANT), F.lit(False))
+    if kind == "string":
+        found = image.startswith(f'{{"{UNMAPPABLE}":"') & image.rlike(_JSON)
+        return F.coalesce(found, F.lit(False))
+    return F.lit(False)
+
+
+def reason(image: Column, kind: str) -> Column:
+    """Why the document could not be mapped."""
+    return _field(_as_variant(image, kind), UNMAPPABLE, "string")
+
+
+def raw(image: Column, kind: str) -> Column:
+    """The document's bytes."""
+    if kind == "variant":
+        return _field(image, RAW, "binary")
+    base64 = F.try_variant_get(_as_variant(image, kind), f"$['{RAW}'].$binary.base64", "string")
+    return F.unbase64(base64)
+
+
+def _as_variant(image: Column, kind: str) -> Column:
+    return image if kind == "variant" else F.try_parse_json(image)
+
+
+def _field(image: Column, name: str, kind: str) -> Column:
+    return F.try_variant_get(image, f"$['{name}']", kind)

@@ -1,0 +1,184 @@
+"""Documents read again, into tables that a job keeps writing meanwhile.
+
+What is read again is as of one cluster time, and so are its rows' positions: whatever the job knows
+to be newer wins, whichever of the two comes first. One thing a mirror's rows cannot tell: that a
+document is gone. See `repair_mirror`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.columns import of_table, with_image
+from cdc.delta.followers import mirror
+from cdc.delta.tables import SOFT, Commit, Table, conflict, history, merging
+from cdc.errors import NotComparable
+from cdc.model import Namespace, Timestamp, resume_token, timestamp
+
+# What the userMetadata of a repair begins with, and that of the commit that says it is settled; the
+# time as of which it was read follows.
+_REPAIR, _SETTLED = "mongodb-cdc repair as of ", "mongodb-cdc settled as of "
+_COMMITS = 1000
+# Whose rows a commit of `extend_once` has added, in its transaction id and in its userMetadata.
+_RUN = "mongodb-cdc backfill "
+
+# The changes of the namespace behind one time and up to another one, as the source tells them.
+Changes = Callable[[Timestamp, Timestamp], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slip:
+    """A repair's rows, and the time up to which the job had written when they came in."""
+
+    at: Timestamp
+    job: Timestamp
+
+
+def repair_mirror(
+    spark: SparkSession,
+    table: Table,
+    namespace: Namespace,
+    rows: DataFrame,
+    at: Timestamp,
+    changes: Changes,
+) -> None:
+    """Merge rows of the source, `read` as of `at` and `delete` for keys that are not there then.
+
+    `at` is a time at which the mirror's job had written everything. A document of `rows` that was
+    deleted since, by a change that the job has applied before this merge, is taken out again:
+    `changes` tells of it. May be repeated after any failure, behind `settle`. Raises
+    ConflictsUnresolved.
+    """
+    conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
+    settle(spark, table, namespace, changes)
+
+
+def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Changes) -> None:
+    """Take out what repairs have put in though the job knew it to be gone, be it that they were
+    killed before they did it."""
+    for slip in _slips(spark, table):
+        gone = changes(slip.at, slip.job)
+        conflict.repeated(partial(_take_out, spark, table, namespace, gone, slip.at), table.target)
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, {"userMetadata": f"{_SETTLED}{timestamp.text(slip.at)}"})
+
+
+def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    """Add the rows that the changelog does not have; returns how many. May be repeated."""
+    return conflict.repeated(partial(_add, spark, table, rows), table.target)
+
+
+def extend_once(
+    spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp, run: str
+) -> tuple[int, Timestamp]:
+    """Add the documents in `rows`, `read` as of `at`, unless they were added by an earlier try of
+    the same `run`, whose time was another one. Returns how many were, and as of when."""
+    # As hexadecimal digits: a MERGE takes both from settings, where `${` has a meaning.
+    name = f"{_RUN}{run.encode().hex()}"
+    transaction = {"txnAppId": name, "txnVersion": 1}
+    text = f"{name} as of {timestamp.text(at)}"
+    with merging(spark, {**transaction, "userMetadata": text}):
+        conflict.repeated(partial(_merge_rows, spark, table, rows), table.target)
+    return _added(spark, table, name)
+
+
+def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    """How many of the rows the changelog does not have."""
+    log = table.target.read(spark).alias("row")
+    return rows.alias("new").join(log, _is_the_same(rows), "left_anti").count()
+
+
+def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
+    typed = of_table(table.target.read(spark).schema)
+    change = rows.select(
+        F.concat("db", F.lit("."), "coll").alias("_namespace"),
+        "key",
+        F.col("op").alias("_op"),
+        F.col("after").alias("document"),
+        F.col("position").alias("_position"),
+        F.col("cluster_time").alias("_cluster_time"),
+        F.col("cluster_inc").alias("_cluster_inc"),
+    )
+    change = with_image(change, typed).alias("change")
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
+    merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
+    # What is there may have been read as of the same time, and damaged since.
+    merge = mirror.with_changes(merge, table, typed, "change._position >= mirror._position")
+    with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
+        merge.execute()
+
+
+def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
+    """Of the repairs among the newest commits, those that the job was ahead of, not settled yet."""
+    history = table.target.delta(spark).history(_COMMITS).select("version", "userMetadata")
+    slips, job = dict[str, _Slip](), None
+    for row in sorted(history.collect()):
+        text = row.userMetadata or ""
+        if commit := Commit.parse(text):
+            job = commit.watermark
+        elif text.startswith(_REPAIR):
+            at = timestamp.parse(text.removeprefix(_REPAIR))
+            if job is not None and job > at:
+                slips[timestamp.text(at)] = _Slip(at, job)
+        elif text.startswith(_SETTLED):
+            slips.pop(text.removeprefix(_SETTLED), None)
+    return list(slips.values())
+
+
+def _take_out(
+    spark: SparkSession, table: Table, namespace: Namespace, gone: DataFrame, at: Timestamp
+) -> None:
+    """Rows as of `at` whose keys were deleted since, or all of them if the collection was."""
+    position = F.lit(resume_token.behind(at))
+    own = F.col("mirror._position") == position
+    if table.is_shared:
+        own &= F.col("mirror._namespace") == F.lit(str(namespace))
+    is_emptied = gone.where(F.col("op").isin("drop", "rename", "dropDatabase", "resync")).count()
+    keys = gone.where((F.col("op") == "delete") & F.col("key").isNotNull())
+    keys = keys.select("key").distinct().alias("gone")
+    held = table.target.delta(spark).alias("mirror")
+    same = own if is_emptied else own & (F.col("mirror.key") == F.col("gone.key"))
+    merge = held.merge(spark.range(1).alias("gone") if is_emptied else keys, same)
+    if table.options.delete == SOFT:
+        merge.whenMatchedUpdate(set={"_deleted": F.lit(True)}).execute()
+    else:
+        merge.whenMatchedDelete().execute()
+
+
+def _is_the_same(rows: DataFrame) -> Column:
+    same = ["position", "key", "db", "coll"]
+    same += [name for name in rows.columns if name == "_change_type"]
+    return reduce(and_, [F.col(f"row.{name}").eqNullSafe(F.col(f"new.{name}")) for name in same])
+
+
+def _add(spark: SparkSession, table: Table, rows: DataFrame) -> int:
+    _merge_rows(spark, table, rows)
+    done = table.target.delta(spark).history(1).select("operationMetrics").head()
+    return _inserted(done.operationMetrics) if done else 0
+
+
+def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
+    log = table.target.delta(spark).alias("row")
+    log.merge(rows.alias("new"), _is_the_same(rows)).whenNotMatchedInsertAll().execute()
+
+
+def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:
+    """What the commit of that run says: the newest one, if this was the first try."""
+    for row in history(spark, table.target, "userMetadata", "operationMetrics"):
+        run, _, at = (row.userMetadata or "").partition(" as of ")
+        if run == name:
+            return _inserted(row.operationMetrics), timestamp.parse(at)
+    raise NotComparable(
+        f"The history of '{table.target}' tells no more what this run has added.",
+        "Give another --run-id to read them again.",
+    )
+
+
+def _inserted(metrics: Mapping[str, str]) -> int:
+    return int(metrics.get("numTargetRowsInserted", 0))

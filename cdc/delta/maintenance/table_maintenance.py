@@ -1,0 +1,77 @@
+"""Looking after tables: tombstones, small files, files that nobody needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.tables import SOFT, Table, conflict, keep, settings
+
+# Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
+LEAST_RETENTION_HOURS = 168
+# Tables that get changes every day never need it.
+KEEP_AFTER = timedelta(days=1)
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to a table or, in a dry run, would be: tombstones purged, files rewritten into
+    `added` larger ones (None: only doing it tells), files deleted from storage."""
+
+    table: str
+    purged: int
+    rewritten: int | None
+    added: int | None
+    vacuumed: int
+
+
+def maintain(
+    spark: SparkSession, kind: str, table: Table, hours: float, days: float, dry_run: bool
+) -> Maintained:
+    """Purge tombstones (rows of documents deleted more than `days` ago, in mirrors with `delete =
+    soft`), OPTIMIZE, and VACUUM what no version younger than `hours` needs.
+
+    The jobs that write the table may go on. Raises ConflictsUnresolved if they leave no gap.
+    """
+    target, purged = table.target, 0
+    if kind == "mirror" and table.options.delete == SOFT:
+        is_old = F.col("_deleted") & (F.col("_cluster_time") < _ago(days))
+        purged = target.read(spark).where(is_old).count()
+        if purged and not dry_run:
+            conflict.repeated(lambda: target.delta(spark).delete(is_old), target)
+    rewritten, added = None, None
+    if not dry_run:
+        conflict.repeated(partial(keep, spark, target, KEEP_AFTER), target)
+        rewritten, added = conflict.repeated(partial(_compact, spark, table), target)
+    return Maintained(str(target), purged, rewritten, added, _vacuum(spark, table, hours, dry_run))
+
+
+def _ago(days: float) -> Column:
+    zero = F.lit(0)
+    return F.current_timestamp() - F.make_dt_interval(zero, zero, zero, F.lit(days * 86400))
+
+
+def _compact(spark: SparkSession, table: Table) -> tuple[int, int]:
+    """Files rewritten, and what they became. Clusters by the table's columns at the same time."""
+    done = table.target.delta(spark).optimize().executeCompaction().head()
+    assert done is not None
+    return done.metrics.numFilesRemoved, done.metrics.numFilesAdded
+
+
+def _vacuum(spark: SparkSession, table: Table, hours: float, dry_run: bool) -> int:
+    """How many files; a dry run's list of them ends at 1,000."""
+    vacuum = f"VACUUM {table.target.sql(spark)} RETAIN {float(hours)} HOURS"
+    # By default the files are listed in 10,000 tasks, be there as many of them or not.
+    tasks = {_LISTING_TASKS: str(4 * spark.sparkContext.defaultParallelism)}
+    with settings(spark, tasks):
+        if dry_run:
+            return spark.sql(f"{vacuum} DRY RUN").count()
+        spark.sql(vacuum)
+    history = table.target.delta(spark).history(20).where(F.col("operation") == "VACUUM END")
+    done = history.orderBy("version", ascending=False).head()
+    return int(done.operationMetrics.get("numDeletedFiles", 0)) if done else 0

@@ -1,0 +1,85 @@
+"""Documents of a table back as BSON: what each `document.format` can give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cdc.errors import UnmappableValue
+from cdc.model import key_of
+from cdc.model.bson import BINARY, elements
+from cdc.model.encoding import RAW, UNMAPPABLE, Origin, from_extended_json, variant_tree
+
+_OF_TEXT = (
+    "NaNs have no sign or payload, decimals are canonical, arrays are numbered, and a document that"
+    ' is written like a value (as {"$symbol": "x"} is) became that value'
+)
+# What is lost, by the type of the column and whether its text is canonical.
+LOSSES: Mapping[str, str] = {
+    "canonical": f"documents come from canonical Extended JSON: {_OF_TEXT}",
+    "relaxed": "documents come from relaxed Extended JSON: integers have the least width that holds"
+    f" them, {_OF_TEXT}",
+    "variant": "documents come from VARIANT: fields are in another order, integers have the least"
+    " width that holds them, ObjectIds and UUIDs (but for those in _id) are strings, a decimal with"
+    " an exponent above 0 has its zeros written out (5E+3 is 5000), a decimal zero has no sign,"
+    f" {_OF_TEXT}",
+}
+
+
+def restored(image: Any, document_key: str) -> bytes:
+    """The BSON of a document as Arrow tells it: bytes, text, or the two binaries of a VARIANT.
+
+    Bytes and canonical Extended JSON give what the server held; see `bson_from_json` for what such
+    text cannot tell. Of others the `_id` is exact, and see LOSSES. What could not be mapped when it
+    was captured was kept as bytes, and is given as those. Raises UnmappableValue for an image that
+    no encoder writes: one that was damaged or written by somebody else.
+    """
+    if isinstance(image, bytes):
+        return image
+    is_text = isinstance(image, str)
+    tree = _object(_parsed(image) if is_text else variant_tree.tree(**image))
+    if tree.keys() == {UNMAPPABLE, RAW}:
+        return _kept(tree[RAW])
+    document = from_extended_json.document(tree, Origin.TEXT if is_text else Origin.VARIANT)
+    return _with_key(document, _own_key(document_key))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnmappableValue("text that is not JSON") from error
+
+
+def _object(tree: Any) -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        raise UnmappableValue("an image that is no document")
+    return tree
+
+
+def _own_key(document_key: str) -> bytes:
+    """BSON of `{"_id": …}`. A shard key without Extended JSON has its documentKey kept as bytes."""
+    tree = _object(_parsed(document_key))
+    if tree.keys() == {UNMAPPABLE, RAW}:
+        return key_of(_kept(tree[RAW]))
+    return key_of(from_extended_json.document(tree))
+
+
+def _with_key(document: bytes, key: bytes) -> bytes:
+    body = key[4:-1] + b"".join(
+        bytes((each.kind,)) + each.name + b"\0" + document[each.start : each.stop]
+        for each in elements(document, 0, len(document))
+        if each.name != b"_id"
+    )
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+
+
+def _kept(raw: Any) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    wrapped = from_extended_json.document({RAW: raw})
+    (item,) = elements(wrapped, 0, len(wrapped))
+    if item.kind != BINARY:
+        raise UnmappableValue("a stand-in without bytes")
+    return wrapped[item.start + 5 : item.stop]

@@ -1,0 +1,134 @@
+"""Point in time: a collection as it was at any cluster time that its changelog covers."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.landing import ROW_OPS, effects
+from cdc.delta.tables import Target, is_of, newest_commit, with_after
+from cdc.errors import NotCovered
+from cdc.model import Namespace, Span, Timestamp, resume_token, timestamp
+
+_EMPTYING = ("drop", "rename", "dropDatabase", "resync")
+
+
+def as_of(
+    spark: SparkSession,
+    changelog: Target,
+    namespace: Namespace,
+    at: Timestamp,
+    complete_until: Timestamp | None = None,
+) -> DataFrame:
+    """The collection's documents with all changes up to `at`, that time included, and no later one:
+    `key`, `document_key`, `document`, `exact`, `position`, `cluster_time`, `cluster_inc` of the row
+    that each comes from.
+
+    The changelog may have either form, and hold other collections too; it may be written to
+    meanwhile. `complete_until`: a time up to which it is known to be complete, if that is later
+    than what its own commits say (a collection at rest gets none).
+
+    `exact` is false where the document may be another than it was at that time: its image was taken
+    later than `at`, or a later change came without one. On a sharded cluster a transaction across
+    shards counts from the first time that one of them tells of it at, a little later than its
+    commit. Raises NotCovered.
+    """
+    version, span = _covering(spark, changelog, namespace, at, complete_until)
+    rows = with_after(changelog.read(spark, version))
+    last = resume_token.behind(at)
+    own = is_of(namespace)
+    begin, is_sharded = _beginning(rows, namespace, own, span, last)
+    rows = rows.where(own & F.col("op").isin(*ROW_OPS))
+    # What was read as of the time of a resync stands at the same position, and belongs behind it.
+    is_behind = (F.col("position") > begin) | (
+        (F.col("op") == "read") & (F.col("position") == begin)
+    )
+    rows = rows.where(is_behind)
+    told = F.col("position") <= last
+    return _last_images(_whole_transactions(rows, last) if is_sharded else rows.where(told), at)
+
+
+def _covering(
+    spark: SparkSession,
+    changelog: Target,
+    namespace: Namespace,
+    at: Timestamp,
+    complete_until: Timestamp | None,
+) -> tuple[int, Span]:
+    newest = newest_commit(spark, changelog) if changelog.exists(spark) else None
+    if newest is None:
+        raise NotCovered(
+            f"There is no changelog at '{changelog}'.", "Check the path, or run replicate first."
+        )
+    version, commit = newest
+    end = max(commit.watermark, complete_until or commit.watermark)
+    whole = commit.state(namespace).whole
+    if (span := whole.at(at, end)) is None:
+        raise NotCovered(
+            f"{namespace} is not known as of {timestamp.text(at)}; its changelog covers:"
+            f" {whole.text(end)}.",
+            "Choose a time that is covered; a run in mode initial covers all from the end of the"
+            " copy on.",
+        )
+    return version, span
+
+
+def _beginning(
+    rows: DataFrame, namespace: Namespace, own: Column, span: Span, last: str
+) -> tuple[str, bool]:
+    """The position behind which the collection was empty; and whether its transactions are told by
+    shards."""
+    to = F.from_json("description", "to struct<db string, coll string>")["to"]
+    wide = F.col("coll").isNull() & F.coalesce(F.col("db") == F.lit(namespace.db), F.lit(True))
+    concerns = own | wide | ((F.col("op") == "rename") & is_of(namespace, to))
+    empties = concerns & F.col("op").isin(*_EMPTYING) & (F.col("position") <= last)
+    found = rows.agg(
+        F.max(F.when(empties, F.col("position"))).alias("emptied"),
+        F.coalesce(F.max(own & F.col("txn.shard").isNotNull()), F.lit(False)).alias("sharded"),
+    ).head()
+    assert found is not None, "an aggregate without groups has one row"
+    nothing = resume_token.high_water_mark(span.since) if span.from_nothing else ""
+    return max(found.emptied or "", nothing), found.sharded
+
+
+def _whole_transactions(rows: DataFrame, last: str) -> DataFrame:
+    """The rows up to a position, with those behind it of transactions that begin before it: each
+    shard tells of them at a time of its own."""
+    told = rows.where(F.col("position") <= last)
+    identity = (F.col("txn.lsid").alias("_lsid"), F.col("txn.number").alias("_number"))
+    begun = told.where(F.col("txn.shard").isNotNull()).select(*identity).distinct()
+    later = rows.where((F.col("position") > last) & F.col("txn.shard").isNotNull())
+    late = later.join(
+        F.broadcast(begun),
+        (F.col("txn.lsid") == F.col("_lsid")) & (F.col("txn.number") == F.col("_number")),
+        "left_semi",
+    )
+    found = told.unionByName(late)
+    return effects.without_moves(found.withColumn("_namespace", F.lit("")))
+
+
+def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:
+    """Of each key the last row that says what has become of it, if it is there."""
+    names = ("document_key", "position", "cluster_time", "cluster_inc")
+    image = F.struct("op", F.col("after").alias("document"), _is_exact(at).alias("exact"), *names)
+    says = (F.col("op") == "delete") | F.col("after").isNotNull()
+    said = F.max_by(F.when(says, image), F.when(says, F.col("position")))
+    last = rows.groupBy("key").agg(said.alias("said"), F.max("position").alias("last"))
+    exact = F.col("said.exact") & (F.col("said.position") == F.col("last"))
+    return last.where(F.col("said.op") != "delete").select(
+        "key",
+        "said.document_key",
+        "said.document",
+        exact.alias("exact"),
+        "said.position",
+        "said.cluster_time",
+        "said.cluster_inc",
+    )
+
+
+def _is_exact(at: Timestamp) -> Column:
+    """An image that was taken later than its event is right from that time on."""
+    taken = F.get_json_object("description", "$.exactFrom")
+    second, increment = (F.split_part(taken, F.lit(":"), F.lit(n)).cast("long") for n in (1, 2))
+    is_past = (second < at.time) | ((second == at.time) & (increment <= at.inc))
+    return F.col("exact") | F.coalesce(is_past, F.lit(False))

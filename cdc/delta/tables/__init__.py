@@ -1,0 +1,57 @@
+"""Delta tables of a pipeline: location, schema, ownership, commit metadata."""
+
+from cdc.delta.tables import conflict, small_write_settings
+from cdc.delta.tables.changelog_forms import CDF, cdf, is_of, place, with_after
+from cdc.delta.tables.commit_metadata import (
+    Commit,
+    State,
+    history,
+    keep,
+    merging,
+    newest_commit,
+    settings,
+)
+from cdc.delta.tables.conflict import at_once
+from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
+from cdc.delta.tables.layout import FAIL, KEEP, KEYS, KINDS, MATCH, SOFT, Layout, Options, Table
+from cdc.delta.tables.ownership import PIPELINE, existing, identity, present, require_ours
+from cdc.delta.tables.pipeline_tables import Tables
+from cdc.delta.tables.target import Target
+
+__all__ = [
+    "CDF",
+    "FAIL",
+    "KEEP",
+    "KEYS",
+    "KINDS",
+    "MATCH",
+    "MOST_COLUMNS",
+    "PIPELINE",
+    "SOFT",
+    "Commit",
+    "Layout",
+    "Options",
+    "State",
+    "Table",
+    "Tables",
+    "Target",
+    "at_once",
+    "cdf",
+    "conflict",
+    "existing",
+    "families_of",
+    "grow",
+    "history",
+    "identity",
+    "is_of",
+    "keep",
+    "main_type",
+    "merging",
+    "newest_commit",
+    "place",
+    "present",
+    "require_ours",
+    "settings",
+    "small_write_settings",
+    "with_after",
+]

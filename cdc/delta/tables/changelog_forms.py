@@ -1,0 +1,74 @@
+"""The two forms of a changelog: one row per event, or as a change data feed has it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc.model import Namespace
+
+EVENT, CDF = "event", "cdf"
+_INSERT, _DELETE, _BEFORE, _AFTER = "insert", "delete", "update_preimage", "update_postimage"
+_IMAGES = {
+    "read": (_INSERT,),
+    "insert": (_INSERT,),
+    "update": (_BEFORE, _AFTER),
+    "replace": (_BEFORE, _AFTER),
+    "delete": (_DELETE,),
+}
+
+
+def cdf(changelog: DataFrame) -> DataFrame:
+    """Event form as a change data feed: `_change_type`, `_commit_timestamp`, and `document` in the
+    place of `before` and `after`; all other columns as they are.
+
+    `read` and `insert` are `insert`; `update` and `replace` an `update_preimage`, if there is an
+    image before, and an `update_postimage`, if there is one after it or none at all; `delete` has
+    the image before as its document, which may be null: the key tells what is gone. Rows that are
+    about no document (DDL, `gap`, `resync`) are kept, with their `op` as type and no document.
+    """
+    is_told = {
+        _BEFORE: F.col("before").isNotNull(),
+        _AFTER: F.col("after").isNotNull() | F.col("before").isNull(),
+    }
+    types = F.array(F.col("op"))
+    for op, kinds in _IMAGES.items():
+        told = [F.when(is_told[k], k) if k in is_told else F.lit(k) for k in kinds]
+        types = F.when(F.col("op") == op, F.array_compact(F.array(*told))).otherwise(types)
+    image = F.when(F.col("_change_type").isin(_BEFORE, _DELETE), F.col("before"))
+    image = image.when(F.col("_change_type").isin(_INSERT, _AFTER), F.col("after"))
+    return (
+        changelog.withColumn("_change_type", F.explode(types))
+        .withColumn("_commit_timestamp", F.col("cluster_time"))
+        .withColumn("document", image)
+        .drop("before", "after")
+    )
+
+
+def form_of(changelog: DataFrame) -> str:
+    """Which form a changelog has."""
+    return CDF if "_change_type" in changelog.columns else EVENT
+
+
+def place(image: str, form: str) -> tuple[str, tuple[str, ...]]:
+    """Where a changelog of that form keeps the image `before` or `after`: the column, and the
+    `_change_type`s of the rows that have it there (empty: all)."""
+    if form == EVENT:
+        return image, ()
+    return "document", (_DELETE, _BEFORE) if image == "before" else (_INSERT, _AFTER)
+
+
+def is_of(namespace: Namespace, within: Column | None = None) -> Column:
+    """Whether a row, or the struct `within` of it, names the namespace in `db` and `coll`."""
+    names = [F.col(name) if within is None else within[name] for name in ("db", "coll")]
+    same = (names[0] == F.lit(namespace.db)) & (names[1] == F.lit(namespace.coll))
+    return F.coalesce(same, F.lit(False))
+
+
+def with_after(changelog: DataFrame) -> DataFrame:
+    """A changelog of either form, with the image after each change in `after`: null in a row that
+    does not tell it, be it that the other row of the same change does."""
+    if form_of(changelog) == EVENT:
+        return changelog
+    is_after = F.col("_change_type").isin(_INSERT, _AFTER)
+    return changelog.withColumn("after", F.when(is_after, F.col("document")))

@@ -1,0 +1,209 @@
+"""What a commit says of its table, kept in the commit itself; and how a commit is made to say it.
+
+The userMetadata of each commit of ours tells up to which watermark the table is complete. A table's
+rows and that statement become visible in the same instant, so they cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, Row, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.tables.target import Target
+from cdc.errors import CdcError
+from cdc.model import Coverage, Namespace, Timestamp, are_the_same, timestamp
+
+_KEPT = "mongodb-cdc.commit"
+# How many commits the history is asked for first.
+_FIRST_COMMITS = 4
+# Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
+# would repeat them.
+_LONGEST_OFFSET = 20_000
+_MERGE_OPTIONS = {
+    "txnAppId": "spark.databricks.delta.write.txnAppId",
+    "txnVersion": "spark.databricks.delta.write.txnVersion",
+    "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a commit says of one namespace's rows in the table.
+
+    `exact_from`: before that time there may be images that are not as of their own time.
+    `copying`: the frontier of the unfinished initial copy, opaque; None: it is whole.
+    `kept`: there are documents of a collection that was dropped or renamed away.
+    `whole`: of a changelog, the times as of which its rows give the collection.
+    """
+
+    exact_from: Timestamp | None = None
+    copying: Any = None
+    kept: bool = False
+    whole: Coverage = field(default_factory=Coverage)
+
+    def exact_after(self, newest: Timestamp | None, watermark: Timestamp) -> Timestamp | None:
+        """`exact_from` after the next batch. `newest`: the greatest time of an image in it."""
+        # Images from the future of an earlier batch are still there until the watermark passes
+        # them.
+        if self.exact_from and self.exact_from > watermark:
+            return max(self.exact_from, newest or self.exact_from)
+        return newest
+
+    def to_json(self) -> dict[str, Any]:
+        """Only what is not as in a new state."""
+        fields: dict[str, Any] = {}
+        if self.exact_from is not None:
+            fields["exactFrom"] = timestamp.text(self.exact_from)
+        if self.copying is not None:
+            fields["copying"] = self.copying
+        if self.kept:
+            fields["kept"] = True
+        if whole := self.whole.to_json():
+            fields["whole"] = whole
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> State:
+        exact_from = fields.get("exactFrom")
+        return cls(
+            exact_from=exact_from and timestamp.parse(exact_from),
+            copying=fields.get("copying"),
+            kept=bool(fields.get("kept")),
+            whole=Coverage.from_json(fields.get("whole", [])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit of ours says: the batch, and the state of the table after it. A namespace
+    that is not in `states` is in that of `State()`. `offset` is the batch's end in the checkpoint,
+    as `Watermark` tells it; one that is very long is not kept."""
+
+    batch: int
+    watermark: Timestamp
+    states: Mapping[Namespace, State] = field(default_factory=dict)
+    offset: Any = None
+
+    def is_of_the_same(self, other: Commit) -> bool:
+        """Whether both tell of one batch, with one end as far as they tell it."""
+        has_one_end = None in (self.offset, other.offset) or are_the_same(self.offset, other.offset)
+        return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
+
+    def state(self, namespace: Namespace) -> State:
+        return self.states.get(namespace, State())
+
+    def text(self) -> str:
+        """The commit's userMetadata."""
+        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
+        told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
+        if of := {name: state for name, state in told.items() if state}:
+            fields["of"] = of
+        if self.offset is not None and len(json.dumps(self.offset)) <= _LONGEST_OFFSET:
+            fields["offset"] = self.offset
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
+        return text.replace("$", "\\u0024")
+
+    @classmethod
+    def parse(cls, text: str | None) -> Commit | None:
+        """None for the userMetadata of anybody else: OPTIMIZE, a user's own statement."""
+        try:
+            fields = json.loads(text or "null")
+            of = fields.get("of", {}).items()
+            return cls(
+                batch=int(fields["batch"]),
+                watermark=timestamp.parse(fields["watermark"]),
+                states={Namespace.parse(name): State.from_json(state) for name, state in of},
+                offset=fields.get("offset"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, CdcError):
+            return None
+
+
+def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
+    """The table's newest version and, from it or before it, the newest commit of ours, or what
+    `keep` has kept of it; None if there is none. The table exists."""
+    newest = _newest(spark, target)
+    return (newest.version, newest.commit) if newest else None
+
+
+def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
+    """Keep what our newest commit says, if it is older than `age`, beyond the log's retention: the
+    commits of others, which say nothing, are what makes Delta delete it."""
+    newest = _newest(spark, target)
+    if newest is None or newest.made is None or newest.made > time.time() - age.total_seconds():
+        return
+    text = newest.commit.text()
+    if target.properties(spark).get(_KEPT) != text:
+        target.set_property(spark, _KEPT, text)
+
+
+class _Newest(NamedTuple):
+    """The table's newest version, the newest commit of ours up to it, and when that was made, in
+    seconds since 1970; None where nothing but the table's property tells of it any more."""
+
+    version: int
+    commit: Commit
+    made: float | None
+
+
+def _newest(spark: SparkSession, target: Target) -> _Newest | None:
+    # As a number: a timestamp would be collected in the time zone of this process.
+    made = F.unix_micros("timestamp").alias("made")
+    version = None
+    for row in history(spark, target, "userMetadata", made):
+        version = row.version if version is None else version
+        if commit := Commit.parse(row.userMetadata):
+            return _Newest(version, commit, row.made / 1e6)
+    kept = Commit.parse(target.properties(spark).get(_KEPT))
+    return _Newest(version, kept, None) if kept and version is not None else None
+
+
+def history(spark: SparkSession, target: Target, *columns: str | Column) -> Iterator[Row]:
+    """The commits of a table in its log, the newest first: `version` and the given columns.
+
+    The log is read in growing parts, because the commit that is looked for is mostly among the
+    newest. A version is yielded once, also if other writers commit meanwhile.
+    """
+    limit, oldest = _FIRST_COMMITS, None
+    while True:
+        rows = target.delta(spark).history(limit).select("version", *columns).collect()
+        for row in sorted(rows, key=lambda row: -int(row.version)):
+            if oldest is None or row.version < oldest:
+                oldest = row.version
+                yield row
+        if len(rows) < limit:
+            return
+        limit *= 8
+
+
+def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """A MERGE takes no writer options; within this it has those of `Tables.transaction`."""
+    return settings(spark, {_MERGE_OPTIONS[name]: str(each) for name, each in transaction.items()})
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings for the length of the block, whatever happens in it.
+
+    A transaction id left behind would make Delta skip somebody's later write in silence.
+    """
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

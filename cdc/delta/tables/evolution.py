@@ -1,0 +1,110 @@
+"""Which fields of documents could be columns, and of what type: for a table that grows, and for a
+configuration that is to be written.
+
+Only fields at the top of a document, and only those whose names a table can have; all others stay
+in `_rescued`. What is rescued already stays there: a column is filled from its first batch on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.types import DataType
+
+from cdc.delta.columns import REFUSED, Columns, TypedColumn, family_of, fields, has_room
+from cdc.delta.sql import quoted
+from cdc.delta.tables.layout import Table
+from cdc.delta.tables.pipeline_tables import Tables
+
+# Fields that are data, such as keys of users, would grow a table without end.
+MOST_COLUMNS = 1000
+_MOST_DIGITS = 38
+_MOST_GROUPS = 5000
+_TYPES: dict[str, DataType] = {
+    "STRING": T.StringType(),
+    "BOOLEAN": T.BooleanType(),
+    "BINARY": T.BinaryType(),
+    "TIMESTAMP": T.TimestampType(),
+}
+_NUMBER = re.compile(r"BIGINT|DOUBLE|DECIMAL\(\d+,(\d+)\)")
+
+
+def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> None:
+    """Add to a table of typed columns, before `rows` are written to it, those that were added to
+    the configuration, and with `schema.evolution` those that the rows' documents suggest."""
+    columns, configured = tables.columns(table), table.options.columns
+    if columns is None or configured is None:
+        return
+    names = {column.name for column in columns.columns}
+    more = [column for column in configured.columns if column.name not in names]
+    if table.options.evolves:
+        more += new_columns(rows, "after", columns.plus(more))
+    if more:
+        tables.grow(spark, table, more)
+
+
+def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedColumn]:
+    """Columns for the fields of the VARIANT column `document` that none of `columns` takes, by
+    name. One job of Spark.
+
+    Their type is that of all values in `rows`, and variant where there is no one scalar type. Not
+    until there is a value that is not null.
+    """
+    grown: list[TypedColumn] = []
+    for name, families in sorted(families_of(rows, document, columns.columns).items()):
+        there = [*columns.columns, *grown]
+        if len(there) < MOST_COLUMNS and has_room(name, there):
+            grown.append(TypedColumn(name, type_of(families), (name,), is_evolved=True))
+    return grown
+
+
+def families_of(
+    rows: DataFrame, document: str, columns: Iterable[TypedColumn]
+) -> dict[str, Counter[str]]:
+    """Of each field at the top that none of `columns` takes, how many values of each family it has
+    that are not null: BIGINT, DOUBLE, DECIMAL(digits,scale), STRING, OBJECT, ARRAY …"""
+    known = {column.path[0] for column in columns if column.path}
+    name = F.col("name")
+    groups = (
+        rows.select(F.explode(F.expr(fields(quoted(document)))).alias("name", "value"))
+        # The first of these keeps the stand-in of a document that cannot be mapped out, too.
+        .where(~name.startswith("$") & ~name.rlike(REFUSED) & ~name.isin(*known))
+        .select(name, F.split_part(F.expr(family_of("value")), F.lit("<"), F.lit(1)).alias("of"))
+        .where(F.col("of") != "VOID")
+        .groupBy("name", "of")
+        .agg(F.count(F.lit(1)).alias("values"))
+        .orderBy(F.desc("values"), "name", "of")
+        .limit(_MOST_GROUPS)
+    )
+    found: dict[str, Counter[str]] = {}
+    for row in groups.collect():
+        found.setdefault(row.name, Counter())[row.of] = row["values"]
+    return found
+
+
+def type_of(families: Iterable[str]) -> DataType:
+    """The type of a column that takes values of all these families; variant if no scalar does."""
+    families = set(families)
+    numbers = [_NUMBER.fullmatch(family) for family in families]
+    if not all(numbers):
+        return _TYPES.get(min(families), T.VariantType()) if len(families) == 1 else T.VariantType()
+    if "DOUBLE" in families:
+        return T.DoubleType()
+    scales = [int(number[1]) for number in numbers if number and number[1]]
+    return T.DecimalType(_MOST_DIGITS, max(scales)) if scales else T.LongType()
+
+
+def main_type(families: Mapping[str, int]) -> DataType:
+    """The type that most of the values have, numbers counted together."""
+    counts: Counter[str] = Counter()
+    for family, count in families.items():
+        counts["" if _NUMBER.fullmatch(family) else family] += count
+    most = min(counts, key=lambda family: (-counts[family], family))
+    return type_of(
+        [family for family in families if not most and _NUMBER.fullmatch(family)] or [most]
+    )

@@ -1,0 +1,243 @@
+"""Which tables a pipeline keeps of which collection, and how: `[table]` and its overrides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cdc.delta.columns import Columns
+from cdc.delta.tables.changelog_forms import CDF, EVENT
+from cdc.delta.tables.routing import Route, require_disjoint
+from cdc.delta.tables.target import Target
+from cdc.errors import BadOption
+from cdc.model import Namespace, Selection
+
+LETTERS = "dead_letters"
+KINDS = ("changelog", "mirror", "history", LETTERS)
+# Those whose documents `columns` applies to.
+TYPED = ("mirror", "history")
+TRACK = "track_history_columns"
+TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
+HARD, SOFT = "hard", "soft"
+_TRUTH = ("true", "false")
+
+
+class Key(NamedTuple):
+    """A key of `[table]`: its default, the values it may have (empty: any), and what it says."""
+
+    default: Any
+    choices: tuple[str, ...]
+    doc: str
+
+
+KEYS: Mapping[str, Key] = {
+    "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
+    "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    LETTERS: Key(
+        "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
+    ),
+    "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
+    "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
+    "delete": Key(
+        HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
+    ),
+    "columns": Key(
+        {}, (), "Typed columns of mirrors and histories, and their types, instead of `document`."
+    ),
+    "schema.evolution": Key(
+        False, (), "With `columns`: whether new fields at the top of documents become columns."
+    ),
+    TRACK: Key(
+        [], (), "Of `columns` those whose changes begin a version in a history; none: all changes."
+    ),
+    "on.drop": Key(
+        TRUNCATE,
+        (TRUNCATE, KEEP, FAIL),
+        "A dropped collection's mirror is emptied, kept as it is, or the run ends.",
+    ),
+    "on.rename": Key(
+        TRUNCATE, (TRUNCATE, KEEP, FAIL), "The same for a collection that got another name."
+    ),
+}
+MATCH = "match"
+
+
+def table() -> str:
+    """The keys as a table in Markdown, for the README."""
+    rows = [
+        f"| `{name}` | `{str(key.default).lower()}` | {key.doc} |" for name, key in KEYS.items()
+    ]
+    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What holds for some collections. A kind of table without a route is not kept."""
+
+    routes: Mapping[str, Route]
+    changelog_form: str = EVENT
+    columns: Columns | None = None
+    evolves: bool = False
+    track: tuple[str, ...] | None = None
+    delete: str = HARD
+    on_drop: str = TRUNCATE
+    on_rename: str = TRUNCATE
+
+    @classmethod
+    def parse(
+        cls,
+        given: Mapping[str, Any],
+        base: str,
+        only: Namespace | None = None,
+        shared: Collection[tuple[str, str]] = (),
+    ) -> Options:
+        """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
+        collection, but for its tables with templates that are `shared`. Raises BadOption."""
+        values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
+        columns = _columns(values["columns"])
+        return cls(
+            changelog_form=values["form"],
+            routes={
+                kind: Route(base, values[kind], None if (kind, values[kind]) in shared else only)
+                for kind in KINDS
+                if values[kind]
+            },
+            columns=columns,
+            evolves=values["schema.evolution"],
+            track=_tracked(values[TRACK], columns),
+            delete=values["delete"],
+            on_drop=values["on.drop"],
+            on_rename=values["on.rename"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, there or not. `namespace` None: several lie in it, and its rows tell of which they
+    are."""
+
+    target: Target
+    namespace: Namespace | None
+    options: Options = field(compare=False)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.namespace is None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`overrides` are asked in order, and the first that selects a collection holds for it.
+
+    Raises BadOption if tables of different kinds could meet.
+    """
+
+    default: Options
+    overrides: tuple[tuple[Selection, Options], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_disjoint(
+            dict.fromkeys(
+                (kind, route) for options in self.all() for kind, route in options.routes.items()
+            )
+        )
+        self.letters()
+
+    @classmethod
+    def parse(
+        cls, base: str, table: Mapping[str, Any], overrides: Sequence[Mapping[str, Any]] = ()
+    ) -> Layout:
+        """From `[table]` and the list of `[[override]]`. Raises BadOption."""
+        given = [dict(table), *({**table, **override} for override in overrides)]
+        uses = Counter(
+            (kind, str(each.get(kind, KEYS[kind].default))) for each in given for kind in KINDS
+        )
+        shared = {use for use, count in uses.items() if count > 1 or use[0] == LETTERS}
+        return cls(
+            Options.parse(table, base),
+            tuple(_override(base, each, shared) for each in given[1:]),
+        )
+
+    def letters(self) -> list[Target]:
+        """The tables of dead letters, there or not: one, unless overrides say otherwise. Raises
+        BadOption if a template has fields."""
+        routes = (options.routes.get(LETTERS) for options in self.all())
+        return sorted({route.fixed for route in routes if route})
+
+    def of(self, namespace: Namespace) -> Options:
+        for selection, options in self.overrides:
+            if selection.matches(namespace):
+                return options
+        return self.default
+
+    def table(self, kind: str, namespace: Namespace) -> Table | None:
+        """The namespace's table of that kind, there or not; None if it is to have none."""
+        options = self.of(namespace)
+        if (route := options.routes.get(kind)) is None:
+            return None
+        return Table(route.target(namespace), None if route.is_shared else namespace, options)
+
+    def all(self) -> Iterator[Options]:
+        yield self.default
+        yield from (options for _, options in self.overrides)
+
+
+def _override(
+    base: str, given: Mapping[str, Any], shared: Collection[tuple[str, str]]
+) -> tuple[Selection, Options]:
+    match = given.get(MATCH)
+    if not isinstance(match, str) or not match:
+        raise BadOption(
+            "An [[override]] does not say for which collections it is.",
+            f"Set {MATCH} to a full name or a regular expression on it.",
+        )
+    selection = Selection.parse(match)
+    is_one = len(selection.names) == 1 and not selection.patterns
+    keys = {name: value for name, value in given.items() if name != MATCH}
+    return selection, Options.parse(keys, base, selection.names[0] if is_one else None, shared)
+
+
+def _columns(given: Any) -> Columns | None:
+    if not isinstance(given, Mapping):
+        raise BadOption(
+            "'columns' is no table of names and types.",
+            'Write columns = { total = "decimal(18,2)", city = "string from address.city" }.',
+        )
+    return Columns.parse(given) if given else None
+
+
+def _tracked(given: Any, columns: Columns | None) -> tuple[str, ...] | None:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise BadOption(f"'{TRACK}' is no list of columns.", f'Write {TRACK} = ["total"].')
+    names = {field.name for field in columns.fields()} if columns else set()
+    if unknown := [name for name in given if name not in names]:
+        raise BadOption(
+            f"'{TRACK}' names what 'columns' does not: {', '.join(unknown)}.",
+            "Name typed columns, or '_rescued', which holds everything else.",
+        )
+    return tuple(given) or None
+
+
+def _checked(name: str, value: Any) -> Any:
+    if isinstance(KEYS[name].default, bool):
+        return _flag(name, value)
+    choices = KEYS[name].choices
+    if name in KINDS and (not isinstance(value, str) or value.lower() in _TRUTH):
+        raise BadOption(
+            f"Option '{name}' of a table cannot be '{str(value).lower()}'.",
+            f"Write a template like {KEYS[name].default or '{db}/{coll}/history'}, or an empty text"
+            " for none.",
+        )
+    if choices and value not in choices:
+        raise BadOption(
+            f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
+        )
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if str(value).lower() not in _TRUTH:
+        raise BadOption(f"Option '{name}' of a table cannot be '{value}'.", "Use true or false.")
+    return str(value).lower() == "true"

@@ -1,0 +1,246 @@
+"""The Delta tables of one pipeline: which exist, whose they are, and what their last commit said.
+
+The properties of a table and its last commit are read once per table and run: after that this
+process is the only writer, and remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from cdc.delta.columns import Columns, TypedColumn, of_table
+from cdc.delta.tables.changelog_forms import EVENT
+from cdc.delta.tables.commit_metadata import Commit, newest_commit
+from cdc.delta.tables.layout import TRACK, TYPED, Layout, Table
+from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
+from cdc.delta.tables.target import Target
+from cdc.errors import BadOption, ForeignOffset
+from cdc.model import Namespace, timestamp
+
+_DOCUMENT = "mongodb-cdc.document"
+_FORM = "mongodb-cdc.form"
+# The log of a table that gets a commit each second would else have 2.6 million files. Files of data
+# that a version needs are kept as long, by default. A checkpoint costs more than a small commit:
+# with one behind each tenth (the default) an append took up to twice as long.
+_PROPERTIES = {
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.checkpointInterval": "100",
+}
+# What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
+_MERGED = {"delta.enableDeletionVectors": "true"}
+# What `Tables._form` depends on.
+_OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
+_OF_KIND = {"mirror": _MERGED, "history": _MERGED}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    table: Table
+    document: str
+    form: str
+    last: Commit | None
+    columns: Columns | None
+
+
+@dataclass(slots=True)
+class Tables:
+    """All tables of one kind that one pipeline writes. What is known of them is asked and changed
+    by one thread at a time.
+
+    `pipeline` identifies the checkpoint, not the job's name: Delta skips a (transaction id,
+    version) that it has seen, and a new checkpoint counts its batches from 0 again.
+    """
+
+    kind: str
+    layout: Layout
+    pipeline: str
+    _spark: SparkSession | None = None
+    _settled: dict[Target, Target] = field(default_factory=dict)
+    _known: dict[Target, _Known] = field(default_factory=dict)
+    _claimed: dict[Target, Table] = field(default_factory=dict)
+
+    @property
+    def transaction_id(self) -> str:
+        return f"mongodb-cdc/{self.pipeline}/{self.kind}"
+
+    def transaction(self, commit: Commit) -> dict[str, Any]:
+        """Writer options by which a commit is made once, and says what it has to say."""
+        return {
+            "txnAppId": self.transaction_id,
+            "txnVersion": commit.batch,
+            "userMetadata": commit.text(),
+        }
+
+    def of(self, namespace: Namespace) -> Table | None:
+        """The namespace's table, there or not; None if it is to have none of this kind. Its target
+        is settled, once for each table. After `discover`."""
+        table = self.layout.table(self.kind, namespace)
+        if table is None or table.target.former is None:
+            return table
+        if table.target not in self._settled:
+            assert self._spark is not None, "tables are looked for before they are asked for"
+            self._settled[table.target] = table.target.settled(self._spark)
+        return replace(table, target=self._settled[table.target])
+
+    def known(self) -> list[Table]:
+        """The tables of this pipeline that are there. Complete after `discover`."""
+        return [self._known[target].table for target in sorted(self._known)]
+
+    def last(self, table: Table) -> Commit | None:
+        """What the table's last commit of ours says; None without such a commit or table."""
+        known = self._known.get(table.target)
+        return known.last if known else None
+
+    def columns(self, table: Table) -> Columns | None:
+        """The typed columns that the table has, or is to be made with; None if it has documents."""
+        known = self._known.get(table.target)
+        return known.columns if known else self._configured(table)
+
+    def discover(self, spark: SparkSession) -> None:
+        """Get to know the tables of earlier runs; those of others are passed over.
+
+        Must be called before the first batch. Costs about 0.3 s per table, once.
+        """
+        self._spark = spark
+        for table, properties in existing(spark, self.layout, self.kind):
+            if properties[PIPELINE] == self.pipeline:
+                self._remember(spark, table, properties)
+
+    def require_not_ahead(self, now: Commit) -> None:
+        """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
+        for known in self._known.values():
+            _require_not_ahead(known.table.target, known.last, now)
+
+    def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
+        """Make sure that this batch may go to the table, there or not. Writes nothing.
+
+        `document` is the SQL type of the images. Raises TableOwnedElsewhere; BadOption if the table
+        holds images of another type, in other columns, or in another form;
+        ForeignOffset if it is ahead of the checkpoint.
+        """
+        ours = self._identity(table)
+        other = self._claimed.setdefault(table.target, table)
+        require_ours(table, ours, self._identity(other))
+        if table.target not in self._known:
+            if not table.target.exists(spark):
+                return
+            properties = table.target.properties(spark)
+            require_ours(table, ours, properties)
+            self._remember(spark, table, properties)
+        known = self._known[table.target]
+        if known.document != document:
+            raise BadOption(
+                f"The table at '{table.target}' holds documents as {known.document}, not as"
+                f" {document}.",
+                "Keep the option 'document.format', or start anew with other paths and checkpoint.",
+            )
+        if known.form != self._form(table):
+            raise BadOption(
+                f"The {self.kind} at '{table.target}' has the form {known.form}, not"
+                f" {self._form(table)}.",
+                f"Keep the option '{_OPTION_OF_FORM[self.kind]}', or start anew with other paths"
+                " and checkpoint.",
+            )
+        self._require_same_columns(table, known.columns)
+        _require_not_ahead(table.target, known.last, now)
+
+    def create(
+        self,
+        spark: SparkSession,
+        table: Table,
+        schema: StructType,
+        document: str,
+        cluster: Sequence[str],
+    ) -> None:
+        """Create the table, clustered by some columns, unless it is known. `claim` must have
+        passed. Raises TableOwnedElsewhere."""
+        if table.target in self._known:
+            return
+        form = self._form(table)
+        ours = self._identity(table)
+        told = {**ours, _DOCUMENT: document, _FORM: form}
+        properties = {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **told}
+        # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
+        try:
+            table.target.create(spark, schema, properties, cluster)
+        except AnalysisException as error:
+            # Delta says the same of a table and of a folder with any files.
+            is_there = error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+            if is_there and not table.target.exists(spark):
+                raise occupied(table, ours) from error
+            require_ours(table, ours, table.target.properties(spark))
+            raise
+        self._known[table.target] = _Known(table, document, form, None, self._configured(table))
+
+    def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:
+        """Add typed columns to a table that has some. Its rows keep in `_rescued` what they hold.
+
+        A commit of its own, which says nothing; one that a crash leaves alone is harmless.
+        """
+        known = self._known[table.target]
+        assert known.columns is not None
+        columns = known.columns.plus(more)
+        fields = StructType([column.field() for column in more])
+        table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
+        self._known[table.target] = replace(known, columns=columns)
+
+    def committed(self, table: Table, commit: Commit) -> None:
+        """To be called after each commit, also after one that Delta skipped as already done."""
+        self._known[table.target] = replace(self._known[table.target], last=commit)
+
+    def _form(self, table: Table) -> str:
+        """What the rows of the table mean, where an option tells: it holds for all of them."""
+        if self.kind == "history" and table.options.track:
+            return f"[{', '.join(table.options.track)}]"
+        if self.kind == "mirror":
+            return table.options.delete
+        return table.options.changelog_form if self.kind == "changelog" else EVENT
+
+    def _identity(self, table: Table) -> dict[str, str]:
+        return identity(self.pipeline, self.kind, table)
+
+    def _configured(self, table: Table) -> Columns | None:
+        return table.options.columns if self.kind in TYPED else None
+
+    def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
+        newest = newest_commit(spark, table.target)
+        form = properties.get(_FORM, EVENT)
+        self._claimed.setdefault(table.target, table)
+        columns = of_table(table.target.read(spark).schema) if self.kind in TYPED else None
+        last = newest and newest[1]
+        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, last, columns)
+
+    def _require_same_columns(self, table: Table, there: Columns | None) -> None:
+        configured = self._configured(table)
+        wanted = {column.name: column for column in configured.columns} if configured else {}
+        own = {column.name: column for column in there.columns} if there else {}
+        changed = [
+            name
+            for name, column in own.items()
+            if wanted.get(name, column if column.is_evolved else None) != column
+        ]
+        if changed or bool(wanted) != bool(own):
+            raise BadOption(
+                f"The {self.kind} at '{table.target}' has other columns than 'columns' says:"
+                f" {', '.join(changed) or ('none' if wanted else 'typed ones')}.",
+                "Columns may only be added to a table that is there. For others start anew, with"
+                " another path and checkpoint.",
+            )
+
+
+def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None:
+    """Delta would skip the batch as done, in silence, though this checkpoint means other rows."""
+    if last is None or last.batch < now.batch or last.is_of_the_same(now):
+        return
+    raise ForeignOffset(
+        f"The table at '{target}' holds batch {last.batch} up to {timestamp.text(last.watermark)}; "
+        f"the checkpoint is only at batch {now.batch}, {timestamp.text(now.watermark)}.",
+        "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint back"
+        " that belongs to them, or start anew: a new checkpoint and other paths.",
+    )

@@ -1,0 +1,55 @@
+"""Small writes into small tables: what Spark does to be fast with many rows takes longer than all
+the few that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from cdc.delta.tables.target import Target
+
+# Code that is generated and compiled for each piece of a plan, plans that are changed on the way,
+# and tasks without rows. Of the tables' logs too, which is why a table must have few files.
+SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+_ROWS = 10_000
+_BYTES, _FILES = 16 * 2**20, 500
+# A table that was measured is not measured again before so many rows were written.
+_UNMEASURED_ROWS = 100_000
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Which tables are small, as far as one process that writes them has to know. One that was
+    found to be large is taken to stay so."""
+
+    _left: dict[Target, int] = field(default_factory=dict)
+    _large: set[Target] = field(default_factory=set)
+
+    def are_small(self, spark: SparkSession, targets: Sequence[Target], rows: int) -> bool:
+        """Whether `rows`, which are about to be written into tables, there or not, are few, and so
+        are those of each table."""
+        for each in targets:
+            self._left[each] = self._left.get(each, 0) - rows
+        return rows <= _ROWS and all(self._is_small(spark, each) for each in targets)
+
+    def _is_small(self, spark: SparkSession, target: Target) -> bool:
+        """Measures the table only where that decides."""
+        if target not in self._large and self._left[target] < 0:
+            if target.exists(spark) and not _is_within(target, spark):
+                self._large.add(target)
+            self._left[target] = _UNMEASURED_ROWS
+        return target not in self._large
+
+
+def _is_within(target: Target, spark: SparkSession) -> bool:
+    found = target.delta(spark).detail().select("sizeInBytes", "numFiles").head()
+    assert found is not None, "a table tells of itself"
+    return bool(found.sizeInBytes <= _BYTES and found.numFiles <= _FILES)

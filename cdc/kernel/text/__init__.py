@@ -1,0 +1,1 @@
+"""BSON to Extended JSON and to merge keys."""

@@ -1,0 +1,1 @@
+"""VARIANT to typed columns."""

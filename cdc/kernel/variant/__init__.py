@@ -1,0 +1,1 @@
+"""BSON to VARIANT."""

@@ -1,0 +1,45 @@
+"""The reference encoders of `document.format`: BSON bytes to VARIANT, JSON or BSON.
+
+These say what is right. `cdc.kernel` holds the same encoders compiled; tests compare both.
+"""
+
+from cdc.model.encoding import document, from_extended_json, variant_bytes, variant_tree
+from cdc.model.encoding.document import RAW, UNMAPPABLE, Column, encoder, relaxed_json
+from cdc.model.encoding.from_extended_json import Origin
+from cdc.model.encoding.variant import FIRST_MILLI, LAST_MILLI, object_of
+from cdc.model.encoding.variant_bytes import (
+    ARRAY,
+    BINARY,
+    NULL,
+    OBJECT,
+    PRIMITIVE,
+    SHORT_STRING,
+    SIZES,
+    STRING,
+    UTF16,
+)
+
+__all__ = [
+    "ARRAY",
+    "BINARY",
+    "FIRST_MILLI",
+    "LAST_MILLI",
+    "NULL",
+    "OBJECT",
+    "PRIMITIVE",
+    "RAW",
+    "SHORT_STRING",
+    "SIZES",
+    "STRING",
+    "UNMAPPABLE",
+    "UTF16",
+    "Column",
+    "Origin",
+    "document",
+    "encoder",
+    "from_extended_json",
+    "object_of",
+    "relaxed_json",
+    "variant_bytes",
+    "variant_tree",
+]

@@ -1,0 +1,135 @@
+"""The merge key: equal text for `_id`s that the server treats as equal.
+
+Equality is that of the unique index on `_id` under the simple collation. Numbers compare by exact
+value whatever their type, symbols like strings. Documents compare by their fields in order, arrays
+by their elements. Every rule was checked on a real server, see tests/model/test_merge_key.py.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+
+from cdc.errors import UnmappableValue
+from cdc.model.bson import Element, decimal128, element, elements, extended_json
+from cdc.model.encoding import document
+
+
+def merge_key(id_document: bytes) -> str:
+    """Return the merge key for BSON bytes of `{_id: value}`; the field's name is ignored.
+
+    Two keys are equal exactly when a unique index treats the two values as equal. An ObjectId, a
+    string or a number is written as in relaxed Extended JSON (`{"$oid":"…"}`, `"…"`, `7`). The
+    value cannot be restored from its key: the key omits the type of a number, the difference
+    between symbol and string, and the names of array elements. Nothing is promised for a
+    collection whose default collation is not simple: its `_id` index treats more values as equal.
+
+    Raises UnmappableValue if the bytes are corrupt or the document has not exactly one field. Text
+    that is not UTF-8 and a name that occurs twice do not raise: the server keeps such keys apart,
+    so this function must too.
+    """
+    fields = elements(id_document, 0, len(id_document))
+    if len(fields) != 1:
+        raise UnmappableValue(f"a key document has one field, not {len(fields)}")
+    return _value_text(id_document, fields[0], 0)
+
+
+def document_key_json(document_key: bytes) -> str:
+    """Canonical Extended JSON of a change event's documentKey: shard key and `_id`, with types.
+
+    Never raises: a documentKey that has no such text becomes `document.unmappable_json`.
+    """
+    try:
+        return document.canonical_json(document_key)
+    except UnmappableValue as error:
+        return document.unmappable_json(error.message, document_key)
+
+
+def _value_text(data: bytes, item: Element, depth: int) -> str:
+    kind, _, start, stop = item
+    if kind in (element.STRING, element.SYMBOL):
+        return _quote(element.string(data, start))
+    if kind == element.DOCUMENT:
+        return _document_text(data, start, stop, depth + 1)
+    if kind == element.ARRAY:
+        return _array_text(data, item, depth + 1)
+    if kind in (element.INT32, element.INT64, element.DOUBLE, element.DECIMAL128):
+        return _number_text(data, item)
+    if kind == element.REGEX:
+        pattern, options, _ = data[start:stop].split(b"\0")
+        return f'{{"$regularExpression":[{_quote(pattern)},{_quote(options)}]}}'
+    if kind == element.CODE:
+        return f'{{"$code":{_quote(element.string(data, start))}}}'
+    if kind == element.CODE_WITH_SCOPE:
+        scope = _document_text(data, element.scope_start(data, start), stop, depth + 1)
+        return f'{{"$code":{_quote(element.string(data, start + 4))},"$scope":{scope}}}'
+    if kind == element.DBPOINTER:
+        target = data[stop - 12 : stop].hex()
+        return f'{{"$dbPointer":[{_quote(element.string(data, start))},"{target}"]}}'
+    if kind == element.BINARY:
+        # Extended JSON would drop the inner length of the old subtype 2.
+        payload = extended_json.binary(data[start + 5 : stop], data[start + 4])
+        return json.dumps(payload, separators=(",", ":"))
+    return json.dumps(extended_json.value(data, item, relaxed=False), separators=(",", ":"))
+
+
+def _document_text(data: bytes, start: int, stop: int, depth: int) -> str:
+    parts = []
+    for item in elements(data, start, stop, depth):
+        # A user's "$" is doubled: their {"$oid": "…"} must not look like an ObjectId.
+        name = b"$" + item.name if item.name.startswith(b"$") else item.name
+        parts.append(f"{_quote(name)}:{_value_text(data, item, depth)}")
+    return "{" + ",".join(parts) + "}"
+
+
+def _array_text(data: bytes, item: Element, depth: int) -> str:
+    parts = []
+    for each in elements(data, item.start, item.stop, depth):
+        parts.append(_value_text(data, each, depth))
+    return "[" + ",".join(parts) + "]"
+
+
+def _quote(raw: bytes) -> str:
+    """A JSON string. Bytes that are not UTF-8 become lone surrogates, written as escapes.
+
+    No UTF-8 decodes to a lone surrogate: the text stays encodable, different bytes stay different.
+    """
+    try:
+        return json.dumps(raw.decode("utf-8"), ensure_ascii=False)
+    except UnicodeDecodeError:
+        return json.dumps(raw.decode("utf-8", "surrogateescape"), ensure_ascii=True)
+
+
+def _number_text(data: bytes, item: Element) -> str:
+    if item.kind == element.INT32:
+        return str(element.int32(data, item.start)[0])
+    if item.kind == element.INT64:
+        return str(element.int64(data, item.start)[0])
+    if item.kind == element.DECIMAL128:
+        return _decimal_text(element.decimal128(data, item.start))
+    double: float = element.float64(data, item.start)[0]
+    exact = decimal.Decimal.from_float(double)
+    if exact.is_finite() and len(_digits(exact)) > 34:
+        # No decimal128 and no integer equals this double: its own text is short and unique.
+        return f'{{"$numberDouble":"{extended_json.double_text(double)}"}}'
+    return _decimal_text(exact)
+
+
+def _decimal_text(number: decimal.Decimal) -> str:
+    """One text per value: 0 for every zero, no trailing zeros, no exponent in the usual range."""
+    if number.is_nan():
+        return '{"$number":"NaN"}'
+    if number.is_infinite():
+        return f'{{"$number":"{"-" if number < 0 else ""}Infinity"}}'
+    if not number:
+        return "0"
+    sign, _, exponent = number.as_tuple()
+    digits = _digits(number)
+    exponent = int(exponent) + len(number.as_tuple().digits) - len(digits)
+    bare = decimal.Decimal(f"{'-' if sign else ''}{digits}E{exponent}")
+    return f"{bare:f}" if -10 <= bare.adjusted() < 34 else decimal128.text(bare)
+
+
+def _digits(number: decimal.Decimal) -> str:
+    """The coefficient without trailing zeros. (Decimal.normalize would round to the context.)"""
+    return "".join(map(str, number.as_tuple().digits)).rstrip("0")

@@ -1,0 +1,96 @@
+"""Status of a run, from nothing but the offsets in its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pymongo
+
+from cdc.errors import ForeignOffset
+from cdc.model import NEVER, Excerpt, Offset, Selection
+from cdc.mongo.connection import Client
+from cdc.mongo.inspect.copy_progress import Extent, counted, drawn, extents, is_copied, percent
+from cdc.mongo.inspect.metrics import Metrics, left_of
+from cdc.mongo.inspect.ttl_cache import tried
+from cdc.mongo.plan import events_between
+from cdc.mongo.topology import Source, windows
+
+_PATIENCE_SECONDS = 1.0
+
+
+class Passed(NamedTuple):
+    """Finished batches: the offset before them, the offset after them, and their duration."""
+
+    start: Offset
+    end: Offset
+    seconds: float
+
+
+class Standing(NamedTuple):
+    """The status of a run: its metrics, and the progress of each selected collection."""
+
+    metrics: Metrics
+    collections: list[Extent]
+
+
+def standing(
+    source: Source,
+    selection: Selection,
+    excerpt: Excerpt,
+    at: Offset | None,
+    passed: Passed | None,
+) -> Standing:
+    """Return the status of a run.
+
+    A value is None if a run does not need it and the user may not read it.
+
+    Args:
+        source: the source of the run.
+        selection: the configured selection.
+        excerpt: the configured capture filter.
+        at: the offset that the tables have reached; None before the first batch.
+        passed: the last batches, for the rate; None if there are none.
+
+    Raises SourceUnreachable, NotPermitted, UnsuitableSource, and ForeignOffset if the offset
+    belongs to another source.
+    """
+    if at is not None:
+        require_own(at, source)
+    clients = source.clients
+    edge = source.live_edge(NEVER if at is None else at.time)
+    collections = extents(counted(source, selection), at, excerpt, _copied_share(source, at))
+    rate = None if passed is None else tried(lambda: _event_rate(clients, passed), "the event rate")
+    left = None
+    if at is not None:
+        shards = [shard for shard in at.shards if shard in clients]
+        known = tried(lambda: windows(clients, shards), "oplog windows") or []
+        left = left_of(known, at.time)
+    time = None if at is None else at.time
+    copied = percent(collections, is_copied(at, selection, excerpt))
+    return Standing(Metrics(time, edge, rate, left, copied), collections)
+
+
+def require_own(offset: Offset, source: Source) -> None:
+    """Raise ForeignOffset if an offset belongs to another source."""
+    if offset.source != source.name:
+        raise ForeignOffset(
+            f"The checkpoint was written for '{offset.source}', but 'uri' leads to"
+            f" '{source.name}'.",
+            "Correct 'uri', or start with a new checkpoint.",
+        )
+
+
+def _copied_share(source: Source, at: Offset | None) -> float | None:
+    copying = None if at is None else at.copying
+    if copying is None:
+        return None
+    return tried(lambda: drawn(source, copying).share(copying.below), "the copied share")
+
+
+def _event_rate(clients: Mapping[str, Client], passed: Passed) -> float:
+    # Batches of hours may have any number of changes, and the count reads the oplog for all of
+    # them.
+    with pymongo.timeout(_PATIENCE_SECONDS):
+        count = events_between(clients, passed.start, passed.end)
+    return count / max(1e-3, passed.seconds)

@@ -1,0 +1,33 @@
+"""Planning: from one offset to the next, and to the splits of a batch.
+
+In: an offset and a source. Out: the next offset and its splits.
+Guaranteed: the same two offsets give the same rows, also days later.
+"""
+
+from cdc.mongo.plan import missing_collections
+from cdc.mongo.plan.change_window import window_splits
+from cdc.mongo.plan.idle_watch import Watch
+from cdc.mongo.plan.missing_collections import missing
+from cdc.mongo.plan.next_scan import Sweeper
+from cdc.mongo.plan.planner import Planner
+from cdc.mongo.plan.slicing import Limits, events_between
+from cdc.mongo.plan.splits import range_splits, snapshot_splits
+from cdc.mongo.plan.start_position import Start, confirmed_edge, first_offset, reached, start_of
+
+__all__ = [
+    "Limits",
+    "Planner",
+    "Start",
+    "Sweeper",
+    "Watch",
+    "confirmed_edge",
+    "events_between",
+    "first_offset",
+    "missing",
+    "missing_collections",
+    "range_splits",
+    "reached",
+    "snapshot_splits",
+    "start_of",
+    "window_splits",
+]

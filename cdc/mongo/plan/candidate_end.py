@@ -1,0 +1,75 @@
+"""Candidate end of a batch that copies or changes the selection."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bson.timestamp import Timestamp
+
+from cdc.errors import BadOption
+from cdc.model import Excerpt, Offset, Selection, advance, reselect
+from cdc.mongo.collections import Listing
+from cdc.mongo.plan.next_scan import Sweep
+from cdc.mongo.query import event_filter
+
+
+class Intent(NamedTuple):
+    """The end of a batch up to the live edge.
+
+    It is valid only if no event of the batch meets one of the `unless` conditions.
+    """
+
+    end: Offset
+    unless: tuple[event_filter.Condition, ...] = ()
+
+
+def sweeping(selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep) -> Intent:
+    """Return the candidate end of a batch that copies.
+
+    An event of a collection that the batch does not scan makes it invalid: the name must not be
+    recorded as done then.
+    """
+    end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
+    if sweep == Sweep():
+        return Intent(end)
+    scanned = [scan.copying.namespace for scan in sweep.scans]
+    return Intent(end, (event_filter.strangers(selection, start, end, scanned),))
+
+
+def reselecting(
+    selection: Selection,
+    excerpt: Excerpt,
+    start: Offset,
+    edge: Timestamp,
+    listed: Listing,
+    copies: bool,
+) -> Intent:
+    """Return the candidate end of the last batch with the selection and capture filter of `start`.
+
+    It is invalid if a collection was created after the listing and only the new selection or
+    capture filter captures it.
+
+    Args:
+        selection: the new selection.
+        excerpt: the new capture filter.
+        start: the offset before the batch.
+        edge: the live edge.
+        listed: the collections that exist.
+        copies: the collections that only the new options capture are copied.
+
+    Raises BadOption if the capture filter changed and the run does not copy.
+    """
+    if start.excerpt != excerpt.text and not copies:
+        raise BadOption(
+            "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
+            " the collections again.",
+            "Set mode to initial to copy all again, or restore the option's old value.",
+        )
+    names = added = [collection.namespace for collection in listed.collections]
+    before = None
+    if start.excerpt == excerpt.text:
+        before = Selection.parse(start.selection)
+        added = [name for name in names if not before.matches(name)]
+    newcomers = event_filter.newcomers(before, selection, names)
+    end = reselect(start, edge, selection, excerpt, added if copies else [])
+    return Intent(end, (newcomers,))

@@ -1,0 +1,77 @@
+"""Splits for the changes of a time window, without the offset of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from bson.timestamp import Timestamp
+
+from cdc.model import Excerpt, Offset, Selection, StreamSplit, streaming
+from cdc.mongo.plan.ddl_reporters import SLIM, Told, told_once
+from cdc.mongo.plan.slicing import Limits, Slicer
+from cdc.mongo.plan.splits import span, stream_splits
+from cdc.mongo.query import event_filter
+from cdc.mongo.read import IMAGES, change_stream
+from cdc.mongo.topology import Source
+
+
+def window_splits(
+    source: Source,
+    selection: Selection,
+    excerpt: Excerpt,
+    after: Timestamp,
+    until: Timestamp,
+    limits: Limits,
+    retry_seconds: float,
+) -> list[StreamSplit]:
+    """Return splits with the changes after `after` and up to `until`, cut into slices.
+
+    Adjacent windows together contain each change once.
+
+    Args:
+        source: the source to read.
+        selection: the collections.
+        excerpt: the capture filter.
+        after: the time before the first change.
+        until: the time of the last change; it must be at or before the live edge.
+        limits: only `slices` applies.
+        retry_seconds: how long a failed read is repeated.
+    """
+    if until <= after:
+        return []
+    first = streaming(after, source.name, selection.text, excerpt.text)
+    start = replace(first, late=source.late(after), shards=source.shards)
+    end = replace(start, time=until, late=source.late(until))
+    slicer = Slicer()
+    slicer.reach(source.clients, start, until, limits.lifted)
+    reported = list(_read_ddl(source, selection, start, end, retry_seconds))
+    splits = list[StreamSplit]()
+    # In each part a shard reports all of its DDL or none. There are as many parts as that takes.
+    while start.time < until:
+        part = told_once(source, start, end, [ddl for ddl in reported if _is_after(start, ddl)])
+        if part.time < until:
+            part = replace(part, late=source.late(part.time), shards=source.shards)
+        for split in stream_splits(start, part):
+            splits += slicer.sliced(split)
+        start = part
+    return splits
+
+
+def _read_ddl(
+    source: Source, selection: Selection, start: Offset, end: Offset, retry_seconds: float
+) -> Iterator[Told]:
+    """Read the DDL of each shard; none for a single shard, which reports all of it."""
+    if len(source.shards) == 1:
+        return
+    stages = event_filter.pipeline([event_filter.not_rows(selection)], SLIM)
+    for shard in source.shards:
+        split = span(start, end, shard, selection, stages)
+        opener = partial(source.open, shard)
+        for events in change_stream.read(opener, split, IMAGES["off"], retry_seconds):
+            yield from ((shard, event.raw) for event in events)
+
+
+def _is_after(start: Offset, ddl: Told) -> bool:
+    return bool(ddl[1]["clusterTime"] > start.time)

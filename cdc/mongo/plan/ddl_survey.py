@@ -1,0 +1,108 @@
+"""DDL survey: the events in a planned batch's time that must end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from bson.timestamp import Timestamp
+
+from cdc.model import Namespace, Offset, Replaced, Selection, StreamSplit
+from cdc.mongo.connection import Member
+from cdc.mongo.plan.ddl_precheck import is_quiet
+from cdc.mongo.plan.ddl_reporters import SLIM, Told
+from cdc.mongo.plan.splits import span
+from cdc.mongo.query import event_filter
+from cdc.mongo.read import IMAGES, change_stream
+
+
+class Found(NamedTuple):
+    """The result of a survey.
+
+    Attributes:
+        time: the time of the first event that the batch cannot contain; None if there is none. It
+            is a row event that meets a condition, or DDL that cuts the batch.
+        ddl: the DDL events that cut the batch at that time.
+        others: the DDL events that do not cut a batch.
+    """
+
+    time: Timestamp | None = None
+    ddl: tuple[Told, ...] = ()
+    others: tuple[Told, ...] = ()
+
+    def replaced(self, selection: Selection) -> Replaced:
+        """Return what the cutting DDL did to the selected collections."""
+        events = [event for _, event in self.ddl]
+        emptied = {name for event in events for name in _selected(event.get("ns"), selection)}
+        refilled = {name for event in events for name in _selected(event.get("to"), selection)}
+        return Replaced(frozenset(emptied - refilled), frozenset(refilled))
+
+    def renamed_onto(self, namespace: Namespace) -> list[Namespace]:
+        """Return the collections that were renamed to that name, sorted."""
+        renames = [event for _, event in self.ddl if event.get("to")]
+        return sorted({named(e["ns"]) for e in renames if named(e["to"]) == namespace})
+
+
+def survey(
+    open_member: Callable[[str], Member],
+    start: Offset,
+    end: Offset,
+    selection: Selection,
+    ddl: event_filter.Condition,
+    rows: Sequence[event_filter.Condition],
+    retry_seconds: float,
+) -> Found:
+    """Read the events between two offsets that meet one of the conditions.
+
+    Each shard of `end` is read only up to its first event that a batch cannot contain.
+
+    Args:
+        open_member: opens a member of a shard.
+        start: the offset at the start of the planned batch.
+        end: its candidate end.
+        selection: the captured collections.
+        ddl: a condition for DDL events.
+        rows: conditions for row events that the batch cannot contain.
+        retry_seconds: how long a failed read is repeated.
+    """
+    if end.time <= start.time:
+        return Found()
+    stages = event_filter.pipeline([ddl, *rows], SLIM)
+    reported: list[Told] = [
+        (split.shard, event)
+        for split in (span(start, end, shard, selection, stages) for shard in end.shards)
+        if rows or not _has_only_row_changes(partial(open_member, split.shard), split)
+        for event in _read_to_first(partial(open_member, split.shard), split, retry_seconds)
+    ]
+    time = min((e["clusterTime"] for _, e in reported if event_filter.ends_batch(e)), default=None)
+    cutting = [(s, e) for s, e in reported if e["clusterTime"] == time and event_filter.cuts(e)]
+    others = [(s, e) for s, e in reported if not event_filter.ends_batch(e)]
+    return Found(time, tuple(cutting), tuple(others))
+
+
+def _has_only_row_changes(open_member: Callable[[], Member], split: StreamSplit) -> bool:
+    return not split.late and is_quiet(open_member, split.after, split.upto)
+
+
+def _read_to_first(
+    open_member: Callable[[], Member], split: StreamSplit, retry_seconds: float
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of a split up to the first that a batch cannot contain, inclusive."""
+    for events in change_stream.read(open_member, split, IMAGES["off"], retry_seconds):
+        for event in events:
+            yield event.raw
+            if event_filter.ends_batch(event.raw):
+                return
+
+
+def _selected(value: Mapping[str, Any] | None, selection: Selection) -> frozenset[Namespace]:
+    if value is None or "coll" not in value:
+        return frozenset()
+    namespace = named(value)
+    return frozenset({namespace} if selection.matches(namespace) else ())
+
+
+def named(value: Mapping[str, Any]) -> Namespace:
+    """Return the namespace in an event's `ns` or `to`."""
+    return Namespace(value["db"], value["coll"])

@@ -1,0 +1,85 @@
+"""Lost history: the oplog no longer contains the next changes. The option `on.history.lost`.
+
+A gap is a batch of its own that reads nothing: its end has a later time, and a `gap` row records
+it. With `resync`, all collections are copied again by the ordinary rule. Another row empties their
+mirrors first, also the mirrors of collections that were dropped in the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cdc.errors import HistoryLost, LoginRefused, NotPermitted
+from cdc.model import Offset, Selection, Timestamp, begin_again, timestamp
+from cdc.mongo.topology import Source, oldest
+
+_REMEDY = (
+    "Set on.history.lost to resync (all is copied again) or to skip, or start with a new"
+    " checkpoint; enlarge the oplog."
+)
+
+
+def explained(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
+    """Return the error with the time to which the oplog reaches back, if that is known."""
+    first = _oldest_time(source, [shard for shard in start.shards if shard in source.clients])
+    if first is None or first <= start.time:  # A shard is gone: the error's own message says so.
+        return HistoryLost(lost.message, _REMEDY)
+    return HistoryLost(
+        f"The changes after {timestamp.text(start.time)} are no longer in the oplog, which reaches"
+        f" back to {timestamp.text(first)}.",
+        _REMEDY,
+    )
+
+
+def resynced(source: Source, start: Offset, patience: float) -> Offset:
+    """Return the offset after the gap, from which everything is copied again.
+
+    It returns `start` itself if the source does not confirm the listing within `patience` seconds.
+    """
+    selection = Selection.parse(start.selection)
+    listed = source.listing(selection)
+    edge = source.confirmed(listed, patience)
+    if edge is None or edge <= start.time:
+        return start
+    names = {collection.namespace for collection in listed.collections}
+    end = replace(_pass_gap(start, edge), copying=None, late=source.late(edge))
+    return begin_again(end, names | set(selection.names))
+
+
+def skipped(source: Source, start: Offset) -> Offset:
+    """Return the offset after the gap, from which the readable changes continue."""
+    first = _first_readable(source)
+    # A shard is gone, or the user may not read the time.
+    if first is None or first <= start.time:
+        first = source.live_edge(start.time)
+    return _pass_gap(start, first) if first > start.time else start
+
+
+def is_past(source: Source, end: Offset) -> bool:
+    """Whether the oplog has lost even the changes after `end`: the next batch is a gap too."""
+    first = _first_readable(source)
+    return first is not None and first > end.time
+
+
+def _pass_gap(start: Offset, time: Timestamp) -> Offset:
+    return replace(start, time=time, gap=start.time, scans=(), silent=(), late=(), position="")
+
+
+def _first_readable(source: Source) -> Timestamp | None:
+    """Return the first time from which all shards can be read; None if the user may not read it.
+
+    Shards that joined or left count too, by `topology_time`. A shard that joined has no older
+    changes. The changes of a shard that left cannot be read.
+    """
+    first = _oldest_time(source, source.shards)
+    return None if first is None else max(first, source.topology_time)
+
+
+def _oldest_time(source: Source, shards: Iterable[str]) -> Timestamp | None:
+    try:
+        return oldest(source.clients, shards)
+    except LoginRefused:
+        raise
+    except NotPermitted:
+        return None

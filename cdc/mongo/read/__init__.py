@@ -1,0 +1,25 @@
+"""Reading a split: a key range as of T, or a slice of the change stream.
+
+In: a split. Out: raw documents or events, each once, in order.
+Guaranteed: a slice is complete, or an error is raised.
+"""
+
+from cdc.mongo.read import change_stream, cursor, sharded, snapshot
+from cdc.mongo.read.batch_size import BatchSize
+from cdc.mongo.read.event_run import Located, Run
+from cdc.mongo.read.images import IMAGES, Event
+from cdc.mongo.read.range_scan import Documents, reads_at_a_time
+
+__all__ = [
+    "IMAGES",
+    "BatchSize",
+    "Documents",
+    "Event",
+    "Located",
+    "Run",
+    "change_stream",
+    "cursor",
+    "reads_at_a_time",
+    "sharded",
+    "snapshot",
+]

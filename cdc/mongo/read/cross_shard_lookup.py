@@ -1,0 +1,88 @@
+"""Cross-shard lookup of a document that left the shard of its change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Self
+
+from bson.raw_bson import RawBSONDocument
+
+from cdc.errors import TransientError
+from cdc.model import MAX_KEY, MIN_KEY, Excerpt, KeyRange, Namespace, SnapshotSplit
+from cdc.mongo.collections import Rest, Void, opened
+from cdc.mongo.connection import repeated
+from cdc.mongo.read.images import Event, looked_up
+from cdc.mongo.read.rewind import newest
+from cdc.mongo.topology import Cluster
+
+# Runs a find with these arguments on one shard.
+Find = Callable[[dict[str, Any]], RawBSONDocument]
+
+
+class Lookup:
+    """Looks documents up on all shards that own a part of their collection.
+
+    All documents of a collection are read as of one time, which is after everything that was read
+    before. The time, the shards and their versions are found for the first document of a
+    collection, and used for the others.
+    """
+
+    def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: Excerpt) -> None:
+        self._cluster, self._retry_seconds = cluster, retry_seconds
+        self._excerpt = excerpt
+        self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def found(self, event: Event) -> Event:
+        """Return the event with its document, if the document still exists.
+
+        The call is repeated for `retry_seconds`; then TransientError is raised.
+        """
+        namespace = Namespace(event.raw["ns"]["db"], event.raw["ns"]["coll"])
+        what = f"Looking up a document of {namespace}"
+
+        def attempt() -> Event:
+            try:
+                return self._look_up(namespace, event)
+            except Void as void:  # Another incarnation has the name, or none has it.
+                self._reads.pop(namespace, None)
+                raise TransientError(f"{what}: the collection was replaced.") from void
+            except Exception:
+                self._reads.pop(namespace, None)
+                raise
+
+        return repeated(attempt, self._retry_seconds, what)
+
+    def _look_up(self, namespace: Namespace, event: Event) -> Event:
+        if namespace not in self._reads:
+            uuid = self._cluster.metadata.incarnation(namespace)
+            if uuid is None:
+                return event
+            self._reads[namespace] = self._prepare(namespace, uuid)
+        now, finds = self._reads[namespace]
+        concern = {"level": "snapshot", "atClusterTime": now.at}
+        with newest(now), self._cluster.metadata.void_if_gone(now):
+            for find in finds:
+                after = looked_up(find, event.raw, concern, self._excerpt)[0]
+                if after is not None:
+                    return event._replace(after=after, exact_from=now.at)
+        return event._replace(exact_from=now.at) if self._excerpt.condition else event
+
+    def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
+        at = self._cluster.present()
+        now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
+        with newest(now):
+            return now, [self._find(now, shard) for shard in self._cluster.metadata.holders(now)]
+
+    def _find(self, now: SnapshotSplit, shard: str) -> Find:
+        version, member = self._cluster.metadata.version(now, shard), self._cluster.open(shard)
+        self._open.callback(member.end)
+        return partial(opened, member, Rest(now, lambda: version))

@@ -1,0 +1,181 @@
+"""Rewind: the documents of a range as of a time that no server can read any more.
+
+The range is read in a newer state, then undone by the first before-image that the change streams
+hold for each key. That gives the rows of its time after any time that the oplog spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pymongo.errors
+from bson.timestamp import Timestamp
+
+from cdc.errors import TransientError
+from cdc.model import (
+    MAX_KEY,
+    ROW_EVENTS,
+    Excerpt,
+    SnapshotSplit,
+    StreamSplit,
+    key_of,
+    literal,
+    merge_key,
+    passes,
+)
+from cdc.mongo.collections import Rest, TimeUnreadable, Void
+from cdc.mongo.connection import TIME_UNREADABLE, Member, time_told
+from cdc.mongo.query import event_filter, projection
+from cdc.mongo.read import change_stream
+from cdc.mongo.read.images import BEFORE_IMAGES, IMAGES, Event
+from cdc.mongo.read.range_scan import Documents, scan
+
+BYTES = 64 * 2**20
+# Nothing else of an event is read: with after-images some would be too large to have any image.
+_UNDONE_BY = (
+    *("operationType", "ns", "clusterTime", "documentKey", "lsid", "txnNumber"),
+    "fullDocumentBeforeChange",
+)
+RETRY_SECONDS = 60
+
+
+class Undoing:
+    """Documents by merge key, on their way back to a time. Later events of a key tell nothing."""
+
+    def __init__(self, scanned: dict[str, bytes]) -> None:
+        self._documents, self._inexact = scanned, dict[str, bytes]()
+        self._seen: set[str] = set()
+        self._arrived: dict[str, tuple[Any, str, bytes | None]] = {}
+
+    def undo(self, event: Event, shard: str = "") -> None:
+        key = merge_key(key_of(bytes(event.raw["documentKey"].raw)))
+        if key not in self._seen:
+            self._seen.add(key)
+            if event.raw["operationType"] == "insert":
+                self._arrived[key] = (_txn(event), shard, self._documents.pop(key, None))
+            else:
+                self._put_back(key, event, self._documents.pop(key, None))
+        elif event.raw["operationType"] == "delete" and key in self._arrived:
+            # It was not inserted, it moved here from another shard, which tells of it later.
+            txn, where, document = self._arrived[key]
+            if txn == _txn(event) is not None and where != shard:
+                del self._arrived[key]
+                self._put_back(key, event, document)
+
+    def _put_back(self, key: str, event: Event, newer: bytes | None) -> None:
+        before = event.raw.get("fullDocumentBeforeChange")
+        if before is not None:
+            self._documents[key] = bytes(before.raw)
+        elif newer is not None and passes(event.raw).before is not False:
+            self._inexact[key] = newer
+
+    def undone(self, until: Timestamp) -> Iterator[Documents]:
+        if self._documents:
+            yield Documents(list(self._documents.values()))
+        if self._inexact:
+            yield Documents(list(self._inexact.values()), exact_from=until)
+
+
+def _txn(event: Event) -> Any:
+    lsid = event.raw.get("lsid")
+    return None if lsid is None else (bytes(lsid.raw), event.raw.get("txnNumber"))
+
+
+# --- a replica set -------------------------------------------------------------------------------
+
+
+def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> Iterator[Documents]:
+    """The next part of the range as of the split's time, at most 64 MiB of it at once.
+
+    Raises Void if the collection is another one, or its content became another one.
+    """
+    scanned, upper, until = _newest_state(member, rest)
+    undoing = Undoing(scanned)
+    part = _partevents_of(rest, upper, until)
+    for events in change_stream.read(open_member, part, BEFORE_IMAGES, RETRY_SECONDS):
+        for event in events:
+            undoing.undo(event)
+    if is_refilled(rest.split, until, open_member):
+        raise Void
+    rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
+    yield from undoing.undone(until)
+
+
+def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
+    """By merge key: the documents of the next part, each at some time between the split's and the
+    returned one; the last key of the part, or None if it reaches to the end of the split."""
+    concern = {"level": "majority", "afterClusterTime": rest.split.at}
+    scanned: dict[str, bytes] = {}
+    size, until = 0, rest.split.at
+    with newest(rest.split):
+        for documents, operation_time in scan(member, rest, concern):
+            size += keep(documents, scanned)
+            until = max(until, operation_time)
+            if size > BYTES:
+                return scanned, key_of(documents[-1]), until
+    # Deletes behind the last document found may have happened during the scan: nothing was read
+    # after the reply that ended it, so its time is the end of the window.
+    ping = member.command(rest.split.namespace.db, {"ping": 1})
+    return scanned, None, max(until, time_told(ping))
+
+
+def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+    above = "$gt" if rest.begun else "$gte"
+    keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
+    if upper is not None:
+        keys.append({"$lte": ["$documentKey._id", literal(upper)]})
+    elif not rest.split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(rest.split.range.upper)]})
+    return events_of(rest.split, keys, until)
+
+
+# --- both ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def newest(split: SnapshotSplit) -> Iterator[None]:
+    """The newest state is always there: that it cannot be read is a passing condition."""
+    try:
+        yield
+    except TimeUnreadable as error:
+        raise TransientError(f"Copying {split.namespace}: its chunks change.") from error
+    except pymongo.errors.OperationFailure as error:
+        if error.code in TIME_UNREADABLE:
+            raise TransientError(f"Copying {split.namespace}: the scan was killed.") from error
+        raise
+
+
+def keep(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
+    scanned.update((merge_key(key_of(document)), document) for document in documents)
+    return sum(map(len, documents))
+
+
+def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
+    match = {
+        "operationType": {"$in": ROW_EVENTS},
+        "ns.db": split.namespace.db,
+        "ns.coll": split.namespace.coll,
+        "$expr": {"$and": keys},
+    }
+    told = projection.stages(Excerpt.parse(split.excerpt))
+    return StreamSplit(
+        after=split.at,
+        upto=until,
+        database=split.namespace.db,
+        pipeline=event_filter.pipeline([match], dict.fromkeys(_UNDONE_BY, 1), told),
+        collation=split.collation,
+        only=split.namespace,
+    )
+
+
+def is_refilled(
+    split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member], shard: str = ""
+) -> bool:
+    """Whether another collection was renamed onto the name after the split's time: it brought
+    documents that no event of this name tells of, so they cannot be undone."""
+    db, coll = split.namespace
+    renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
+    events = StreamSplit(split.at, until, db, event_filter.pipeline([renamed]), shard=shard)
+    return any(change_stream.read(open_member, events, IMAGES["off"], RETRY_SECONDS))

@@ -1,0 +1,161 @@
+"""What a task reads of a cluster whose shards are read directly.
+
+A shard tells what it owned at a time, and what happened to it there. So a range that has to be
+rewound takes the events of all shards, and a document to be looked up is looked for on all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cdc.model import (
+    Copying,
+    Excerpt,
+    KeyRange,
+    SnapshotSplit,
+    StreamSplit,
+    key_of,
+    literal,
+    merge_key,
+)
+from cdc.mongo.collections import Rest, TimeUnreadable, Void
+from cdc.mongo.connection import Member, repeated
+from cdc.mongo.read import change_stream
+from cdc.mongo.read.cross_shard_lookup import Lookup
+from cdc.mongo.read.event_run import Run
+from cdc.mongo.read.images import BEFORE_IMAGES, Event, Images
+from cdc.mongo.read.range_scan import Documents, scan
+from cdc.mongo.read.rewind import (
+    BYTES,
+    RETRY_SECONDS,
+    Undoing,
+    events_of,
+    is_refilled,
+    keep,
+    newest,
+)
+from cdc.mongo.read.snapshot import read_at_time, retried, void_documents
+from cdc.mongo.topology import Cluster, lesser
+
+
+def changes(
+    cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
+) -> Iterator[Sequence[Event]]:
+    """Like `stream.read` at once, of one shard. An `after` to be looked up that this shard has no
+    more is looked for on all of them."""
+    opener = partial(cluster.open, split.shard)
+    for events in change_stream.read(opener, split, images, retry_seconds, at_once=True):
+        if isinstance(events, Run):  # none of them was looked up
+            yield events
+            continue
+        with Lookup(cluster, retry_seconds, Excerpt.parse(split.excerpt)) as lookup:
+            told = [lookup.found(e) if e.is_missing(images) else e for e in events]
+        yield told
+
+
+def read(
+    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, may_be_void: bool
+) -> Iterator[Documents]:
+    """Like `read`, of all shards that held some of the range at its time."""
+    told: list[bytes] = []
+    try:
+        try:
+            holders = partial(cluster.metadata.holders, split)
+            what = f"Asking who held {split.namespace}"
+            for shard in repeated(holders, retry_seconds, what):
+                rest = Rest(split, partial(cluster.metadata.version, split, shard))
+                opener = partial(cluster.open, shard)
+                attempt = partial(_read_at_time, cluster)
+                for documents in retried(opener, rest, retry_seconds, attempt):
+                    told += map(key_of, documents.raw)
+                    yield documents
+        except TimeUnreadable:
+            yield from _rewound(cluster, split, retry_seconds, told)
+    except Void as void:
+        yield void_documents(split, may_be_void, void)
+
+
+def _read_at_time(
+    cluster: Cluster, member: Member, rest: Rest, open_member: Callable[[], Member]
+) -> Iterator[Documents]:
+    with cluster.metadata.void_if_gone(rest.split):
+        yield from read_at_time(member, rest, open_member)
+
+
+def _rewound(
+    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, told: list[bytes]
+) -> Iterator[Documents]:
+    keys = {merge_key(key) for key in told}
+    what = f"Rewinding {split.namespace} to {split.at}"
+    left = split.range
+    while True:
+        begun = replace(split, range=left)
+        part = repeated(partial(_next_part, cluster, begun), retry_seconds, what)
+        found = repeated(partial(_rewound_part, cluster, part), retry_seconds, what)
+        for documents in found:
+            new = [d for d in documents.raw if merge_key(key_of(d)) not in keys]
+            yield documents._replace(raw=new)
+        if part.range.upper == left.upper:
+            return
+        left = KeyRange(part.range.upper, left.upper)
+
+
+def _next_part(cluster: Cluster, split: SnapshotSplit) -> SnapshotSplit:
+    """The beginning of the split, at most about 64 MiB of it on each shard."""
+    c, left = split, split.range
+    begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
+    cut = cluster.ranges(begun, 1, BYTES)[0].upper
+    upper = lesser(cluster.parts, split.namespace, cut, left.upper)
+    return replace(split, range=KeyRange(left.lower, upper))
+
+
+def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
+    """The documents of a part as of its time: the shards are read at one newer time, at which each
+    leaves out what it does not own, and all of their events since are undone in order.
+
+    A document may have changed its shard meanwhile. Raises Void like `next_part`.
+    """
+    now = max(split.at, cluster.present())
+    newer = replace(split, at=now)
+    scanned: dict[str, bytes] = {}
+    with newest(newer):
+        holders = cluster.metadata.holders(newer)
+    for shard in holders:
+        _scan_shard(cluster, newer, shard, scanned)
+    undoing = Undoing(scanned)
+    told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
+    keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
+    if not split.range.is_last:
+        keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
+    whole = events_of(split, keys, now)
+
+    def events(shard: str) -> Iterator[tuple[str, Event]]:
+        own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
+        opener = partial(cluster.open, shard)
+        for batch in change_stream.read(opener, own, BEFORE_IMAGES, RETRY_SECONDS):
+            for event in batch:
+                yield shard, event
+
+    for shard, event in heapq.merge(*map(events, cluster.shards), key=lambda e: e[1].position):
+        undoing.undo(event, shard)
+    for shard in cluster.shards:
+        if is_refilled(split, now, partial(cluster.open, shard), shard):
+            raise Void
+    return list(undoing.undone(now))
+
+
+def _scan_shard(
+    cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
+) -> None:
+    member = cluster.open(shard)
+    rest = Rest(split, partial(cluster.metadata.version, split, shard))
+    concern = {"level": "snapshot", "atClusterTime": split.at}
+    try:
+        with newest(split), cluster.metadata.void_if_gone(split):
+            for documents, _ in scan(member, rest, concern):
+                keep(documents, scanned)
+    finally:
+        member.end()

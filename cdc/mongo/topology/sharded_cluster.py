@@ -1,0 +1,294 @@
+"""A sharded cluster whose shards are read directly, all as of one time.
+
+Each shard has a change stream of its own. The frontier is one `_id` for all shards. Each shard
+filters the documents of a range itself: a read carries the shard's version, as a router's read
+does. It returns the documents that the shard *owned at the time of the read*, by the history of the
+chunks. So a read sees neither orphans nor migrating chunks, whatever the shard key is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pymongo.errors
+from bson.timestamp import Timestamp
+
+from cdc.errors import HistoryLost, UnsuitableSource
+from cdc.model import NEVER, Copying, KeyRange, Offset, Selection, Times
+from cdc.mongo.collections import INTERNAL, Listing, listing
+from cdc.mongo.connection import (
+    UNLIMITED,
+    Client,
+    Member,
+    Pace,
+    connect,
+    logged_if_slow,
+    named,
+    of_metadata,
+    time_told,
+    translated,
+)
+from cdc.mongo.query import CUTTING_EVENTS
+from cdc.mongo.topology import commit_point, sharded_ranges
+from cdc.mongo.topology.config_metadata import Metadata, config
+from cdc.mongo.topology.replica_set import ReplicaSet
+
+# DDL done by each shard that has the collection, and DDL done by each shard that owns a part of it.
+_BY_ALL = ("create", "shardCollection", *CUTTING_EVENTS)
+_BY_OWNERS = ("createIndexes", "dropIndexes", "modify")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The shards of a cluster, as its metadata listed them when it was discovered.
+
+    Attributes:
+        name: the name of the source: the cluster's id.
+        metadata: the cluster's metadata, and its shards.
+        changed_at: for each shard, when it joined, or when it was later notified that another shard
+            was removed.
+        comment: the comment of each command.
+        pace: the pace of all reads.
+    """
+
+    name: str
+    metadata: Metadata
+    changed_at: Mapping[str, Timestamp]
+    comment: str = ""
+    pace: Pace = UNLIMITED
+
+    @property
+    def parts(self) -> Mapping[str, ReplicaSet]:
+        return self.metadata.parts
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        return tuple(sorted(self.parts))
+
+    @property
+    def clients(self) -> Mapping[str, Client]:
+        """One client for each shard, and one with the empty name for the metadata."""
+        return {
+            "": self.metadata.client,
+            **{shard: part.client for shard, part in self.parts.items()},
+        }
+
+    def open(self, shard: str) -> Member:
+        """Open a member to read a split of that shard.
+
+        Raises HistoryLost if the shard no longer belongs to the cluster.
+        """
+        return self._part(shard).open(shard).asked(self.comment, self.pace)
+
+    def _part(self, shard: str) -> ReplicaSet:
+        if shard not in self.parts:
+            raise removed(f"Shard {shard}")
+        return self.parts[shard]
+
+    # --- the live edge ---
+
+    def live_edge(self, floor: Timestamp) -> Timestamp:
+        """Return the newest time that a majority of every shard has reached, at least `floor`.
+
+        Every transaction across shards is decided up to that time.
+        """
+        return max(floor, commit_point.edge(self.parts, floor=floor))
+
+    def present(self) -> Timestamp:
+        """Return a live edge at which all shards can be read, however little history they retain.
+
+        Lagging shards are made to advance for it.
+        """
+        return commit_point.edge(self.parts, together=True)
+
+    def late(self, time: Timestamp) -> Times:
+        """Return, by shard, the times after `time` of events that belong before it.
+
+        `time` must be at or before a live edge. See `Offset.late`.
+        """
+        return commit_point.late(self.parts, time)
+
+    def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
+        """Return a live edge at or after the listing's time.
+
+        None means that it was not reached within `patience` seconds, or that a shard has elected
+        another primary since the listing.
+        """
+        for shard, part in found.parts:
+            if self._part(shard).confirmed(part, patience) is None:
+                return None
+        deadline = time.monotonic() + patience
+        while True:
+            edge = commit_point.edge(self.parts, at_least=found.time)
+            if edge >= found.time:
+                return edge
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.005)
+
+    @property
+    def unconfirmed(self) -> tuple[str, str]:
+        """Message and remedy for an error if `confirmed` keeps returning None."""
+        return (
+            "The majority of a shard lags its primary, or a transaction across shards remains"
+            " undecided.",
+            "Check that a majority of each shard's members is up, and look for the state 'prepared'"
+            " in each shard's config.transactions.",
+        )
+
+    # --- shards that join and leave ---
+
+    def current(self) -> Cluster:
+        """Return the cluster as it is at some moment after everything that was read from it.
+
+        It returns itself if the shards are the same.
+        """
+        uri, timeout_ms = self.metadata.uri, self.metadata.timeout_ms
+        now = _of_shards(uri, timeout_ms, self.name, self.metadata.find("shards", {}))
+        return self if now == self else now
+
+    @property
+    def topology_time(self) -> Timestamp:
+        """When a shard last joined or left."""
+        return max(self.changed_at.values())
+
+    def require_told(self, offset: Offset) -> None:
+        """Raise HistoryLost if a removed shard may have had changes after `offset`."""
+        gone = [shard for shard in offset.shards if shard not in self.parts]
+        if any(self.metadata.owned_something(shard, offset.time) for shard in gone):
+            raise removed(f"Shard {', '.join(gone)}")
+        changed = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
+        # All shards of the offset are still there, but one of them was notified of a removal: the
+        # removed shard had joined and left after the offset.
+        if not gone and max(changed) > offset.topology_time:
+            raise removed("A shard that had joined since the checkpoint")
+
+    # --- collections ---
+
+    def listing(self, selection: Selection) -> Listing:
+        """List each selected collection as the primary shard of its database lists it.
+
+        The result is empty if no database may contain a selected collection.
+        """
+        parts = []
+        for shard, databases in sorted(self._databases(selection).items()):
+            parts.append((shard, listing(self._part(shard).client, selection, databases)))
+        if not parts:
+            # A shard drops its data before the metadata loses the database. So at this time no
+            # selected collection is left.
+            moment = self._newest_time()
+            return Listing((), moment, moment, None)
+        names = [str(c.namespace) for _, part in parts for c in part.collections]
+        # The incarnation of a sharded collection comes from the metadata, as for those who read it.
+        sharded: dict[str, dict[str, Any]] = {
+            entry["_id"]: {"uuid": bytes(entry["uuid"])}
+            for entry in self.metadata.find("collections", {"_id": {"$in": names}})
+        }
+        collections = [
+            replace(c, **sharded.get(str(c.namespace), {"shard": shard}))
+            for shard, part in parts
+            for c in part.collections
+        ]
+        return Listing(
+            tuple(sorted(collections, key=lambda collection: str(collection.namespace))),
+            min(part.since for _, part in parts),
+            max(part.time for _, part in parts),
+            None,
+            tuple(parts),
+        )
+
+    def _newest_time(self) -> Timestamp:
+        """Return the newest cluster time that a shard knows.
+
+        It is at or after every write of any shard so far.
+        """
+        try:
+            replies = [part.client.admin.command("ping") for part in self.parts.values()]
+        except pymongo.errors.PyMongoError as error:
+            raise translated(error, "Reading the cluster time of the shards") from error
+        times: list[Timestamp] = [time_told(r, "$clusterTime")["clusterTime"] for r in replies]
+        return max(times)
+
+    def _databases(self, selection: Selection) -> dict[str, list[str]]:
+        """Return the databases that may have selected collections, by their primary shard."""
+        wanted = {name.db for name in selection.names}
+        by_shard: dict[str, list[str]] = {}
+        for entry in self.metadata.find("databases", {}):
+            if entry["_id"] in wanted or (selection.patterns and entry["_id"] not in INTERNAL):
+                by_shard.setdefault(entry["primary"], []).append(entry["_id"])
+        return by_shard
+
+    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
+        """Return whether that shard reports a DDL event that several shards may see.
+
+        The primary shard of the database at that time reports it: where all shards do the DDL, it
+        is the last to do it. It does the DDL on indexes and options only if it owned a part of the
+        collection. Otherwise the first owner, by name, reports that DDL. An unknown kind of event
+        is reported by each shard: an extra row is better than a missing one.
+        """
+        operation, at = event["operationType"], event["clusterTime"]
+        if operation not in (*_BY_ALL, *_BY_OWNERS):
+            return True
+        primary = self.metadata.then(at, "databases", [{"$match": {"_id": event["ns"]["db"]}}])
+        if not primary:
+            return True
+        reporters = {primary[0]["primary"]}
+        if operation in _BY_OWNERS:
+            stages: list[dict[str, Any]] = [
+                {"$match": {"uuid": event.get("collectionUUID")}},
+                {"$group": {"_id": "$shard"}},
+            ]
+            owners = {owner["_id"] for owner in self.metadata.then(at, "chunks", stages)}
+            reporters = reporters & owners or owners or reporters
+        return bool(shard == min(reporters))
+
+    def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
+        """Return at most `most` adjacent ranges, each of about `split_bytes` or less on any shard.
+
+        They start at the frontier.
+        """
+        if copying.shard:
+            return self._part(copying.shard).ranges(copying, most, split_bytes)
+        return sharded_ranges.ranges(self.parts, copying, most, split_bytes)
+
+
+Source = ReplicaSet | Cluster
+
+
+def discover(uri: str, timeout_ms: int) -> Cluster:
+    """Return the cluster to which a mongos or the config servers belong.
+
+    Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
+    """
+    client = connect(uri, timeout_ms)
+    database = config(client)
+    with named({"": client}, of_metadata()):
+        try:
+            with logged_if_slow(client, timeout_ms):
+                version, shards = database["version"].find_one(), list(database["shards"].find())
+        except pymongo.errors.PyMongoError as error:
+            raise translated(error, "Listing the shards") from error
+    if not version or "clusterId" not in version or not shards:
+        raise UnsuitableSource(
+            "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",
+            "Name a mongos or the config servers in 'uri', or remove the option.",
+        )
+    return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
+
+
+def removed(which: str) -> HistoryLost:
+    """Return the error for a shard that left before all of its changes were read."""
+    return HistoryLost(
+        f"{which} was removed before all of its changes were read.",
+        "Start with a new checkpoint and new tables.",
+    )
+
+
+def _of_shards(uri: str, timeout_ms: int, name: str, shards: list[dict[str, Any]]) -> Cluster:
+    """Make a cluster from the entries of `config.shards`."""
+    parts = {s["_id"]: ReplicaSet(uri, timeout_ms, s["_id"], s["host"]) for s in shards}
+    changed_at = {s["_id"]: s.get("topologyTime", NEVER) for s in shards}
+    return Cluster(name, Metadata(uri, timeout_ms, parts), changed_at)

@@ -1,0 +1,145 @@
+"""Status of a pipeline from its checkpoint, tables and source, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from cdc import options as declared
+from cdc.checkpoint import Checkpoint, checkpoint
+from cdc.model import Namespace, timestamp
+from cdc.mongo.inspect import Extent, Metrics, Passed
+from cdc.monitoring.table_stats import Landed, Made, is_readable, landed
+from cdc.pipeline import Config
+from cdc.source import standing
+
+# To read a table takes some milliseconds, or one or two requests to an object store.
+_MOST_COLLECTIONS, _THREADS = 200, 8
+_QUIET_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Statistics of a collection's tables; None if there is no table or it was not read."""
+
+    changelog: Landed | None = None
+    mirror: Landed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The status of a pipeline.
+
+    Attributes:
+        path: The checkpoint.
+        kept: Its last batches.
+        metrics: The metrics of the source.
+        collections: For each selected collection, the progress of its copy and its tables.
+        letters: The number of dead letters; None if their tables cannot be read.
+        oplog_warn: The percentage of the oplog below which there is a warning.
+        missed: After this many seconds without a batch the job is assumed not to run.
+    """
+
+    path: str
+    kept: Checkpoint
+    metrics: Metrics
+    collections: list[tuple[Extent, Tables]]
+    letters: int | None
+    oplog_warn: float
+    missed: float
+
+    @property
+    def made(self) -> list[Made]:
+        """The newest commits with rows, of all tables."""
+        tables = [each for _, pair in self.collections for each in (pair.changelog, pair.mirror)]
+        return [commit for each in tables if each for commit in each.commits if commit.rows]
+
+    @property
+    def freshness(self) -> float | None:
+        """The freshness of the newest of these commits, in seconds; see `Made.freshness`."""
+        newest = max(self.made, key=lambda commit: commit.moment, default=None)
+        return None if newest is None else newest.freshness
+
+    @property
+    def warnings(self) -> list[str]:
+        """Problems that need attention, each with a remedy."""
+        return [*self._warn_of_lag(), *self._warn_of_inexact(), *self._warn_of_letters()]
+
+    def _warn_of_lag(self) -> Iterable[str]:
+        left, lag, last = self.metrics.oplog_left, self.metrics.lag_seconds, self.kept.last
+        if left is not None and left.percent < self.oplog_warn:
+            yield (
+                f"The oplog contains the next changes for {left.hours:.1f} hours more"
+                f" ({left.percent:.0f} %): let the job catch up, or make the oplog larger."
+            )
+        quiet = time.time() - last.moment if last and last.moment else 0.0
+        if lag is not None and min(lag, quiet) > self.missed:
+            yield (
+                f"No batch was written for {quiet:,.0f} s, and the tables lag {lag:,} s: check"
+                " whether the job runs, and read its log."
+            )
+
+    def _warn_of_inexact(self) -> Iterable[str]:
+        for extent, tables in self.collections:
+            newest = tables.mirror.newest if tables.mirror else None
+            if newest is None:
+                continue
+            since = newest.commit.state(extent.namespace).exact_from
+            if since is not None and since > newest.commit.watermark:
+                yield (
+                    f"The mirror of {extent.namespace} is exact from {timestamp.text(since)} on,"
+                    " not before: let the server record images (changeStreamPreAndPostImages)."
+                )
+
+    def _warn_of_letters(self) -> Iterable[str]:
+        if self.letters:
+            yield (
+                f"{self.letters:,} values could not be mapped: read the table of dead letters, then"
+                " run mongodb-cdc replay-dead-letters."
+            )
+
+
+def look(config: Config) -> View:
+    """Read the status of a pipeline, with the tables of its first 200 collections only.
+
+    Raises CdcError.
+    """
+    kept = checkpoint.read(config.checkpoint)
+    last, before, passed = kept.last, kept.before, None
+    if last and before:
+        passed = Passed(before.offset, last.offset, last.began - before.began)
+    found = standing(config.source, last.offset if last else None, passed)
+    options = declared.parse(config.source)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        first = found.collections[:_MOST_COLLECTIONS]
+        names = [extent.namespace for extent in first]
+        tables = dict(zip(names, threads.map(partial(_read_tables, config), names), strict=True))
+    return View(
+        config.checkpoint,
+        kept,
+        found.metrics,
+        [(extent, tables.get(extent.namespace, Tables())) for extent in found.collections],
+        _count_letters(config),
+        options.oplog_window_warn,
+        max(_QUIET_SECONDS, 2.0 * options.heartbeat_interval),
+    )
+
+
+def _read_tables(config: Config, namespace: Namespace) -> Tables:
+    changelog, mirror = (_read_table(config, kind, namespace) for kind in ("changelog", "mirror"))
+    return Tables(changelog, mirror)
+
+
+def _read_table(config: Config, kind: str, namespace: Namespace) -> Landed | None:
+    table = config.table(kind, namespace)
+    return None if table is None or table.is_shared else landed(table.target)
+
+
+def _count_letters(config: Config) -> int | None:
+    targets = config.layout.letters()
+    if not all(map(is_readable, targets)):
+        return None
+    return sum(found.rows for target in targets if (found := landed(target)))

@@ -1,0 +1,114 @@
+"""The display of a running replication: copy progress, rates and lag.
+
+On a terminal it shows a bar for each collection while it is copied, and a line of rates. Elsewhere
+it prints one line for each batch with rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from cdc.delta.sink import BatchReport
+from cdc.logs import line, plain
+from cdc.model import Namespace, timestamp
+from cdc.pipeline import Status
+
+
+class Display:
+    """The display. The query's thread calls `show_batch`; the main thread calls `show_status`."""
+
+    def __init__(self, console: Console, expected: Mapping[Namespace, int]) -> None:
+        self._console = console
+        self._expected = dict(expected)
+        self._copied: dict[Namespace, int] = {}
+        self._tasks: dict[Namespace, TaskID] = {}
+        self.rows = 0
+        self._lag: int | None = None
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._stream = self._bars.add_task("changes", total=None, rate="waiting")
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def resume_copy(self, namespace: Namespace, documents: int) -> None:
+        """Start a collection's bar at the documents that an earlier run copied."""
+        self._copied[namespace] = documents
+
+    def show_batch(self, report: BatchReport) -> None:
+        """Show a batch that has been written."""
+        for namespace, counts in report.counts.items():
+            self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
+            self.rows += sum(counts.values())
+        if report.counts and not self._console.is_terminal:
+            self._console.print(line("cdc.cli.replicate", self._line(report)), soft_wrap=True)
+
+    def show_status(self, status: Status) -> None:
+        """Show rate, lag, freshness and the oplog's window."""
+        self._lag = None if status.metrics is None else status.metrics.lag_seconds
+        self._bars.update(self._stream, rate=_rates(status))
+
+    def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
+        if not read and namespace not in self._tasks:
+            return
+        copied = self._copied[namespace] = self._copied.get(namespace, 0) + read
+        total = max(copied, self._expected.get(namespace, 0))
+        task = self._tasks.get(namespace)
+        if task is None:
+            task = self._tasks[namespace] = self._bars.add_task(plain(str(namespace)), rate="")
+        self._bars.update(task, completed=copied, total=copied if complete else total)
+        speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
+        self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")
+
+    def _line(self, report: BatchReport) -> str:
+        parts = [
+            f"{namespace} "
+            + " ".join(f"{op}={count}" for op, count in sorted(counts.items()))
+            + (f" inexact={report.inexact[namespace]}" if namespace in report.inexact else "")
+            for namespace, counts in sorted(report.counts.items())
+        ]
+        time_text = timestamp.text(report.watermark) if report.watermark else "-"
+        fresh, lag = report.freshness, self._lag
+        head = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
+        head += [] if lag is None else [f"lag={lag}s"]
+        head += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
+        return f"{' '.join(head)} {'; '.join(parts)}"
+
+
+def _rates(status: Status) -> str:
+    """The known rates of a status in one line."""
+    metrics, fresh = status.metrics, status.freshness
+    if metrics is None:
+        return "waiting"
+    parts = [f"{metrics.events_per_second or 0:,.0f} events/s"]
+    if metrics.lag_seconds is not None:
+        parts.append(f"lag {metrics.lag_seconds} s")
+    if fresh is not None:
+        parts.append(f"freshness {fresh.oldest:.1f} s")
+    if metrics.oplog_left is not None:
+        left = metrics.oplog_left
+        parts.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
+    return ", ".join(parts)

@@ -1,0 +1,85 @@
+"""Row counts and newest commits of Delta tables, read without Spark.
+
+Read by delta-rs, not by the engine that writes the tables. It cannot read a table in a catalog,
+because only the name of such a table is known. Nor can it read a table whose path contains a
+percent sign: `path` in `[sink]` may contain one, and earlier versions made folders with one for
+unusual names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from cdc.delta.tables import Commit, Target
+
+_COMMITS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One commit of a pipeline.
+
+    `moment` is its time in seconds since 1970. `rows` is the number of rows that it added or
+    changed; None if the table does not record it.
+    """
+
+    commit: Commit
+    moment: float
+    rows: int | None
+
+    @property
+    def freshness(self) -> float:
+        """Seconds from the watermark of the batch to the commit."""
+        return max(0.0, self.moment - self.commit.watermark.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Statistics of a table. `commits` are the newest ones of pipelines, newest first."""
+
+    rows: int
+    commits: tuple[Made, ...]
+
+    @property
+    def newest(self) -> Made | None:
+        return self.commits[0] if self.commits else None
+
+
+def is_readable(target: Target) -> bool:
+    """Whether the table can be read without Spark."""
+    # delta-rs takes a percent sign in a path for an escape, even if it is encoded itself.
+    return not target.is_name and "%" not in target.address
+
+
+def landed(target: Target) -> Landed | None:
+    """Read the statistics of a table; None if it does not exist yet or cannot be read."""
+    if not is_readable(target):
+        return None
+    try:
+        table = DeltaTable(target.address)
+    except TableNotFoundError:
+        return None
+    found = (_parse_commit(each) for each in table.history(_COMMITS))
+    return Landed(_count_rows(table), tuple(each for each in found if each is not None))
+
+
+def _count_rows(table: DeltaTable) -> int:
+    """Count the rows, without those that a deletion vector removes."""
+    counted = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t").read_all()
+    return int(counted["n"][0].as_py())
+
+
+def _parse_commit(entry: Mapping[str, Any]) -> Made | None:
+    commit = Commit.parse(entry.get("userMetadata"))
+    return None if commit is None else Made(commit, entry["timestamp"] / 1000, _changed_rows(entry))
+
+
+def _changed_rows(entry: Mapping[str, Any]) -> int | None:
+    metrics = entry.get("operationMetrics", {})
+    count = metrics.get("numSourceRows", metrics.get("numOutputRows"))
+    return None if count is None else int(count)

@@ -1,0 +1,52 @@
+"""A pipeline: its configuration, its Spark session, and what its programs do."""
+
+from cdc.pipeline import config
+from cdc.pipeline.backfill import (
+    BackfillResult,
+    Part,
+    backfill_changelog,
+    backfill_documents,
+    backfill_mirror,
+    require_whole,
+)
+from cdc.pipeline.checkpoint_repair import repair
+from cdc.pipeline.column_inference import InferredColumns, add_columns, column_text, infer
+from cdc.pipeline.config import Config
+from cdc.pipeline.maintenance import maintain, replay, require_safe
+from cdc.pipeline.replication import Replication
+from cdc.pipeline.restoration import RestoreResult, restore
+from cdc.pipeline.run_metrics import Status, changes_of
+from cdc.pipeline.spark_session import end, session, under_spark_submit
+from cdc.pipeline.table_commits import require_new
+from cdc.pipeline.verification import Verdict, select_namespaces, verify
+
+__all__ = [
+    "BackfillResult",
+    "Config",
+    "InferredColumns",
+    "Part",
+    "Replication",
+    "RestoreResult",
+    "Status",
+    "Verdict",
+    "add_columns",
+    "backfill_changelog",
+    "backfill_documents",
+    "backfill_mirror",
+    "changes_of",
+    "column_text",
+    "config",
+    "end",
+    "infer",
+    "maintain",
+    "repair",
+    "replay",
+    "require_new",
+    "require_safe",
+    "require_whole",
+    "restore",
+    "select_namespaces",
+    "session",
+    "under_spark_submit",
+    "verify",
+]

@@ -1,0 +1,269 @@
+"""The configuration of a pipeline: a TOML file, overridden on the command line.
+
+`[source]` contains the options of the source (`cdc.options`), `[sink]` the locations of tables and
+checkpoint. `[table]` configures the tables (`cdc.delta.tables.layout`). Each `[[override]]`
+replaces settings of `[table]` for some collections.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cdc import options as declared
+from cdc.delta.tables import KEYS, MATCH, Layout, Table
+from cdc.errors import BadOption
+from cdc.model import Namespace, not_quoting
+
+T = TypeVar("T")
+SINK_KEYS = {
+    "path": "Folder (or URL that Spark can write) that contains all tables; required. A relative"
+    " path starts at the folder in which the program is started.",
+    "checkpoint": "Folder or URL of the stream's offsets; `<path>/_checkpoint` by default.",
+    "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
+    "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
+    "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
+}
+_MIRRORED_IMAGES = ("auto", "required", "update_lookup")
+_OVERRIDE = "override"
+_SECTIONS: Mapping[str, Collection[str]] = {
+    "source": [option.name for option in declared.OPTIONS],
+    "sink": SINK_KEYS,
+    "table": KEYS,
+}
+# Spark accepts more triggers. Only units from microseconds to days make sense.
+_TRIGGER = re.compile(
+    r"(?:\d+(?:\.\d+)?\s+(?:micro|milli)?(?:second|minute|hour|day)s?\s*)+", re.IGNORECASE
+)
+
+
+_URL = re.compile(r"[A-Za-z][\w+.-]+:")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The checked configuration of one pipeline.
+
+    `source` contains the options of the source by name, as text.
+    """
+
+    source: Mapping[str, str]
+    checkpoint: str
+    trigger: str
+    layout: Layout
+    dead_letters_limit: int | None = None
+    stop_seconds: int = 20
+
+    def table(self, kind: str, namespace: Namespace) -> Table | None:
+        """Return the collection's changelog, mirror …; None if it is not configured.
+
+        The table need not exist yet.
+        """
+        return self.layout.table(kind, namespace)
+
+    def captured(self, name: str) -> Namespace:
+        """Parse the full name of a captured collection.
+
+        Raises BadOption if the pipeline does not capture it.
+        """
+        namespace = Namespace.parse(name)
+        if not declared.parse(self.source).selection.matches(namespace):
+            raise BadOption(
+                f"This pipeline does not capture '{name}'.",
+                "Correct the name, or 'collections' in [source].",
+            )
+        return namespace
+
+
+def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
+    """Read and check the configuration.
+
+    Args:
+        path: The TOML file; None if `overrides` contain everything.
+        overrides: Texts `section.name=value`. Without a section, or with an unknown one, the name
+            is an option of the source.
+
+    Raises BadOption if the file cannot be read, or if an option is missing, unknown or wrong.
+    """
+    overrides = list(overrides)
+    if path is None and not overrides:
+        raise BadOption(
+            "There is no configuration.",
+            "Name a file with --config; conf/example.toml is an example.",
+        )
+    sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    by_match: list[dict[str, Any]] = []
+    if path is not None:
+        _read(path, sections, by_match)
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise BadOption(f"'{not_quoting(name)}' sets no value.", "Write it as name=value.")
+        section, _, rest = name.partition(".")
+        if section in sections:
+            sections[section][rest] = value
+        else:
+            sections["source"][name] = value
+    return _build_config(sections, by_match)
+
+
+def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> None:
+    try:
+        content = tomllib.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise BadOption(
+            f"There is no configuration file {path}.",
+            "Correct the path; conf/example.toml is an example of such a file.",
+        ) from None
+    except OSError as error:
+        raise BadOption(
+            f"The configuration file {path} cannot be read: {error.strerror}.",
+            "Name a file that this user can read.",
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadOption(
+            f"The configuration file {path} is no TOML: {error}.",
+            'Correct that line; write text in quotes, as in uri = "env:MONGODB_URI".',
+        ) from error
+    given = content.pop(_OVERRIDE, [])
+    if not _are_tables(given):
+        raise BadOption(
+            f"{path}: an override is not a section.",
+            "Write [[override]] above the options of each.",
+        )
+    overrides.extend(dict(_flat(values)) for values in given)
+    for name, values in content.items():
+        _require_section(path, name, values)
+        sections[name] = dict(_flat(values))
+
+
+def _are_tables(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(each, dict) for each in values)
+
+
+def _require_section(path: str, name: str, values: Any) -> None:
+    if name in _SECTIONS and isinstance(values, dict):
+        return
+    if name in _SECTIONS:
+        raise BadOption(
+            f"{path}: '{name}' is not an option but a section.",
+            f"Write [{name}] once, and its options below it.",
+        )
+    option = next((full for full, _ in _flat({name: values})), name)
+    if _section_of(option) or not (isinstance(values, dict) or _are_tables(values)):
+        raise BadOption(
+            f"{path}: option '{option}' is not in a section.",
+            f"Write it below [{_section_of(option) or 'source'}].",
+        )
+    known = [*_SECTIONS, _OVERRIDE]
+    raise BadOption(f"{path}: there is no section [{name}].", declared.nearest(name, known))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Join the names of nested tables: TOML parses `document.format = "json"` as a table."""
+    for name, value in values.items():
+        # The keys of `columns` are names of the user, not options.
+        if isinstance(value, dict) and prefix + name != "columns":
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
+    for section in _SECTIONS:
+        _require_known(section, sections[section])
+    for override in overrides:
+        _require_known(_OVERRIDE, override)
+    source = {name: _to_text(value) for name, value in sections["source"].items()}
+    parsed = declared.parse(source)
+    base = _parse_path(sections["sink"], "path", None)
+    if base is None:
+        raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
+    layout = Layout.parse(base, sections["table"], overrides)
+    has_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
+    if has_documents and parsed.images not in _MIRRORED_IMAGES:
+        raise BadOption(
+            f"Option 'images' is {parsed.images}: an update may come without its document, so"
+            " neither a mirror nor a history can be written.",
+            "Set images to auto, or set mirror and history in [table] to empty strings.",
+        )
+    if any(options.columns for options in layout.all()) and parsed.document_format != "variant":
+        raise BadOption(
+            f"Option 'columns' is set, but document.format is {parsed.document_format}:"
+            " typed columns can be made from variant only.",
+            "Set document.format to variant, or remove 'columns'.",
+        )
+    return Config(
+        source=source,
+        checkpoint=_parse_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
+        trigger=_parse_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
+        layout=layout,
+        dead_letters_limit=_parse_number(sections["sink"], "dead.letters.limit", None),
+        stop_seconds=_parse_number(sections["sink"], "stop.seconds", 20),
+    )
+
+
+def _parse_path(section: Mapping[str, Any], name: str, default: T) -> str | T:
+    """Return an absolute path or a URL.
+
+    Delta takes any other path of a new table for a name in the catalog.
+    """
+    path = str(section.get(name, "")).rstrip("/")
+    if not path:
+        return default
+    if re.match(r"~|\$\w", path):
+        raise BadOption(
+            f"{name} cannot be '{path}': only a shell replaces '~' and variables.",
+            "Write it out in full.",
+        )
+    return path if _URL.match(path) else str(Path(path).absolute())
+
+
+def _parse_trigger(text: str) -> str:
+    if not _TRIGGER.fullmatch(text.removeprefix("interval ")):
+        raise BadOption(f"trigger cannot be '{text}'.", "Write it like 5 seconds or 2 minutes.")
+    return text
+
+
+def _parse_number(section: Mapping[str, Any], name: str, default: T) -> int | T:
+    value = section.get(name)
+    if value is None:
+        return default
+    if str(value).isdecimal():
+        return int(value)
+    raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number of at least 0.")
+
+
+def _require_known(section: str, given: Iterable[str]) -> None:
+    """Raise BadOption for a name that the section does not have.
+
+    An unknown name in `[source]` is reported only if it belongs to another section. `cdc.options`
+    reports the others, because it does not quote a name that may contain credentials.
+    """
+    known = [MATCH, *KEYS] if section == _OVERRIDE else list(_SECTIONS[section])
+    for name in given:
+        home = _section_of(name)
+        if name in known or (section == "source" and home in (None, section)):
+            continue
+        shown = f"[[{_OVERRIDE}]]" if section == _OVERRIDE else f"[{section}]"
+        raise BadOption(
+            f"There is no option '{name}' in {shown}.",
+            f"Move it to [{home}], or write -o {home}.{name}=…"
+            if home
+            else declared.nearest(name, known),
+        )
+
+
+def _section_of(name: str) -> str | None:
+    return next((section for section, known in _SECTIONS.items() if name in known), None)
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

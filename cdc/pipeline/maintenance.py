@@ -1,0 +1,62 @@
+"""Maintenance of a pipeline's tables: compaction, and redelivery of dead letters."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from cdc import options as declared
+from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
+from cdc.delta.maintenance import maintain as maintain_table
+from cdc.delta.tables import KINDS, existing
+from cdc.errors import BadOption
+from cdc.pipeline.config import Config
+
+
+def maintain(
+    spark: SparkSession,
+    config: Config,
+    hours: float = LEAST_RETENTION_HOURS,
+    days: float = 30,
+    dry_run: bool = False,
+) -> list[Maintained]:
+    """Maintain all tables at the configured locations, one after the other.
+
+    Args:
+        hours: Delete files that no version younger than this needs.
+        days: Purge tombstones of documents that were deleted longer ago.
+        dry_run: Change nothing; only report.
+
+    Raises BadOption if `hours` is too short to be safe while jobs read and write.
+    """
+    require_safe(hours)
+    return [
+        maintain_table(spark, kind, table, hours, days, dry_run)
+        for kind in KINDS
+        for table, _ in existing(spark, config.layout, kind)
+    ]
+
+
+def require_safe(hours: float) -> None:
+    """Raise BadOption if a retention is too short to be safe while jobs read and write."""
+    if hours < LEAST_RETENTION_HOURS:
+        raise BadOption(
+            f"A retention of {hours:g} hours may delete files that a reader or a writer needs.",
+            f"Set at least {LEAST_RETENTION_HOURS} hours.",
+        )
+
+
+def replay(spark: SparkSession, config: Config) -> Delivery:
+    """Deliver those of a pipeline's dead letters that can be mapped now.
+
+    Raises BadOption if no table of dead letters is configured.
+    """
+    targets = config.layout.letters()
+    if not targets:
+        raise BadOption("There is no table of dead letters.", "Set 'dead_letters' in [table].")
+    options = declared.parse(config.source)
+    found = [
+        deliver(spark, target, config.layout, options.document_format, options.document_json)
+        for target in targets
+        if target.exists(spark)
+    ]
+    return Delivery(sum(each.delivered for each in found), sum(each.left for each in found))

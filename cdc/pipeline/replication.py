@@ -1,0 +1,142 @@
+"""A running pipeline: its streaming query, its sink and its stop."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import cdc
+from cdc import options as declared
+from cdc.checkpoint import is_here
+from cdc.delta.sink import BatchReport, Sink, pipeline_of
+from cdc.errors import TransientError
+from cdc.mongo.inspect import ServerClock
+from cdc.mongo.topology import end_cursors
+from cdc.pipeline.config import Config
+from cdc.pipeline.run_metrics import Meter, Status
+from cdc.source import NAME
+from cdc.tasks import source_of
+
+# How long a stop waits for the end of a query that writes nothing or is abandoned.
+GIVEN_UP_SECONDS = 5.0
+
+
+class Replication:
+    """A running pipeline. The constructor starts its query, from the checkpoint if there is one.
+
+    Args:
+        available_now: Process the changes up to now, then end.
+        on_batch: Called in the query's thread after all tables contain a batch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: Config,
+        available_now: bool = False,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        cdc.register(spark)
+        self._config, self._on_batch = config, on_batch
+        self._sink: Sink | None = None
+        self._meter = Meter()
+        self._writing, self._is_stopped = threading.Lock(), False
+        self._comment = _make_comment(config)
+        self._end_leftovers()
+        options = {**config.source, "emit.watermark": "true", "comment": self._comment}
+        rows = spark.readStream.format(NAME).options(**options).load()
+        writer = rows.writeStream.foreachBatch(self._write)
+        writer = writer.option("checkpointLocation", config.checkpoint)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=config.trigger)
+        self.query: StreamingQuery = writer.start()
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        with self._writing:
+            if self._is_stopped:
+                # After a return Spark would record the batch as written.
+                raise TransientError("The replication was stopped before this batch was written.")
+            if self._sink is None:
+                self._sink = self._open_sink(pipeline_of(batch))
+            report = self._sink.write_batch(batch, batch_id)
+            self._meter.batch(report)
+            if self._on_batch is not None:
+                self._on_batch(report)
+
+    def _open_sink(self, pipeline: str) -> Sink:
+        clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
+        limit = self._config.dead_letters_limit
+        return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Stop after the batch that is being written, if there is one.
+
+        A batch that takes longer than `seconds` is abandoned; the next run plans it again. None
+        means to wait without limit. Raises the error that had already ended the query.
+
+        Returns whether the query has ended, some seconds later at most. Otherwise it is in an
+        operation that cannot be interrupted, and this process should end.
+        """
+        is_between = self._writing.acquire(timeout=-1 if seconds is None else seconds)
+        self._is_stopped, is_active = True, self.query.isActive
+        if is_between:
+            # `query.stop` waits for the query's thread, which may be waiting for this lock.
+            self._writing.release()
+        limit = None if seconds is None else GIVEN_UP_SECONDS
+        has_ended = not is_active or _returns_within(self.query.stop, limit)
+        self._end_leftovers()
+        error = None if is_active else self.query.exception()
+        if error is not None:
+            raise error
+        return is_between and has_ended
+
+    def _end_leftovers(self) -> None:
+        """Close the cursors that the killed planner and killed earlier runs left open."""
+        end_cursors(partial(source_of, declared.parse(self._config.source)), self._comment)
+
+    def status(self) -> Status:
+        """Return the metrics of the last trigger and the last batch."""
+        return self._meter.status(self.query.lastProgress)
+
+
+def _returns_within(call: Callable[[], object], seconds: float | None) -> bool:
+    """Whether a call that cannot be interrupted returns within `seconds`; None means no limit.
+
+    Raises the error of the call.
+    """
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()
+
+
+def _make_comment(config: Config) -> str:
+    """Return the comment on the cursors of the only job that may run on this checkpoint.
+
+    It contains a hash of the checkpoint's path. A local path counts with machine and directory:
+    elsewhere the same path is another checkpoint.
+    """
+    name = config.checkpoint
+    if is_here(name):
+        name = f"{platform.node()}:{Path(name).resolve()}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{declared.parse(config.source).comment} {digest}"

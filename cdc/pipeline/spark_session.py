@@ -1,0 +1,191 @@
+"""Spark's settings and session, for plain Python and for spark-submit.
+
+In plain Python the settings go into the JVM that `session` starts. Under spark-submit the JVM runs
+before the program starts, too early for jars and extensions. There they come from
+`--properties-file conf/spark-defaults.conf`; a test keeps that file equal to `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
+
+from delta import configure_spark_with_delta_pip
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from cdc.errors import CdcError
+from cdc.model import CONNECTION_STRING
+from cdc.pipeline.jvm import end_jvm, start_jvm
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+SETTINGS = {
+    "spark.sql.extensions": DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+    # Delta depends on these, but Spark ships newer versions of all of them in its class path. The
+    # download of 70 MB would never be used.
+    "spark.jars.excludes": ",".join(
+        f"{group}:*"
+        for group in (
+            "com.fasterxml.jackson.core",
+            "com.fasterxml.jackson.datatype",
+            "com.github.luben",
+            "commons-logging",
+            "commons-pool",
+            "io.airlift",
+            "org.apache.hadoop",
+            "org.apache.logging.log4j",
+            "org.apache.parquet",
+            "org.roaringbitmap",
+            "org.slf4j",
+            "org.xerial.snappy",
+        )
+    ),
+    # A micro-batch is small: with Spark's 200 partitions a MERGE would mostly start empty tasks.
+    "spark.sql.shuffle.partitions": "8",
+    # A batch into a changelog and a mirror needs more generated classes than the 100 that Spark
+    # caches by default. Each would be compiled again in each batch.
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    # A batch is cached only while it is written: its compression takes longer than it saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # A run that is killed while it plans its first batch leaves a partial file. Spark would refuse
+    # to start the next run. The program checks the checkpoint itself.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
+    # Return large buffers to the system as soon as they are free: a task then needs a third less
+    # memory with events of many megabytes.
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "2097152",
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    # The driver retains the plans of past queries for its UI: by default a thousand plans without a
+    # limit of length. The plan of a MERGE is a long text.
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.sql.maxPlanStringLength": "100000",
+    # Spark shows a source's options in some plans, in its UI and in its event log. The UI and the
+    # event log also show the command line of the JVM, which under spark-submit contains the
+    # arguments of the program.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
+    "spark.redaction.string.regex": CONNECTION_STRING,
+    "spark.sql.redaction.options.regex": "(?i)ur[il]",
+    # cluster_time is an instant: show the same text on every machine.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+# Only for a local master, where driver and executors are one process.
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Delta reads a table's log in 50 tasks, most of them empty on one machine.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile="
+    + Path(__file__).with_name("log4j2.properties").as_uri(),
+}
+
+
+@contextmanager
+def _preserve_ctrl_c() -> Iterator[None]:
+    """Put the program's own handler of Ctrl-C back after the block, if it has one.
+
+    SparkContext installs a handler that calls the JVM, possibly in the middle of another call.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_own = callable(handler) and handler is not signal.default_int_handler
+        if is_own and current_thread() is main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+@_preserve_ctrl_c()
+def session(
+    app_name: str, master: str | None = None, extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the Spark session of this process, with Delta; start one if there is none.
+
+    Under spark-submit, spark-submit decides the master and all settings that Spark reads only at
+    its start; these are ignored here.
+
+    Args:
+        app_name: The name that Spark shows for the program.
+        master: `local[*]` by default.
+        extra: Settings that override `SETTINGS` and `LOCAL`.
+
+    Raises `CdcError` if Java is missing or too old, if Spark does not start (the first start
+    downloads Delta's jars, 16 MB), or if a JVM that already runs lacks Delta.
+    """
+    builder = SparkSession.builder.appName(app_name)
+    if under_spark_submit() or SparkContext._active_spark_context is not None:
+        spark = _configure(builder, extra or {}).getOrCreate()
+        if str(spark.sparkContext.master).startswith("local"):
+            # As `log4j2.properties` does for a JVM that this process starts.
+            spark.sparkContext.setLogLevel("ERROR")
+        require_delta(spark)
+        return spark
+    master = master or "local[*]"
+    local = master.startswith("local")
+    settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
+    packages = [each for each in settings.get("spark.jars.packages", "").split(",") if each]
+    builder = _configure(builder.master(master), settings)
+    builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
+    if local:
+        # No Spark setting binds the web UI and the block manager to one address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # By default Spark's workers run the `python3` on the PATH, not this environment's.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkContext._gateway is None:
+        start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
+    return builder.getOrCreate()
+
+
+def end(spark: SparkSession) -> None:
+    """Stop a session and end the JVM that `session` started for it.
+
+    A program need not call this: its own end ends the JVM. A notebook's kernel continues, and may
+    start another session.
+    """
+    spark.stop()
+    end_jvm()
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit started this program, and the JVM before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Raise `CdcError` unless the session has Delta's jar, extension and catalog.
+
+    Without this check Spark only warns about a missing jar, and the first MERGE fails with a
+    syntax error.
+    """
+    missing = [
+        f"{name}={SETTINGS[name]}"
+        for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
+        if SETTINGS[name] not in str(spark.conf.get(name, ""))
+    ]
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(DELTA_EXTENSION)
+    except Py4JError:
+        missing.append("the jar of Delta")
+    if missing:
+        raise CdcError(
+            f"This Spark session has no Delta: {', '.join(missing)} missing.",
+            "run spark-submit with --properties-file conf/spark-defaults.conf.",
+        )
+
+
+def _configure(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder

@@ -1,0 +1,83 @@
+"""What the tables of a pipeline record: their owner and their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyspark.sql import SparkSession
+
+from cdc import options as declared
+from cdc.checkpoint import REPAIR, Held
+from cdc.delta.tables import (
+    KINDS,
+    PIPELINE,
+    Table,
+    existing,
+    identity,
+    newest_commit,
+    present,
+    require_ours,
+)
+from cdc.errors import CheckpointDamaged
+from cdc.model import Namespace
+from cdc.pipeline.config import Config
+
+
+def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
+    """Read which batches the tables of a pipeline contain.
+
+    Without `pipeline`, it is the only pipeline that owns tables of the captured collections. Raises
+    CheckpointDamaged if several pipelines own some.
+    """
+    found = list(_existing_tables(spark, config))
+    if pipeline is None:
+        pipeline = _only_owner(
+            {owner for table, owner in found if _is_captured(table, config)}, config
+        )
+    own = [newest_commit(spark, table.target) for table, owner in found if owner == pipeline]
+    commits = [newest[1] for newest in own if newest]
+    ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}
+    return Held(pipeline, max((commit.batch for commit in commits), default=None), ends)
+
+
+def require_new(
+    spark: SparkSession, config: Config, captured: Iterable[Namespace], pipeline: str | None
+) -> None:
+    """Check that a run without a checkpoint finds no tables of another run.
+
+    Raises TableOwnedElsewhere if a table belongs to somebody else or to a lost checkpoint. Raises
+    CheckpointDamaged if a table of `pipeline` already contains a batch.
+    """
+    names = list(captured)
+    for kind in KINDS:
+        tables = [table for name in names if (table := config.table(kind, name))]
+        for table, properties in present(spark, config.layout, kind, tables):
+            require_ours(table, identity(pipeline or "a new one", kind, table), properties)
+            if newest_commit(spark, table.target) is not None:
+                raise CheckpointDamaged(
+                    f"{config.checkpoint} contains no batch, but the table at '{table.target}'"
+                    " contains one.",
+                    REPAIR,
+                )
+
+
+def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:
+    for kind in KINDS:
+        for table, properties in existing(spark, config.layout, kind):
+            yield table, properties[PIPELINE]
+
+
+def _is_captured(table: Table, config: Config) -> bool:
+    selection = declared.parse(config.source).selection
+    return table.namespace is not None and selection.matches(table.namespace)
+
+
+def _only_owner(owners: set[str], config: Config) -> str | None:
+    if len(owners) > 1:
+        raise CheckpointDamaged(
+            f"{config.checkpoint} does not name its pipeline, and several pipelines own the"
+            f" tables: {', '.join(sorted(owners))}.",
+            'Write the right id into its file metadata, as {"id": "…"}, and remove the old checksum'
+            " .metadata.crc beside it.",
+        )
+    return owners.pop() if owners else None

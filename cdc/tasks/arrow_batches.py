@@ -1,0 +1,182 @@
+"""Arrow batches of rows, encoded one by one or a reply at once.
+
+Both ways give the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from bson.raw_bson import RawBSONDocument
+
+from cdc.arrow import cells
+from cdc.kernel import WORTH, Places
+from cdc.kernel import event_columns as at
+from cdc.model import Change, Excerpt, SnapshotSplit, StreamSplit, read_row, transaction, updated
+from cdc.model.bson import element
+from cdc.model.encoding import Column
+from cdc.mongo.read import Documents, Located, Run
+from cdc.options import SourceOptions
+
+_ROWS_PER_BATCH = 2000
+# A task has a few batches of this size in memory at once.
+_BYTES_PER_BATCH = 8 * 2**20
+
+
+def encode_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Encode rows one by one, in batches of at most 2,000 rows and about 8 MiB of images."""
+    chunk, size = list[Change](), 0
+    for row in rows:
+        chunk.append(row)
+        size += _size(row.before) + _size(row.after)
+        if len(chunk) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            yield _batch(chunk, schema)
+            chunk, size = [], 0
+    if chunk:
+        yield _batch(chunk, schema)
+
+
+def is_large(documents: Sequence[bytes]) -> bool:
+    """Whether the documents are encoded faster as columns than row by row."""
+    size = documents.size if isinstance(documents, Places) else sum(map(len, documents))
+    return size >= WORTH
+
+
+def encode_documents(
+    documents: Documents, split: SnapshotSplit, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Encode the documents of a split as columns."""
+    for places in _parts(documents.raw):
+        first = read_row(places[0], split.namespace, split.at, documents.exact_from, _encode_empty)
+        formats = options.document_format, options.document_json
+        key, document_key = cells.keys(places, alone=False)
+        after = cells.images(places, schema.field("after").type, *formats)
+        own = {"key": key, "document_key": document_key, "after": after}
+        yield _fill_columns(own, first, len(places), schema)
+
+
+def encode_events(
+    run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Encode events as columns: the same rows as those of `event_row`."""
+    located, excerpt = run.located, Excerpt.parse(split.excerpt)
+    formats = options.document_format, options.document_json
+    seconds = (located.times >> np.uint64(32)).astype(np.int64)
+    wall, has_wall = located.events[:, at.WALL], located.has(at.WALL)
+    key, document_key = cells.keys(located.places(at.KEY), alone=True)
+    columns = {
+        "op": cells.texts(located.places(at.OPERATION)),
+        "position": cells.texts(located.places(at.POSITION)),
+        "cluster_time": _times(seconds * 1_000_000, None),
+        "cluster_inc": pa.array(located.times & np.uint64(0xFFFFFFFF)).cast(pa.int32()),
+        "wall_time": _times(np.where(has_wall, wall, 0) * 1000, ~has_wall),
+        "db": cells.texts(located.places(at.DATABASE)),
+        "coll": cells.texts(located.places(at.COLL)),
+        "key": key,
+        "document_key": document_key,
+        "before": cells.images(located.places(at.BEFORE), schema.field("before").type, *formats),
+        "after": cells.images(located.places(at.AFTER), schema.field("after").type, *formats),
+        "update_description": _updates(located, excerpt),
+        "txn": pa.array(_transactions(located, split.shard), schema.field("txn").type),
+        "description": pa.nulls(len(run), pa.string()),
+        "exact": pa.array(run.exact),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _times(micros: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -> pa.Array:
+    return pa.array(micros, mask=missing).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _updates(located: Located, excerpt: Excerpt) -> pa.Array:
+    places = located.places(at.UPDATE)
+    if not excerpt.fields:
+        return cells.jsons(places, lambda description: updated(description, excerpt, None))
+    images = [
+        after if after is not None else before
+        for before, after in zip(
+            located.documents(at.BEFORE), located.documents(at.AFTER), strict=True
+        )
+    ]
+    updates = zip(located.documents(at.UPDATE), images, strict=True)
+    texts = [None if each is None else updated(each, excerpt, image) for each, image in updates]
+    return pa.array(texts, pa.string())
+
+
+def _transactions(located: Located, shard: str) -> list[dict[str, Any] | None]:
+    """Return the `txn` of each event. The last ones are cached: most neighbors have the same."""
+    known = lru_cache(maxsize=16)(_transaction)
+    sessions, numbers = located.documents(at.SESSION), located.documents(at.TRANSACTION)
+    return [
+        None if session is None or number is None else known(session, number, shard)
+        for session, number in zip(sessions, numbers, strict=True)
+    ]
+
+
+def _transaction(session: bytes, number: bytes, shard: str) -> dict[str, Any]:
+    return transaction(RawBSONDocument(session), element.int64(number, 0)[0], shard)
+
+
+def _parts(documents: Sequence[bytes]) -> Iterator[Places]:
+    """Divide documents, in order, into parts of about the size of a batch."""
+    if isinstance(documents, Places):
+        yield documents
+        return
+    part, size = list[bytes](), 0
+    for document in documents:
+        part.append(document)
+        size += len(document)
+        if size >= _BYTES_PER_BATCH:
+            yield Places.joined(part)
+            part, size = [], 0
+    if part:
+        yield Places.joined(part)
+
+
+def _encode_empty(document: bytes) -> Column:
+    return b""
+
+
+def _fill_columns(
+    columns: dict[str, pa.Array], row: Change, count: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return a batch of `count` rows: `columns`, and the cells of `row` in all other columns."""
+    return pa.RecordBatch.from_arrays(
+        [
+            columns[field.name]
+            if field.name in columns
+            else _repeat_cell(getattr(row, field.name), field.type, count)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _repeat_cell(cell: Any, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, kind) if cell is None else pa.repeat(pa.scalar(cell, kind), count)
+
+
+def _size(image: Column | None) -> int:
+    if image is None:
+        return 0
+    return sum(map(len, image)) if isinstance(image, tuple) else len(image)
+
+
+def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        pa.array(_cells(column, field.type), field.type)
+        for column, field in zip(zip(*rows, strict=True), arrow, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _cells(column: tuple[Any, ...], kind: pa.DataType) -> Sequence[Any]:
+    """Convert the cells of a column for Arrow: a VARIANT becomes a struct of its two binaries."""
+    if pa.types.is_struct(kind) and kind.field(0).name == "value":
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        return [None if cell is None else dict(zip(names, cell, strict=True)) for cell in column]
+    return column

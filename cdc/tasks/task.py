@@ -1,0 +1,197 @@
+"""The work of a Spark task: from a split to rows and Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+import pyarrow as pa
+
+from cdc.model import (
+    Change,
+    ControlSplit,
+    Excerpt,
+    Selection,
+    SnapshotSplit,
+    Split,
+    StreamSplit,
+    control_rows,
+    event_row,
+    read_row,
+    void_row,
+)
+from cdc.model.encoding import encoder
+from cdc.mongo.connection import UNLIMITED, Member, Pace, begun, member, repeated
+from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, sharded, snapshot
+from cdc.mongo.topology import Source, discover, sharded_cluster
+from cdc.options import SourceOptions
+from cdc.tasks import arrow_batches
+from cdc.tasks.prefetch import ahead
+
+T = TypeVar("T")
+
+
+def source_of(options: SourceOptions) -> Source:
+    """Discover the replica set or cluster of `uri`, in one attempt.
+
+    Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
+    """
+    if options.shards_direct:
+        return _shards(options)
+    return discover(options.uri, options.server_timeout_ms)
+
+
+def discover_source(options: SourceOptions) -> Source:
+    """Discover the source like `source_of`, with retries for `retry.seconds`.
+
+    A primary that shuts down or steps down is retried. SourceUnreachable and LoginRefused are
+    raised at once.
+    """
+    return begun(partial(source_of, options), options.retry_seconds, "Connecting to MongoDB")
+
+
+def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
+    """Discover the source and return what `question` returns for it.
+
+    The question is repeated, for at most `retry.seconds`, after errors that a repetition may cure.
+    """
+    source = discover_source(options)
+    return repeated(partial(question, source), options.retry_seconds, "Asking MongoDB")
+
+
+def _shards(options: SourceOptions) -> sharded_cluster.Cluster:
+    return sharded_cluster.discover(options.uri, options.server_timeout_ms)
+
+
+def _find_shards(options: SourceOptions) -> sharded_cluster.Cluster:
+    return repeated(partial(_shards, options), options.retry_seconds, "Looking for the shards")
+
+
+def open_member(options: SourceOptions) -> Member:
+    return member(options.uri, options.server_timeout_ms)
+
+
+def record_batches(
+    split: Split,
+    options: SourceOptions,
+    schema: pa.Schema,
+    may_be_void: bool,
+    pace: Pace = UNLIMITED,
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a split (see `rows`) as Arrow batches.
+
+    The next reply is read while the previous one is encoded. Large replies of documents and runs of
+    events are encoded as columns, all else row by row. The rows are the same.
+
+    Args:
+        split: What to read.
+        options: The options of the source.
+        schema: The schema of the batches.
+        may_be_void: See `rows`.
+        pace: Limits the rate of reads, over all splits of the task.
+    """
+    if isinstance(split, SnapshotSplit):
+        with closing(ahead(_documents(split, options, may_be_void, pace), pace.end)) as read:
+            yield from _document_batches(read, split, options, schema)
+    elif isinstance(split, StreamSplit):
+        with closing(ahead(_changes(split, options, pace), pace.end)) as changes:
+            yield from _event_batches(changes, split, options, schema)
+    else:
+        yield from arrow_batches.encode_rows(control_rows(split), schema)
+
+
+def _document_batches(
+    read: Iterator[Documents],
+    split: SnapshotSplit,
+    options: SourceOptions,
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    for is_large, parts in groupby(read, lambda documents: arrow_batches.is_large(documents.raw)):
+        if is_large:
+            for documents in parts:
+                yield from arrow_batches.encode_documents(documents, split, options, schema)
+        else:
+            encoded = (row for part in parts for row in _read_rows(part, split, options))
+            yield from arrow_batches.encode_rows(encoded, schema)
+
+
+def _event_batches(
+    changes: Iterator[Sequence[Event]],
+    split: StreamSplit,
+    options: SourceOptions,
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    for is_run, parts in groupby(changes, lambda events: isinstance(events, Run)):
+        if is_run:
+            for run in parts:
+                assert isinstance(run, Run)
+                yield arrow_batches.encode_events(run, split, options, schema)
+        else:
+            yield from arrow_batches.encode_rows(_event_rows(parts, split, options), schema)
+
+
+def rows(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:
+    """Yield each row of a split once.
+
+    If the collection no longer exists, the split ends early with `may_be_void`. Otherwise
+    UnsuitableSource is raised.
+    """
+    if isinstance(split, ControlSplit):
+        yield from control_rows(split)
+    elif isinstance(split, SnapshotSplit):
+        for documents in _documents(split, options, may_be_void):
+            yield from _read_rows(documents, split, options)
+    elif isinstance(split, StreamSplit):
+        yield from _event_rows(_changes(split, options), split, options)
+
+
+def _event_rows(
+    changes: Iterable[Sequence[Event]], split: StreamSplit, options: SourceOptions
+) -> Iterator[Change]:
+    encode = encoder(options.document_format, options.document_json)
+    selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
+    for events in changes:
+        for event in events:
+            yield event_row(*event, split.shard, selection, excerpt, encode)
+
+
+def _read_rows(
+    documents: Documents, split: SnapshotSplit, options: SourceOptions
+) -> Iterator[Change]:
+    encode = encoder(options.document_format, options.document_json)
+    for raw in documents.raw:
+        yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
+    if documents.is_void and options.emit_watermark:
+        yield void_row(split)
+
+
+def _documents(
+    split: SnapshotSplit, options: SourceOptions, may_be_void: bool, pace: Pace = UNLIMITED
+) -> Iterator[Documents]:
+    patience = float(options.retry_seconds)
+    if options.shards_direct:
+        return sharded.read(_find_paced_shards(options, pace), split, patience, may_be_void)
+    return snapshot.read(partial(_open_paced_member, options, pace), split, patience, may_be_void)
+
+
+def _changes(
+    split: StreamSplit, options: SourceOptions, pace: Pace = UNLIMITED
+) -> Iterator[Sequence[Event]]:
+    patience = float(options.retry_seconds)
+    images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
+    if options.shards_direct:
+        return sharded.changes(_find_paced_shards(options, pace), split, images, patience)
+    opener = partial(_open_paced_member, options, pace)
+    return change_stream.read(opener, split, images, patience, at_once=True)
+
+
+def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cluster:
+    return replace(_find_shards(options), comment=options.comment, pace=pace)
+
+
+def _open_paced_member(options: SourceOptions, pace: Pace) -> Member:
+    return open_member(options).asked(options.comment, pace)

@@ -1,0 +1,129 @@
+"""Batches as the source makes them, written by hand: what the sinks' tests feed to `Sink`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.sink import Sink
+from cdc.delta.tables import KEYS, Layout
+
+SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
+    wall_time timestamp, db string, coll string, key string, document_key string, before string,
+    after string, update_description string,
+    txn struct<lsid: string, number: bigint, shard: string>, description string, exact boolean"""
+
+
+def position(time: int, event: int = 0) -> str:
+    """Sorts like a token: `event` 0 is the high-water mark, before all events of its time."""
+    return f"82{time:08X}000000012B0229296E04" + (f"{event:04X}" if event else "")
+
+
+def change(
+    op: str,
+    key: str | None,
+    after: Any = None,
+    *,
+    time: int,
+    event: int | None = None,
+    ns: tuple[str | None, str | None] = ("shop", "orders"),
+    description: Any = None,
+) -> dict[str, Any]:
+    """A row at cluster time `time`:1. A `read` is at the high-water mark unless told otherwise."""
+    if event is None:
+        event = 0 if op in ("read", "watermark") else 1
+    return {
+        "op": op,
+        "position": position(time, event),
+        "cluster_time": datetime.fromtimestamp(time, UTC),
+        "cluster_inc": 1,
+        "wall_time": None,
+        "db": ns[0],
+        "coll": ns[1],
+        "key": key,
+        "document_key": None if key is None else json.dumps({"_id": key}),
+        "before": None,
+        "after": None if after is None else json.dumps(after),
+        "update_description": None,
+        "txn": None,
+        "description": None if description is None else json.dumps(description),
+        "exact": not (isinstance(description, dict) and "exactFrom" in description),
+    }
+
+
+def batch(
+    spark: SparkSession,
+    rows: Sequence[dict[str, Any]],
+    *,
+    until: int,
+    copying: dict[str, Any] | None = None,
+    copied: Sequence[str] = (),
+    told: dict[str, Any] | None = None,
+    following: str = ".+",
+    document: str = "variant",
+) -> DataFrame:
+    """The rows and their watermark row, over two partitions, in no order to rely on."""
+    said = {
+        "time": f"{until}:1",
+        "copying": copying or {},
+        "copied": list(copied),
+        "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
+        "collections": following,
+        "offset": None,
+    }
+    watermark = change("watermark", None, time=until, ns=(None, None), description=said)
+    frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
+    images = {"variant": F.try_parse_json, "binary": F.encode, "string": F.col}[document]
+    for image in ("before", "after"):
+        arguments = (image, "UTF-8") if document == "binary" else (image,)
+        frame = frame.withColumn(image, images(*arguments))
+    return frame
+
+
+def sink(
+    base: Path,
+    pipeline: str = "one",
+    *,
+    with_changelog: bool = True,
+    with_mirror: bool = True,
+    overrides: Sequence[Mapping[str, Any]] = (),
+    limit: int | None = None,
+    **table: Any,
+) -> Sink:
+    """With these keys of `[table]`, `_` for a dot where they have one."""
+    off = {} if with_changelog else {"changelog": ""}
+    off |= {} if with_mirror else {"mirror": ""}
+    dotted = {name if name in KEYS else name.replace("_", "."): table[name] for name in table}
+    keys = off | dotted
+    layout = Layout.parse(str(base), keys, overrides)
+    return Sink(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
+
+
+def commits(spark: SparkSession, path: Path | str) -> list[str]:
+    """The operations in a table's log, oldest first; none if there is no table."""
+    from delta.tables import DeltaTable
+
+    if not DeltaTable.isDeltaTable(spark, str(path)):
+        return []
+    history = DeltaTable.forPath(spark, str(path)).history().select("version", "operation")
+    return [row.operation for row in sorted(history.collect())]
+
+
+def content(spark: SparkSession, path: Path | str) -> dict[str, Any]:
+    """A mirror with variant documents, as key -> document."""
+    rows = spark.read.format("delta").load(str(path))
+    pairs = rows.select("key", F.to_json("document").alias("document")).collect()
+    assert len({row.key for row in pairs}) == len(pairs), "a key twice in the mirror"
+    return {row.key: json.loads(row.document) for row in pairs}
+
+
+def ops(spark: SparkSession, path: Path | str) -> list[tuple[str, str | None]]:
+    """A changelog as (op, key), in its order."""
+    rows = spark.read.format("delta").load(str(path)).orderBy("position", "key")
+    return [(row.op, row.key) for row in rows.select("op", "key").collect()]

@@ -1,0 +1,30 @@
+"""Tables that are written at once, each by a thread of its own."""
+
+from __future__ import annotations
+
+from threading import Barrier
+
+from pyspark.sql import SparkSession
+
+from cdc.delta.tables import at_once
+
+OWN, INHERITED = "tests.own", "tests.inherited"
+
+
+def test_each_write_has_the_properties_of_its_caller_and_none_of_another(
+    spark: SparkSession,
+) -> None:
+    """Guards: by them Spark knows which query a job belongs to. It keeps for ever what it takes for
+    the job of another that still runs: the driver of a long run is out of memory some day."""
+    tables, all_there, found = ["a", "b", "c"], Barrier(3, timeout=60), dict[str, object]()
+
+    def write(session: SparkSession, table: str) -> None:
+        context = session.sparkContext
+        context.setLocalProperty(OWN, table)
+        all_there.wait()
+        found[table] = context.getLocalProperty(OWN), context.getLocalProperty(INHERITED)
+
+    spark.sparkContext.setLocalProperty(INHERITED, "everybody's")
+    at_once(spark, write, tables)
+    assert found == {table: (table, "everybody's") for table in tables}
+    assert spark.sparkContext.getLocalProperty(OWN) is None

@@ -1,0 +1,63 @@
+"""Batches that are handed over in another order than that in which their changes happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.delta.batches import batch, sink
+from tests.delta.test_history import VERSIONS, Told, expected, of_document, read, row
+from tests.delta.timeline import Event
+
+# A mirror with hard deletes does not remember what is gone: the one that has none is not told any.
+OPS = {("shop", "soft"): ("insert", "update", "delete"), ("shop", "hard"): ("insert", "update")}
+_BATCHES, _EVENTS = 4, 6
+
+
+def happened(random: Random) -> list[list[Told]]:
+    """In its order, batch by batch; to three keys of each collection."""
+    batches = list[list[Told]]()
+    for number in range(_BATCHES):
+        batches.append([])
+        for ns, ops in OPS.items():
+            for time in range(number * _EVENTS, (number + 1) * _EVENTS):
+                op, document = random.choice(ops), (random.randrange(9), random.randrange(9))
+                image = None if op == "delete" else document
+                batches[-1].append((ns, Event(time, 1, random.choice("abc"), op, image)))
+    return batches
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_batches_in_any_order_leave_mirrors_and_histories_as_in_their_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a delete that comes before the insert of what it deletes."""
+    random = Random(11)
+    batches = happened(random)
+    soft = {"match": r"shop\.sof.", "delete": "soft"}
+    target = sink(tmp_path, changelog="", history="all/of/history", overrides=[soft])
+    for number, told in enumerate(random.sample(batches, _BATCHES)):
+        until = max(event.time for _, event in told)
+        target.write_batch(batch(spark, [row(each) for each in told], until=until), number)
+
+    wanted = expected([each for told in batches for each in told])
+    table = spark.read.format("delta").load(str(tmp_path / "all/of/history"))
+    assert read(table.where(VERSIONS), *of_document()) == wanted
+    for ns in OPS:
+        last = {each[1]: each[2:4] for each in wanted if each[0] == ".".join(ns) and not each[5]}
+        assert mirrored(spark, tmp_path / "/".join((*ns, "mirror"))) == last
+
+
+def mirrored(spark: SparkSession, path: Path) -> dict[str, tuple[Any, ...]]:
+    rows = spark.read.format("delta").load(str(path))
+    if "_deleted" in rows.columns:
+        rows = rows.where(~F.col("_deleted"))
+    found = rows.select("key", *of_document()).collect()
+    assert len({each.key for each in found}) == len(found)
+    return {each.key: tuple(each[1:]) for each in found}

@@ -1,0 +1,170 @@
+"""The history: the same versions whatever the order, the batches and the repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.followers import history as writer
+from cdc.delta.followers.history import history
+from cdc.delta.landing import REPLACED
+from cdc.delta.landing.batch_summary import DROPPED, RENAMED
+from cdc.delta.sink import Sink
+from cdc.errors import BadOption
+from tests.delta.batches import batch, change, commits, sink
+from tests.delta.timeline import Event, timeline, versions
+
+# Columns may be named as what the sink works with.
+NAMED = {"position": "int from n", "lowest": "int from m"}
+DDL = {DROPPED: "drop", RENAMED: "rename", REPLACED: "resync"}
+HOT = ("hot", "collection")
+VERSIONS = "__END_AT IS DISTINCT FROM __START_AT"
+Told = tuple[tuple[str, str], Event]
+
+
+class Crash(Exception):
+    """Stands for a process that ends at this point."""
+
+
+def crashing(*arguments: Any, write: Callable[..., None] = writer.write) -> None:
+    write(*arguments)
+    raise Crash
+
+
+def timelines(random: Random, count: int) -> list[Told]:
+    return [(("db", f"c{n}"), event) for n in range(count) for event in timeline(random, events=10)]
+
+
+def dealt(random: Random, told: list[Told]) -> list[list[Told]]:
+    """In two batches, in any order; some of it in both."""
+    batches: list[list[Told]] = [[], []]
+    for each in random.sample(told, len(told)):
+        for n in random.choice([(0,), (1,), (0, 1)]):
+            batches[n].append(each)
+    return batches
+
+
+def row(told: Told) -> dict[str, Any]:
+    ns, event = told
+    op, document = DDL.get(event.op, event.op), None
+    if event.document is not None:
+        document = {"n": event.document[0], "m": event.document[1]}
+    to = {"to": {"db": "else", "coll": "where"}} if op == "rename" else None
+    at = {"time": event.time, "event": event.place}
+    return change(op, event.key or None, document, **at, ns=ns, description=to)
+
+
+def expected(told: list[Told], *, tracked: bool = False) -> set[tuple[Any, ...]]:
+    by_name: dict[tuple[str, str], list[Event]] = {}
+    for ns, event in told:
+        by_name.setdefault(ns, []).append(event)
+    return {
+        (".".join(ns), key, *each.document, each.start, each.end)
+        for ns, events in by_name.items()
+        for key in {event.key for event in events} - {""}
+        for each in versions(events, key, tracked=tracked)
+    }
+
+
+def read(rows: DataFrame, *image: Any) -> set[tuple[Any, ...]]:
+    places = F.col("__START_AT.position"), F.col("__END_AT.position")
+    found = rows.select("_namespace", "key", *image, *places).collect()
+    assert len(set(found)) == len(found)
+    return {tuple(each) for each in found}
+
+
+def tracking_sink(base: Path, track: list[str]) -> Sink:
+    keys = {"history": "all/history", "columns": NAMED, "track_history_columns": track}
+    return sink(base, changelog="", mirror="", **keys)
+
+
+def of_document() -> list[Any]:
+    return [F.variant_get("document", f"$.{name}", "int").alias(name) for name in ("n", "m")]
+
+
+def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: late rows, deletes and DDL, repeated rows, documents that are told anew, a crash
+    behind the history's commit, and 10,000 updates of a key in one second."""
+    random = Random(6)
+    told = timelines(random, 30)
+    told += [(HOT, Event(50, n, "k", "update", (n, 0))) for n in range(1, 10_001)]
+
+    def target() -> Sink:
+        return sink(tmp_path, changelog="", mirror="", history="all/history")
+
+    first, second = dealt(random, told)
+    target().write_batch(batch(spark, [row(each) for each in first], until=100), 0)
+    rows = batch(spark, [row(each) for each in second], until=101)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write", crashing)
+        with pytest.raises(Crash):
+            target().write_batch(rows, 1)
+    target().write_batch(rows, 1)
+
+    table = spark.read.format("delta").load(str(tmp_path / "all/history")).persist()
+    assert read(table.where(VERSIONS), *of_document()) == expected(told)
+    then = "__START_AT.time <= t AND (__END_AT.time > t OR __END_AT IS NULL)"
+    as_at = read(table.withColumn("t", F.timestamp_seconds(F.lit(5))).where(then), *of_document())
+    until_then = expected([each for each in told if each[1].time <= 5])
+    assert {each[:-1] for each in as_at} == {each[:-1] for each in until_then if each[-1] is None}
+    assert commits(spark, tmp_path / "all/history") == ["CREATE TABLE", "MERGE", "MERGE"]
+
+
+@pytest.mark.slow
+def test_only_tracked_columns_begin_a_version_and_the_others_are_as_they_were_last(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    random = Random(7)
+    told = timelines(random, 40)
+    for batch_id, part in enumerate(dealt(random, told)):
+        rows = batch(spark, [row(each) for each in part], until=100 + batch_id)
+        tracking_sink(tmp_path, ["position"]).write_batch(rows, batch_id)
+    table = spark.read.format("delta").load(str(tmp_path / "all/history"))
+    columns = [F.col(name) for name in NAMED]
+    assert read(table.where(VERSIONS), *columns) == expected(told, tracked=True)
+    changelog = batch(spark, [row(each) for each in told], until=100)
+    columns = [F.variant_get("after", f"$.{name}", "int").alias(name) for name in ("n", "m")]
+    whole = history(changelog, columns, track_history_columns=["n"])
+    assert read(whole, "n", "m") == expected(told, tracked=True)
+
+
+def test_a_history_of_typed_columns_keeps_what_does_not_fit_and_grows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = {"total": "int", "a.b": "string from a"}
+    keys = {"history": "{coll}/history", "columns": columns, "schema_evolution": True}
+    target = sink(tmp_path, changelog="", mirror="", **keys)
+    documents: list[dict[str, Any]] = [
+        {"total": 1, "a": "x"},
+        {"total": "one", "a": "x"},
+        {"total": "one", "a": "x", "new": 5},
+    ]
+    for n, document in enumerate(documents, 1):
+        rows = [change("update", "k", document, time=n)]
+        target.write_batch(batch(spark, rows, until=n), n)
+    table = spark.read.format("delta").load(str(tmp_path / "orders/history"))
+    rescued = F.to_json("_rescued").alias("_rescued")
+    found = table.orderBy("__START_AT").select("total", "`a.b`", "new", rescued).collect()
+    assert [tuple(each) for each in found] == [
+        (1, "x", None, None),
+        (None, "x", None, '{"total":"one"}'),
+        (None, "x", 5, '{"total":"one"}'),
+    ]
+
+
+def test_a_history_that_is_there_keeps_to_the_columns_it_tracks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = batch(spark, [change("insert", "k", {"n": 1}, time=1)], until=1)
+    tracking_sink(tmp_path, ["position"]).write_batch(first, 0)
+    second = batch(spark, [change("update", "k", {"n": 2}, time=2)], until=2)
+    with pytest.raises(BadOption, match="track_history_columns"):
+        tracking_sink(tmp_path, ["lowest"]).write_batch(second, 1)

@@ -1,0 +1,92 @@
+"""Looking after tables: nothing of the newest version is lost but old tombstones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from cdc.cli.maintain import main
+from cdc.delta.maintenance import table_maintenance
+from cdc.delta.tables import Layout, Target, keep, newest_commit
+from cdc.model import Namespace
+from cdc.pipeline import Config, maintain
+from tests.delta.batches import batch, change, commits, sink
+
+
+@pytest.mark.slow
+def test_a_dry_run_tells_and_a_run_does_and_the_job_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now = int(datetime.now(UTC).timestamp())
+    old = now - int(timedelta(days=31).total_seconds())
+    batches = [
+        [change("insert", key, {"n": 1}, time=old, event=n) for n, key in enumerate("abc", 1)],
+        [change("delete", "a", time=old + 1), change("update", "c", {"n": 2}, time=now - 9)],
+        [change("delete", "b", time=now - 5)],
+    ]
+    for number, rows in enumerate(batches):
+        until = max(row["cluster_time"] for row in rows).timestamp()
+        sink(tmp_path, delete="soft").write_batch(batch(spark, rows, until=int(until)), number)
+    config = Config({}, "", "", Layout.parse(str(tmp_path), {"delete": "soft"}))
+    log, mirror = tmp_path / "shop/orders/changelog", tmp_path / "shop/orders/mirror"
+
+    def rows() -> dict[str, Any]:
+        found = spark.read.format("delta").load(str(mirror)).collect()
+        return {row.key: row._deleted for row in found}
+
+    before = commits(spark, log), commits(spark, mirror)
+    told = {each.table: each for each in maintain(spark, config, dry_run=True)}
+    assert (commits(spark, log), commits(spark, mirror)) == before
+    assert told[str(mirror)].purged == 1
+    assert rows() == {"a": True, "b": True, "c": False}
+
+    done = {each.table: each for each in maintain(spark, config)}
+    assert rows() == {"b": True, "c": False}
+    assert done[str(mirror)].purged == 1
+    assert (done[str(log)].rewritten, done[str(log)].added) == (3, 1)
+    assert spark.read.format("delta").load(str(log)).count() == 6
+    rest = batch(spark, [change("update", "c", {"n": 3}, time=now)], until=now)
+    sink(tmp_path, delete="soft").write_batch(rest, len(batches))
+    assert spark.read.format("delta").load(str(log)).count() == 7
+
+
+def test_what_a_quiet_table_says_outlasts_its_log(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ns = ("it's", "${env:HOME}")
+    keys = {"changelog": "", "mirror": "m", "history": ""}
+    target = Target(str(tmp_path / "m"))
+    rows = [change("read", "a", {}, time=3, ns=ns)]
+    begun = batch(spark, rows, until=5, copying={".".join(ns): "x"})
+    sink(tmp_path, **keys).write_batch(begun, 0)
+    said = newest_commit(spark, target)
+    keep(spark, target, table_maintenance.KEEP_AFTER)
+    assert newest_commit(spark, target) == said, "what is young is not kept yet"
+    monkeypatch.setattr(table_maintenance, "KEEP_AFTER", timedelta(0))
+    maintain(spark, Config({}, "", "", Layout.parse(str(tmp_path), keys)))
+    assert target.properties(spark)["delta.checkpointInterval"] == "100"
+    target.set_property(spark, "delta.checkpointInterval", "1")
+    target.set_property(spark, "user", "1")
+    log = tmp_path / "m/_delta_log"
+    checkpoint = max(log.glob("*.checkpoint.parquet"))
+    for commit in log.glob("*.json"):
+        if commit.name < checkpoint.name.replace("checkpoint.parquet", "json"):
+            commit.unlink()
+    kept = newest_commit(spark, target)
+    assert kept
+    assert said
+    assert kept[1] == said[1]
+    assert kept[1].state(Namespace(*ns)).copying == "x"
+
+
+@pytest.mark.parametrize("hours", ["0", "167.9", "-1"])
+def test_a_retention_that_jobs_are_not_safe_with_is_refused(hours: str) -> None:
+    required = ["uri=mongodb://h", "collections=a.b", "sink.path=/lake"]
+    options = [argument for each in required for argument in ("-o", each)]
+    result = CliRunner().invoke(main, [*options, "--retention-hours", hours])
+    assert result.exit_code == 2

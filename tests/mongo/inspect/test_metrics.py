@@ -1,0 +1,377 @@
+"""What a stream tells of itself at each trigger is true, cheap, and ends nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+import bson
+import pytest
+from pymongo.database import Database
+from pyspark.sql.types import StructType
+
+from cdc import options as declared
+from cdc import source
+from cdc.demo import ReplicaSet
+from cdc.errors import SourceUnreachable
+from cdc.model import Again, Copying, Namespace, Offset, Selection
+from cdc.mongo.connection.privileges import required
+from cdc.mongo.inspect import Metrics, Rate, ServerClock, metrics, server_clock
+from cdc.mongo.inspect.copy_progress import drawn
+from cdc.mongo.inspect.ttl_cache import tried
+from cdc.mongo.topology import Source, commit_point, oplog_window, replica_set
+from tests.mongo.abilities import abilities
+from tests.mongo.access import Guarded
+from tests.mongo.capture import (
+    TIMEOUT_MS,
+    Client,
+    Document,
+    asked,
+    failing,
+    filled,
+    last_write,
+    until,
+)
+
+
+class Triggers:
+    """A query as Spark drives it, without its tasks: an offset, then what is reported with it."""
+
+    def __init__(self, uri: str, collections: str, **options: str) -> None:
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        given = {"uri": uri, "collections": collections, "heartbeat.interval": "0", **given}
+        self.reader = source.ChangeReader(declared.parse(given), StructType())
+        self.offset = Offset.from_json(self.reader.initialOffset())
+
+    def next(self) -> Metrics:
+        start = self.offset.to_json()
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        self.reader.partitions(start, end)
+        self.offset = Offset.from_json(end)
+        return self.report()
+
+    def report(self) -> Metrics:
+        reported = json.loads(json.dumps(self.reader.reportLatestOffset()))
+        told = Metrics.from_json(reported["metrics"])
+        assert told.to_json() == reported["metrics"]
+        return told
+
+
+Begin = Callable[..., Triggers]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no server that does not answer."""
+    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 30.0)
+
+
+@pytest.fixture
+def begin(mongod: ReplicaSet, database: Database[Document]) -> Iterator[Begin]:
+    """`begin("a", …)`: a query over collections of `database`."""
+    begun: list[Triggers] = []
+
+    def query(*names: str, **options: str) -> Triggers:
+        collections = ",".join(f"{database.name}.{name}" for name in names)
+        begun.append(Triggers(mongod.uri, collections, **options))
+        return begun[-1]
+
+    yield query
+    for each in begun:
+        each.reader.stop()
+
+
+def test_before_the_first_batch_nothing_is_told(begin: Begin, database: Database[Document]) -> None:
+    filled(database, "a", [1])
+    assert begin("a").reader.reportLatestOffset() is None
+
+
+def test_times_and_lag_are_those_of_batch_and_server(
+    begin: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", [1])
+    query = begin("a", heartbeat_interval="1000")
+    first = query.next()
+    assert first.time == query.offset.time
+    assert first.live_edge is not None
+    assert first.live_edge >= first.time
+    while not query.offset.is_streaming:
+        query.next()
+    written = database.client.admin.command("ping")["operationTime"]
+    time.sleep(1.1)
+    database.foreign.insert_one({})  # no batch comes of it
+    newest = database.client.admin.command("ping")["operationTime"]
+    until(lambda: (query.report().live_edge or first.time) >= newest)
+    told = query.report()
+    assert told.time == query.offset.time
+    assert told.live_edge is not None
+    assert told.lag_seconds == told.live_edge.time - told.time.time >= newest.time - written.time
+
+
+def test_the_share_that_is_copied_is_told_within_a_tenth(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: a random sample of a large collection, all keys of a small one; and a query that goes
+    on from a checkpoint tells about the same."""
+    database.a.insert_many({"_id": number, "pad": "x" * 150} for number in range(30_000))
+    database.b.insert_many({"_id": str(number), "pad": "x" * 1500} for number in range(6_000))
+    database.c.insert_many({"_id": number} for number in range(1000))
+    options = {"split_size_mb": "1", "snapshot_splits_per_batch": "1"}
+    query, told = begin("a", "b", "c", **options), list[float]()
+    while not query.offset.is_streaming:
+        percent = query.next().snapshot_percent
+        assert percent is not None
+        assert abs(percent - 100 * _copied(database, query.offset) / 37_000) < 10
+        told.append(percent)
+        if len(told) == 5:
+            later = begin("a", "b", "c", **options)
+            later.offset = query.offset
+            percent = later.next().snapshot_percent
+            assert percent is not None
+            assert abs(percent - 100 * _copied(database, later.offset) / 37_000) < 10
+    assert len(told) > 10
+    assert [percent for percent in told if percent >= 100] == [100.0]
+
+
+def _copied(database: Database[Document], at: Offset) -> int:
+    if at.copying is None:
+        names = [name for name in "abc" if at.passes_whole(Namespace(database.name, name))]
+        return sum(database[name].count_documents({}) for name in names)
+    below = bson.decode(at.copying.below)["_id"]
+    coll = at.copying.namespace.coll
+    waiting = Again(at.copying.namespace, at.time)
+    done = _copied(database, replace(at, copying=None, again=(waiting,)))
+    return done + int(database[coll].count_documents({"_id": {"$lt": below}}))
+
+
+def test_a_copy_is_measured_without_reading_the_collection(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: a terabyte."""
+    database.a.insert_many({"_id": number, "pad": "x" * 2000} for number in range(4000))
+    query = begin("a", split_size_mb="1", snapshot_splits_per_batch="1")
+    with asked(database) as operations:
+        for _ in range(3):
+            query.next()
+    assert operations
+    assert sum(each.get("docsExamined", 0) for each in operations) < 4000 / 20
+
+
+def test_large_keys_end_no_query_and_the_share_is_told(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 300 keys of 70 KB are more than the 16 MiB of a command."""
+    database.a.insert_many({"_id": f"{number:03}{'x' * 70_000}"} for number in range(300))
+    query = begin("a", split_size_mb="1", snapshot_splits_per_batch="5")
+    percent = query.next().snapshot_percent
+    assert query.offset.copying is not None
+    assert percent is not None
+    assert abs(percent - 100 * _copied(database, query.offset) / 300) < 15
+
+
+def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
+    mongod: ReplicaSet, database: Database[Document]
+) -> None:
+    database.a.insert_one({"_id": "a" * 8_000_000})
+    copying = Copying(Namespace(database.name, "a"), b"", None)
+    sample = drawn(replica_set.discover(mongod.uri, 30_000), copying)
+    assert tried(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
+    assert tried(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share") is None
+
+
+def test_changes_per_second_are_those_of_the_batches_that_have_passed(
+    begin: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    first, query = time.monotonic(), begin("a")
+    while not query.offset.is_streaming:
+        query.next()
+    began = time.monotonic()
+    for number in range(300):
+        database.a.update_one({"_id": number % 5}, {"$inc": {"n": 1}})
+    database.foreign.insert_many({} for _ in range(1000))
+    reached = database.client.admin.command("ping")["operationTime"]
+    while query.offset.time < reached:
+        query.next()
+    told = query.report().events_per_second  # the last batch has passed
+    now = time.monotonic()
+    if not abilities(database.client).before_images:  # 4.2, which does not measure entries either
+        assert told is None
+        return
+    assert told is not None
+    assert 300 / (now - first) - 1 < told < 300 / (now - began) + 1
+
+
+def test_a_copy_that_waits_behind_the_backlog_is_not_complete(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: 100 % for a collection, or for a field, that is captured from now on."""
+    filled(database, "a", range(10))
+    filled(database, "b", range(10))
+    query = begin("a")
+    while not query.offset.is_streaming:
+        query.next()
+    database.a.update_many({}, {"$inc": {"n": 1}})
+    for names, options in ((["a", "b"], {}), (["a"], {"fields": "n"})):
+        later, told = begin(*names, max_events_per_batch="3", **options), list[float | None]()
+        later.offset = query.offset
+        while not told or told[-1] != 100:
+            is_old = later.offset.is_of(query.offset.selection, query.offset.excerpt)
+            told.append(later.next().snapshot_percent)
+            assert None not in told
+        assert not is_old
+        assert later.offset.is_streaming
+        assert not later.offset.is_of(query.offset.selection, query.offset.excerpt)
+        assert told[0] != 100
+
+
+def test_the_live_edge_is_asked_for_seldom_and_is_never_behind_the_batch(
+    begin: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a cluster, where it takes questions to each shard."""
+    monkeypatch.setattr(metrics, "_EDGE_SECONDS", 600.0)
+    filled(database, "a", [1])
+    query = begin("a")
+    first = query.next().live_edge
+    assert first is not None
+    database.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    database.foreign.insert_one({})
+    while query.offset.time <= first:
+        told = query.next()
+    database.foreign.insert_one({})
+    assert query.report().live_edge == told.live_edge == told.time
+
+
+def test_what_is_left_of_the_oplog_is_told(
+    mongo: Client, begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: of one that has thrown nothing away yet nothing is lost soon."""
+    filled(database, "a", [1])
+    query = begin("a", mode="earliest")
+    [first] = mongo.local["oplog.rs"].find().sort("$natural", 1).limit(1)
+    for _ in range(2):
+        start, told = query.offset, query.next().oplog_left
+        assert told is not None
+        assert told.percent == 100
+        assert told.hours == round((start.time.time - first["ts"].time) / 3600, 2)
+
+
+def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
+    mongo: Client, mongod: ReplicaSet
+) -> None:
+    """Guards: the server's answer then is what lost history is to a change stream."""
+    source = replica_set.discover(mongod.uri, TIMEOUT_MS)
+    written = last_write(mongo)
+    with failing(mongo, {"times": 3}, failCommands=["find"], errorCode=136):
+        assert oplog_window(source.client).told_by == "local.oplog.rs"
+    with failing(mongo, {"times": 2}, failCommands=["find"], errorCode=136):
+        assert commit_point.late({"s": source}, written) == ()
+
+
+def test_what_the_user_may_not_know_is_not_told_and_ends_nothing(guarded: Guarded) -> None:
+    orders = guarded.client["metered"]["orders"]
+    orders.insert_one({"_id": 1})
+    user = guarded.user(required(Selection.parse("metered.orders")), guarded.by_uuid)
+    query = Triggers(user, "metered.orders")
+    for number in range(2, 5):
+        told = query.next()
+        orders.insert_one({"_id": number})
+    assert (told.oplog_left, told.events_per_second) == (None, None)
+    assert told.lag_seconds is not None
+    assert told.snapshot_percent is not None
+    query.reader.stop()
+
+
+def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: a query that ends for a number about it; the next batch knows what to do."""
+    for module in (metrics, server_clock):
+        monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
+    for name in ("_EDGE_SECONDS", "_EDGE_COST_FACTOR"):
+        monkeypatch.setattr(metrics, name, 0.0)
+    with ReplicaSet() as server:
+        with server.client() as client:
+            client.shop.orders.insert_one({"_id": 1})
+        query = Triggers(server.uri, "shop.orders")
+        known, open_source = query.next(), partial(replica_set.discover, server.uri, 30_000)
+        ours = ServerClock(open_source)
+        assert ours.now() is not None
+        server.members[0].kill()
+        began = time.monotonic()
+        told = query.report()
+        assert told.time == known.time
+        assert (told.live_edge, told.lag_seconds) == (None, None)
+        assert ours.now() is not None, "it is known from before"
+        assert ServerClock(open_source).now() is None
+        assert time.monotonic() - began < 15, "each would have waited for 30 seconds"
+        query.reader.stop()
+
+
+def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: a driver whose own clock is wrong."""
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() - 1000)
+    now = ServerClock(partial(replica_set.discover, mongod.uri, 3000)).now()
+    assert now is not None
+    assert abs(now - right()) < 10
+
+
+def test_the_time_that_asking_takes_makes_nothing_look_older(mongod: ReplicaSet) -> None:
+    def open_slowly() -> Source:
+        time.sleep(1.0)
+        return replica_set.discover(mongod.uri, 3000)
+
+    ours, began = ServerClock(open_slowly), time.time()
+    now = ours.now()
+    assert now is not None
+    assert abs(now - began) < 0.5
+
+
+def test_the_clock_is_asked_for_seldom(mongod: ReplicaSet, database: Database[Document]) -> None:
+    """Guards: a batch that waits for a server which does not answer, each time."""
+    opened = 0
+
+    def open_in_vain() -> Source:
+        nonlocal opened
+        opened += 1
+        raise SourceUnreachable("It is down.", "Start it.")
+
+    ours = ServerClock(open_in_vain)
+    assert [ours.now() for _ in range(5)] == [None] * 5
+    assert opened == 1
+
+
+def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
+    """Guards: one long batch shows as many per second as it took in, not as many at once."""
+    rate, now = Rate(seconds=10.0), [100.0]
+    with patch.object(metrics.time, "monotonic", lambda: now[0]):
+        for moment, count, told in (
+            (100, 5, 0.0),  # before that nobody counted
+            (102, 20, 10.0),
+            (104, 40, 15.0),
+            (140, 360, 10.0),  # 36 seconds
+            (145, 0, 360 / 41),
+            (149, 90, 10.0),
+            (153, 0, 90 / 13),
+        ):
+            now[0] = moment
+            rate.passed(count)
+            assert math.isclose(rate.per_second, told), moment
+        now[0] = 200
+        assert rate.per_second == 0
+
+
+def test_a_rate_that_nobody_asks_for_grows_no_larger_than_its_seconds() -> None:
+    """Guards: a query of months whose metrics nobody reads."""
+    rate, now = Rate(seconds=10.0), [0.0]
+    with patch.object(metrics.time, "monotonic", lambda: now[0]):
+        for moment in range(1000):
+            now[0] = float(moment)
+            rate.passed(1)
+    assert len(rate._reports) <= 12

@@ -1,0 +1,260 @@
+"""What the oplog does not hold any more is an error that says how far it reaches."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson.timestamp import Timestamp
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from cdc import options as declared
+from cdc import source
+from cdc.demo import ReplicaSet
+from cdc.errors import HistoryLost
+from cdc.model import resume_token, timestamp
+from cdc.source import inquiry
+from tests.mongo.capture import Capture, Client, Contents, contents, filled
+from tests.mongo.forgetful import forgetful, oldest, push_out
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ReplicaSet]:
+    with forgetful() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ReplicaSet) -> Iterator[Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def gone(client: Client) -> Timestamp:
+    """A time that the oplog does not reach back to any more."""
+    client.shop.orders.insert_one({"_id": 0})
+    time: Timestamp = client.admin.command("ping")["operationTime"]
+    push_out(client, time)
+    return time
+
+
+def given(server: ReplicaSet, **options: str) -> dict[str, str]:
+    return {"uri": server.uri, "collections": "shop.orders", **options}
+
+
+def starts(gone: Timestamp) -> list[dict[str, str]]:
+    return [
+        {"mode": "timestamp", "start": timestamp.text(gone)},
+        {"mode": "token", "start": resume_token.behind(gone)},
+        {"from": timestamp.text(gone)},
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["timestamp", "token", "from"])
+def test_a_start_before_the_oplog_names_the_oldest_time(
+    server: ReplicaSet, client: Client, gone: Timestamp, number: int
+) -> None:
+    options = declared.parse(given(server, **starts(gone)[number]))
+    name, ask = "from", lambda: source.WindowReader(options, StructType()).partitions()
+    if options.from_ is None:
+        name, ask = "start", lambda: source.ChangeReader(options, StructType()).initialOffset()
+    with pytest.raises(HistoryLost, match=f"in option '{name}'") as caught:
+        ask()
+    named = re.search(r", only to (\S+)\.$", caught.value.message)
+    assert named is not None
+    assert gone < timestamp.parse(named[1]) <= oldest(client)
+
+
+def test_a_start_is_not_asked_for_again_on_a_checkpoint(
+    server: ReplicaSet, gone: Timestamp
+) -> None:
+    """Guards: what the first run began with may have left the oplog long ago."""
+    options = given(server, **starts(gone)[0])
+    assert inquiry.preflight(options, is_new=False)
+    with pytest.raises(HistoryLost):
+        inquiry.preflight(options)
+
+
+def test_earliest_begins_where_the_oplog_begins_now(
+    server: ReplicaSet, client: Client, gone: Timestamp
+) -> None:
+    client.shop.orders.insert_one({"_id": 1})
+    pipeline = Capture(server.uri, "shop.orders", mode="earliest")
+    assert pipeline.offset.time == oldest(client)
+    pipeline.run()
+    assert [row.key for row in pipeline.rows] == ["1"]
+
+
+@pytest.mark.parametrize(("percent", "warns"), [(100, True), (0, False)])
+def test_a_run_that_falls_behind_is_warned_long_before(
+    server: ReplicaSet,
+    client: Client,
+    gone: Timestamp,
+    caplog: pytest.LogCaptureFixture,
+    percent: int,
+    warns: bool,
+) -> None:
+    pipeline = Capture(server.uri, "shop.orders", mode="earliest", oplog_window_warn=str(percent))
+    assert gone < pipeline.offset.time
+    reader = source.ChangeReader(pipeline.options, StructType())
+    for _ in range(3):
+        reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+        reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["metrics"]["oplogWindow"]["percentLeft"] == 0
+    warnings = [each for each in caplog.messages if "are left before changes are lost" in each]
+    assert len(warnings) == warns
+    assert all("oplog: 0.0 hours (0 %)" in each for each in warnings)
+
+
+def test_an_oplog_that_still_holds_everything_is_no_danger(
+    mongod: ReplicaSet, mongo: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: every young deployment would be warned."""
+    filled(mongo.young, "a", [1])
+    pipeline = Capture(mongod.uri, "young.a", mode="earliest", oplog_window_warn="100")
+    reader = source.ChangeReader(pipeline.options, StructType())
+    reader.latestOffset(pipeline.offset.to_json(), ReadAllAvailable())
+    assert reader.reportLatestOffset() is not None
+    assert "are left" not in caplog.text
+    mongo.drop_database("young")
+
+
+# --- while a run stood still ---------------------------------------------------------------------
+
+
+def standing(server: ReplicaSet, client: Client, name: str, **options: Any) -> Capture:
+    """A pipeline that has copied `name`, and whose next changes are lost: one of each kind."""
+    coll = filled(client.shop, name, range(20), images=False)
+    pipeline = Capture(server.uri, f"shop.{name},shop.{name}[0-9]+", **options)
+    filled(client.shop, f"{name}1", [1], images=False)
+    filled(client.shop, f"{name}2", [2], images=False)
+    pipeline.run()
+    coll.delete_one({"_id": 1})
+    coll.update_one({"_id": 2}, {"$set": {"n": 7}})
+    client.shop[f"{name}1"].drop()
+    filled(client.shop, f"{name}3", [3], images=False)
+    push_out(client, client.admin.command("ping")["operationTime"])
+    return pipeline
+
+
+def names(name: str) -> list[str]:
+    return [name, *(f"{name}{number}" for number in (1, 2, 3))]
+
+
+def everything(client: Client, name: str) -> dict[str, Contents]:
+    return {each: contents(client.shop[each]) for each in names(name)}
+
+
+def held(pipeline: Capture, client: Client, name: str) -> dict[str, Contents]:
+    return {each: pipeline.replayed(client.shop[each]) for each in names(name)}
+
+
+def test_a_run_that_stood_too_long_ends_and_says_since_when(
+    server: ReplicaSet, client: Client
+) -> None:
+    pipeline = standing(server, client, "failing")
+    with pytest.raises(HistoryLost, match="reaches back to") as caught:
+        pipeline.plan()
+    assert timestamp.text(pipeline.offset.time) in caught.value.message
+    assert "on.history.lost" in (caught.value.remedy or "")
+
+
+def test_after_a_gap_everything_is_copied_again(server: ReplicaSet, client: Client) -> None:
+    """Guards: what was deleted or dropped during the gap leaves no trace."""
+    pipeline = standing(server, client, "copied", on_history_lost="resync")
+    before = pipeline.offset
+    behind = pipeline.batch()
+    assert behind.rows == [row for row in behind.rows if row.op == "gap"]
+    [row] = behind.rows
+    assert json.loads(row.description or "") == {
+        "from": timestamp.text(before.time),
+        "to": timestamp.text(behind.end.time),
+    }
+    again = pipeline.restarted(pipeline.options.collections, on_history_lost="resync")
+    assert again.planner.splits(behind.start, behind.end, True) == behind.splits, "a replay"
+    client.shop.copied.delete_one({"_id": 3})
+    pipeline.run()
+    assert held(pipeline, client, "copied") == everything(client, "copied")
+    client.shop.copied.update_one({"_id": 4}, {"$set": {"n": 9}})
+    pipeline.run()
+    assert held(pipeline, client, "copied") == everything(client, "copied")
+
+
+def test_a_gap_may_be_skipped(server: ReplicaSet, client: Client) -> None:
+    pipeline = standing(server, client, "skipped", on_history_lost="skip")
+    client.shop.skipped.update_one({"_id": 5}, {"$set": {"n": 1}})
+    pipeline.run()
+    told = [(row.op, row.key) for row in pipeline.rows if row.op not in ("read", "create")]
+    assert told == [("gap", None), ("update", "5")]
+    assert not pipeline.resyncs
+
+
+@pytest.mark.parametrize("policy", ["resync", "skip"])
+def test_a_batch_that_was_planned_before_the_gap_and_not_read_is_a_gap_too(
+    server: ReplicaSet, client: Client, policy: str
+) -> None:
+    """Guards: a run that was killed in mid-batch and stood too long could never go on."""
+    name = f"killed_{policy}"
+    coll = filled(client.shop, name, range(20), images=False)
+    pipeline = Capture(server.uri, f"shop.{name}", on_history_lost=policy)
+    pipeline.run()
+    coll.delete_one({"_id": 1})
+    planned = pipeline.plan()
+    push_out(client, planned.time)
+    again = pipeline.restarted(f"shop.{name}", on_history_lost=policy)
+    assert [row.op for row in again.read(planned).rows] == ["gap"]
+    again.run()
+    is_right = again.replayed(coll) == contents(coll)
+    assert is_right == (policy == "resync")
+    assert [row.op for row in again.rows].count("gap") == 2
+
+
+def test_a_copy_that_stood_too_long_begins_again(server: ReplicaSet, client: Client) -> None:
+    coll = filled(client.shop, "begun", range(40), images=False)
+    pipeline = Capture(server.uri, "shop.begun", on_history_lost="resync")
+    pipeline.batch()
+    assert pipeline.offset.copying is not None
+    coll.delete_many({"_id": {"$in": [1, 30]}})
+    push_out(client, client.admin.command("ping")["operationTime"])
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll)
+
+
+@pytest.mark.slow
+def test_a_server_put_back_from_a_backup_goes_on_with_another_history_that_nobody_tells(
+    tmp_path: Path,
+) -> None:
+    """Documented: a checkpoint knows its replica set by name; `verify` finds what differs."""
+    with ReplicaSet() as restored:
+        [member] = restored.members
+        data = member.log.parent / "data"
+        with restored.client() as client:
+            filled(client["shop"], "orders", range(3))
+            pipeline = Capture(restored.uri, "shop.orders")
+            pipeline.run()
+            member.stop()
+            shutil.copytree(data, tmp_path / "backup")
+            member.start()
+            restored.wait_writable()
+            client.shop.orders.insert_one({"_id": 3})
+            client.shop.orders.delete_one({"_id": 0})
+            pipeline.run()
+            member.stop()
+            shutil.rmtree(data)
+            shutil.copytree(tmp_path / "backup", data)
+            member.start()
+            restored.wait_writable()
+            client.shop.orders.insert_one({"_id": 4})
+            pipeline = pipeline.restarted("shop.orders")
+            pipeline.run()
+            held, there = pipeline.replayed(client.shop.orders), contents(client.shop.orders)
+    assert held.keys() == {"1", "2", "3", "4"}
+    assert there.keys() == {"0", "1", "2", "4"}

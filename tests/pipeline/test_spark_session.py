@@ -1,0 +1,155 @@
+"""Spark's settings are the same in plain Python and under spark-submit, and their lack is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+from cdc.errors import CdcError
+from cdc.pipeline.jvm import require_java
+from cdc.pipeline.spark_session import SETTINGS
+from tests.jvm import SHORT_LIVED
+
+ROOT = Path(__file__).parents[2]
+SPARK_DEFAULTS = ROOT / "conf" / "spark-defaults.conf"
+
+# DELETE and a deletion vector need the extension, the catalog and jars that Spark does not ship.
+PROGRAM = """
+import os, sys
+from cdc.pipeline.spark_session import session
+from tests.jvm import INTERPRETED
+extra = {**INTERPRETED, "spark.sql.warehouse.dir": sys.argv[1]}
+spark = session("program", master="local[1]", extra=extra)
+spark.sql("create table t using delta tblproperties ('delta.enableDeletionVectors' = true) "
+          "as select id, parse_json('{}') as doc from range(10)")
+spark.sql("delete from t where id = 3")
+python = spark.range(1).rdd.map(lambda _: sys.executable).first()
+print(spark.table("t").count(), python, spark.conf.get("spark.sql.session.timeZone"))
+"""
+
+
+def test_spark_defaults_hold_the_settings_of_plain_python() -> None:
+    lines = [line.split(maxsplit=1) for line in SPARK_DEFAULTS.read_text().splitlines()]
+    of_file = {line[0]: line[1] for line in lines if line and not line[0].startswith("#")}
+    jars = configure_spark_with_delta_pip(SparkSession.builder)._options["spark.jars.packages"]
+    assert of_file == {**SETTINGS, "spark.jars.packages": jars}
+
+
+@pytest.mark.slow
+def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_else(
+    tmp_path: Path,
+) -> None:
+    run = program(tmp_path, sys.executable)
+    assert (run.stdout, run.stderr) == (f"9 {sys.executable} UTC\n", "")
+
+
+@pytest.mark.slow
+def test_programs_that_start_at_once_where_jars_are_not_downloaded_yet_all_start(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys; from cdc.pipeline.spark_session import session\n"
+        "session('p', 'local[1]', {'spark.jars.ivy': sys.argv[1]}).stop()"
+    )
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "ivy")]
+    with ThreadPoolExecutor() as threads:
+        runs = list(threads.map(in_environment, [command] * 3))
+    assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * 3
+
+
+@pytest.mark.slow
+def test_under_spark_submit_the_properties_file_brings_delta(tmp_path: Path) -> None:
+    run = program(tmp_path, *spark_submit("--properties-file", str(SPARK_DEFAULTS)))
+    assert run.stdout == f"9 {sys.executable} UTC\n", run.stderr
+
+
+@pytest.mark.slow
+def test_under_spark_submit_without_delta_one_sentence_names_the_properties_file(
+    tmp_path: Path,
+) -> None:
+    run = program(tmp_path, *spark_submit())
+    assert run.returncode != 0
+    # spark-submit sends the program's stderr to its own stdout.
+    assert "CdcError: This Spark session has no Delta: spark.sql.extensions=" in run.stdout
+    assert "the jar of Delta missing. Remedy: run spark-submit with" in run.stdout
+
+
+def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "from cdc.pipeline import session\nsession('p', extra={'spark.driver.memory': 'much'})"
+    )
+    run = in_environment([sys.executable, str(tmp_path / "program.py")])
+    assert "CdcError: Spark did not start. It printed last:" in run.stderr
+    assert "Invalid maximum heap size" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "complaint"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('openjdk version "21" 2023-09-19', None),
+        ('openjdk version "11.0.22" 2024-01-16', "is Java 11:"),
+        ('java version "1.8.0_402"', "is Java 8:"),
+        (None, "has none that runs:"),
+    ],
+)
+def test_a_missing_or_old_java_is_one_sentence_with_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, complaint: str | None
+) -> None:
+    java = tmp_path / "bin" / "java"
+    if version:
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    check = run_command([str(ROOT / ".ci" / "java-check")])
+
+    if complaint is None:
+        require_java()
+        assert (check.returncode, check.stderr) == (0, "")
+        return
+    assert check.returncode != 0
+    assert complaint in check.stderr
+    assert check.stderr.count("\n") == 1
+    with pytest.raises(CdcError) as raised:
+        require_java()
+    for said in (check.stderr, str(raised.value)):
+        assert "openjdk-17-jre-headless" in said
+        assert "JAVA_HOME" in said
+
+
+def program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    path = folder / "program.py"
+    path.write_text(PROGRAM)
+    return in_environment([*command, str(path), str(folder / "warehouse")])
+
+
+def spark_submit(*arguments: str) -> list[str]:
+    quick = ["--conf", "spark.ui.enabled=false"]
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    return [submit, "--master", "local[1]", *quick, *arguments]
+
+
+def in_environment(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # The run's own JVM has left its address in the environment; the program gets one of its own.
+    inherited = {name: v for name, v in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment = inherited | SHORT_LIVED | {"PYTHONPATH": str(ROOT)}
+    if "spark-submit" in command[0]:
+        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return run_command(command, environment)
+
+
+def run_command(
+    command: list[str], environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, timeout=200
+    )
