@@ -3,11 +3,13 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix test-airflow test-browser lint audit soak load bench bench-growth lock dist clean java
+.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser lint audit soak load bench bench-growth lock dist clean java
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 AIRFLOW := .venv-airflow
+SERVERLESS := $(wildcard tests/test_*.py) $(addprefix tests/,model options checkpoint monitoring tasks \
+	pipeline/test_config.py cli/test_command_line.py security/test_untrusted.py)
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -15,8 +17,14 @@ help: ## what can be made
 demo: $(INSTALLED) ## a MongoDB under load into Delta tables, on this machine, in about a minute
 	@$(BIN)/mongodb-cdc demo
 
+check: lint ## lint, types and the tests that need no server: a minute and a half
+	@$(BIN)/pytest -n 2 $(SERVERLESS)
+
 test: $(INSTALLED) ## every test but the slow ones and the soak, against a real MongoDB and a real Spark
 	@$(BIN)/pytest
+
+test-of: $(INSTALLED) ## the tests of one subject, a folder or file below tests: SUBJECT=mongo/plan
+	@$(BIN)/pytest -n 0 tests/$(SUBJECT)
 
 test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of half a minute and more
 	@$(BIN)/pytest -m slow
