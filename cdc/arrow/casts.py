@@ -99,7 +99,7 @@ class Documents:
 
         def step(at: int) -> Any:
             cells = values.out, values.ends, metadata.out, metadata.ends
-            return self.kernel.own_names.trim_dictionaries(
+            return self.kernel.variant_dictionary.trim_dictionaries(
                 data, *places.arrays, *named, *work, at, *cells
             )
 
@@ -120,12 +120,12 @@ class Documents:
         status, at = np.empty(len(places), np.uint8), (self.data, places.starts, places.stops)
         out: Any = np.zeros(len(places), np.int64)
         if isinstance(kind, Integer):
-            self.kernel.fit.cast_integers(*at, kind.bits, out, status)
+            self.kernel.casts.cast_integers(*at, kind.bits, out, status)
         elif kind in (Scalar.FLOAT, Scalar.DOUBLE):
             out = np.zeros(len(places))
-            self.kernel.fit.cast_doubles(*at, kind is Scalar.FLOAT, out, status)
+            self.kernel.casts.cast_doubles(*at, kind is Scalar.FLOAT, out, status)
         else:
-            self.kernel.fit.cast_fixed(
+            self.kernel.casts.cast_fixed(
                 *at, kind is Scalar.BOOLEAN, kind is Scalar.DATE, out, status
             )
         if kind is Scalar.BOOLEAN:
@@ -138,10 +138,10 @@ class Documents:
         status, out = np.empty(len(places), np.uint8), np.zeros((len(places), 2), np.uint64)
         at = 0
         while at < len(places):
-            at, why = self.kernel.fit.cast_decimals(
+            at, why = self.kernel.casts.cast_decimals(
                 self.data, places.starts, places.stops, kind.precision, kind.scale, at, out, status
             )
-            if why == self.kernel.fit.DOUBTFUL:
+            if why == self.kernel.casts.DOUBTFUL:
                 value = self.data[places.starts[at] : places.stops[at]].tobytes()
                 cast = casts.scalar(value, kind)
                 status[at] = MISFIT if cast is casts.MISFIT else TAKEN
@@ -157,7 +157,7 @@ class Documents:
 
         def step(at: int) -> Any:
             located = self.data, places.starts, places.stops
-            return self.kernel.fit.cast_contents(
+            return self.kernel.casts.cast_contents(
                 *located, is_binary, at, cells.out, cells.ends, status
             )
 

@@ -68,10 +68,10 @@ def _write_rest(source: Documents, plan: Plan, located: Any, arrow: pa.DataType)
         np.int64,
     )
     cells = Cells(len(source.whole), len(source.data) + 64)
-    left, at = np.empty((len(tree), source.kernel.rest.LEFT), np.int64), 0
+    left, at = np.empty((len(tree), source.kernel.rescued.LEFT), np.int64), 0
     while at < len(source.whole):
         whole = source.data, source.whole.starts, source.whole.stops
-        at, why = source.kernel.rest.write_rests(
+        at, why = source.kernel.rescued.write_rests(
             *whole, tree, *located, at, left, cells.out, cells.ends
         )
         if why == source.kernel.FULL:

@@ -43,7 +43,9 @@ def events(data: bytes, start: int, stop: int) -> Events | None:
     if stop - start < WORTH:
         return None
     found = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
-    count = loading.columns().events.locate(np.frombuffer(data, np.uint8), start, stop, found)
+    count = loading.columns().change_events.locate(
+        np.frombuffer(data, np.uint8), start, stop, found
+    )
     return found[:count].copy() if count > 0 else None
 
 

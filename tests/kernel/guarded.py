@@ -80,7 +80,7 @@ class Kernels:
     def read_events(self, array: bytes) -> None:
         """What is done with a reply of changes: located, then encoded where it is usual."""
         data, events = self._memory.holding(array), np.empty((_EVENTS, at.COUNT), np.int64)
-        count = self.columns.events.locate(data, 0, len(data), events)
+        count = self.columns.change_events.locate(data, 0, len(data), events)
         usual = events[: max(count, 0)]
         usual = usual[usual[:, at.UNUSUAL] == 0]
         if not len(usual):

@@ -101,7 +101,7 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
     data = bson.encode({"nextBatch": list(events)})
     [array] = elements(data, 0, len(data))
     table = np.empty((len(events), COUNT), np.int64)
-    locate = loading.columns().events.locate
+    locate = loading.columns().change_events.locate
     assert locate(np.frombuffer(data, np.uint8), array.start, array.stop, table) == len(events)
     return Located(data, table)
 
@@ -187,7 +187,7 @@ def test_a_reply_that_holds_no_documents_is_read_one_by_one() -> None:
 def test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused() -> None:
     data = bson.encode({"nextBatch": [change(lsid=SESSION, txnNumber=Int64(7)), change()]})
     [array] = elements(data, 0, len(data))
-    locate, table = loading.columns().events.locate, np.empty((2, COUNT), np.int64)
+    locate, table = loading.columns().change_events.locate, np.empty((2, COUNT), np.int64)
     for index in range(array.start, array.stop):
         for other in (0, 0x7F, 0xFF, data[index] ^ 0x10):
             damaged = np.frombuffer(data, np.uint8).copy()

@@ -12,14 +12,12 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from dns.exception import DNSException
+from pymongo import MongoClient
 
 from cdc.errors import BadOption, CdcError, SourceUnreachable
-
-if TYPE_CHECKING:
-    from cdc.mongo.connection.client import Client
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 3.0
@@ -158,7 +156,7 @@ def explain_unusable_uri(error: Exception) -> CdcError:
 
 
 @contextmanager
-def logged_if_slow(client: Client, timeout_ms: int) -> Iterator[None]:
+def logged_if_slow(client: MongoClient[Any], timeout_ms: int) -> Iterator[None]:
     """Log once why no server answers, if the block takes more than 3 s.
 
     The driver looks for a server until its timeout, whatever is wrong, and reports only then.
