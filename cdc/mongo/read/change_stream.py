@@ -1,17 +1,20 @@
-"""Read one StreamSplit: a slice of the change stream, complete, once, in order.
+"""Reads of a StreamSplit: all events of a time range, each once, in order.
 
-The rules here were each won by an experiment in which their absence lost or doubled events:
+Each of these rules comes from an experiment that lost or repeated events without it:
 
-* A slice is opened at its lower time and drops what is not after it. Opened one increment later,
-  a new cursor's first token (the point it was opened at, not progress) could equal the upper time,
-  and the slice would complete empty.
-* A slice is complete only by what its own cursor delivered: an event after `upto`; a post-batch
-  token after `upto`; or an empty reply to a getMore (never the opening reply) whose token has
-  reached `upto`. The last is sound because the cursor was opened by time, below `upto`. An idle
-  server never sends a token beyond its last event, so waiting for more would never end.
-* A cursor that fails is thrown away and the slice opened again at its lower time; positions that
-  were already handed out are skipped. It is never resumed by token: then an empty reply could
-  carry a token at `upto` that this cursor has not passed.
+* The stream is opened at the split's lower time `after`, and events at that time are dropped.
+  Opened one increment later, the first token of a new cursor could equal the upper time, and the
+  split would complete empty. That token is the point at which the cursor was opened, not progress.
+* Only replies of the current cursor complete the split. Sufficient are an event after the upper
+  time, a post-batch token after it, or an empty reply to a getMore whose token has reached it.
+  The opening reply is never sufficient. The empty reply is, because the cursor was opened by time,
+  before the upper time. An idle server never sends a token after its last event, so a wait for a
+  later token would never end.
+* A cursor that fails is discarded, and the stream is opened again at the lower time. Positions that
+  were already yielded are skipped. The stream is not resumed by token: an empty reply could then
+  have a token at the upper time that this cursor has not passed.
+
+The upper time is `StreamSplit.last`.
 """
 
 from __future__ import annotations
@@ -43,22 +46,28 @@ def read(
     retry_seconds: float,
     at_once: bool = False,
 ) -> Iterator[Sequence[Event]]:
-    """The split's events in order, each once, in batches of at most 16 MiB plus lookups; with
-    `at_once` those of large replies as a `Run`, as far as they can be.
+    """Yield the split's events in order, each once, in batches of at most 16 MiB plus lookups.
 
-    Members that fail are replaced, until nothing new has come for `retry_seconds`: then
-    TransientError is raised; other failures (HistoryLost, NotPermitted, …) at once.
+    Args:
+        open_member: opens a member for each attempt.
+        split: the split to read.
+        images: the configured images.
+        retry_seconds: how long attempts are repeated while they yield nothing new.
+        at_once: yield a `Run` for the events of a large reply that allow it.
+
+    Raises TransientError after `retry_seconds` of failures; other errors (HistoryLost,
+    NotPermitted, …) at once.
     """
     attempted = f"Reading changes after {split.after} up to {split.upto}{by(split.excerpt)}"
     progress = Progress()
-    passed = _Passed(split.behind, BatchSize(_BATCH))
+    state = _ReadState(split.behind, BatchSize(_BATCH))
     for attempt in retrying(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
             try:
-                for events in _fitting(member, split, images, passed, at_once):
+                for events in _read_fitting(member, split, images, state, at_once):
                     if events:
-                        passed.position = events[-1].position
+                        state.position = events[-1].position
                         yield events
                         progress.made()
             finally:
@@ -66,82 +75,88 @@ def read(
 
 
 @dataclass(slots=True)
-class _Passed:
-    """What holds from one cursor on a slice to the next: the last position handed out, up to which
-    a slice opened again skips, and how large the replies may be."""
+class _ReadState:
+    """State that the cursors on one split pass on to each other.
+
+    Attributes:
+        position: the last position that was yielded; a later cursor skips events up to it.
+        size: the number of events in each reply.
+    """
 
     position: str
     size: BatchSize
 
 
-def _fitting(
-    member: Member, split: StreamSplit, images: Images, passed: _Passed, at_once: bool
+def _read_fitting(
+    member: Member, split: StreamSplit, images: Images, state: _ReadState, at_once: bool
 ) -> Iterator[Sequence[Event]]:
-    """Events not handed out yet, with all images that the server has; where it refuses what it is
-    asked for, the slice is opened again, and less is asked for: fewer events at once, before
-    anything of an event is left out."""
-    used, refused = images, list[pymongo.errors.OperationFailure]()
+    """Yield the events that were not yielded yet, with all images that the server can return.
+
+    After a refusal, the stream is opened again and less is requested. The replies become smaller
+    before any part of an event is left out.
+    """
+    used, refusals = images, list[pymongo.errors.OperationFailure]()
     only_whole = images.on_oversize == "fail"
     for way in oversize.ways(split, only_whole):
-        asked: Images | None = used
-        while asked is not None:
-            used = asked
+        reduced: Images | None = used
+        while reduced is not None:
+            used = reduced
             try:
-                if at_once and not way.cuts and _is_alike(split):
-                    yield from _attempt_at_once(member, way.asked, images, used, passed)
+                if at_once and not way.cuts and _allows_runs(split):
+                    yield from _read_runs(member, way.asked, images, used, state)
                 else:
-                    yield from _attempt(member, way, images, used, passed)
+                    yield from _read_events(member, way, images, used, state)
                 return
             except pymongo.errors.OperationFailure as error:
-                if error.code == TOO_LARGE and passed.size.shrink():
+                if error.code == TOO_LARGE and state.size.shrink():
                     continue
-                asked = fewer(used, error)
-                if asked is None:
+                reduced = fewer(used, error)
+                if reduced is None:
                     if not oversize.refuses(error):
                         raise
-                    refused.append(error)
-    if refused[0].code != TOO_LARGE:
-        raise refused[0]
-    time = resume_token.time_of(passed.position) if passed.position else split.after
-    # Without its cause: there the server quotes the documents.
+                    refusals.append(error)
+    if refusals[0].code != TOO_LARGE:
+        raise refusals[0]
+    time = resume_token.time_of(state.position) if state.position else split.after
+    # Raised without its cause, because the server's message quotes the documents.
     raise oversize.unreadable(time, only_whole)
 
 
-def _attempt(
-    member: Member, way: oversize.Way, asked: Images, used: Images, passed: _Passed
+def _read_events(
+    member: Member, way: oversize.Way, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
     excerpt = Excerpt.parse(way.asked.excerpt)
-    lookup = asked.on_oversize == "lookup"
+    lookup = expected.on_oversize == "lookup"
     with closing(oversize.Completion(way.whole, whole, _BATCH, lookup)) as completion:
-        for batch, operation_time in slices(member, way.asked, passed.size, used):
+        for batch, operation_time in slices(member, way.asked, state.size, used):
             groups = (
-                completion.groups(batch, passed.position)
+                completion.groups(batch, state.position)
                 if way.cuts
-                else [[raw for raw in batch if raw["_id"]["_data"] > passed.position]]
+                else [[raw for raw in batch if raw["_id"]["_data"] > state.position]]
             )
             for group in groups:
-                yield [told(member, raw, asked, used, operation_time, excerpt) for raw in group]
+                yield [told(member, raw, expected, used, operation_time, excerpt) for raw in group]
 
 
-def _is_alike(split: StreamSplit) -> bool:
-    """Whether what is told of an event depends on nothing but its own fields."""
+def _allows_runs(split: StreamSplit) -> bool:
+    """Whether the reader need not check the namespace or the capture filter of each event."""
     return split.only is None and Excerpt.parse(split.excerpt).condition is None
 
 
-def _attempt_at_once(
-    member: Member, split: StreamSplit, asked: Images, used: Images, passed: _Passed
+def _read_runs(
+    member: Member, split: StreamSplit, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[Sequence[Event]]:
-    excerpt, cursor = Excerpt.parse(split.excerpt), Cursor(member, split, used, passed.size)
+    excerpt, cursor = Excerpt.parse(split.excerpt), Cursor(member, split, used, state.size)
     try:
         while not cursor.complete:
             for part in cursor.next_parts(partial(plain, used=used)):
                 if isinstance(part, Located):
-                    yield run(part.only(part.behind(passed.position)), asked)
+                    yield run(part.only(part.behind(state.position)), expected)
                     continue
-                new = [raw for raw in part if raw["_id"]["_data"] > passed.position]
+                new = [raw for raw in part if raw["_id"]["_data"] > state.position]
                 at = cursor.operation_time
-                yield [told(member, raw, asked, used, at, excerpt) for raw in new]
+                yield [told(member, raw, expected, used, at, excerpt) for raw in new]
     finally:
         cursor.close()
 
@@ -149,9 +164,10 @@ def _attempt_at_once(
 def slices(
     member: Member, split: StreamSplit, size: BatchSize, images: Images
 ) -> Generator[tuple[list[Raw], Timestamp]]:
-    """One attempt at a slice: its raw events in order, each batch with the reply's operation time.
+    """Yield the raw events of a split in order, each batch with its reply's operation time.
 
-    Returns when the slice is complete; raises the driver's errors.
+    This is one attempt with one cursor. It returns when the split is complete, and raises the
+    driver's errors.
     """
     cursor = Cursor(member, split, images, size)
     try:

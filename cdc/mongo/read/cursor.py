@@ -1,5 +1,7 @@
-"""A change stream cursor that reads one slice; the rules are those of
-`cdc.mongo.read.change_stream`."""
+"""A change stream cursor that reads one split.
+
+Its rules are explained in `cdc.mongo.read.change_stream`.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ from cdc.mongo.read.event_run import Located, Mask, stretches
 from cdc.mongo.read.images import Images
 from cdc.mongo.read.oversize import Raw
 
-# With `showExpandedEvents`, views and time series are told of as if they were collections; only
-# they have no UUID.
-_NOT_OF_VIEWS = {
+# With `showExpandedEvents`, the server reports views and time series like collections. Only their
+# events have no UUID.
+_WITHOUT_VIEWS = {
     "$match": {
         "$nor": [
             {
@@ -44,16 +46,28 @@ _NOT_OF_VIEWS = {
     }
 }
 _WAIT_MS = (1, 500)
-# Of fewer consecutive events, each is told by itself.
-_AT_ONCE = 32
+# Fewer consecutive plain events are returned one by one.
+_LEAST_RUN = 32
 
 
 class Cursor:
-    """A change stream cursor that knows when its slice is complete.
+    """A change stream cursor that detects when its split is complete.
 
-    Events that the split's pipeline cuts into fragments are whole again. The cursor has passed
-    everything before `reached`. `size` says how many events a reply may hold; it comes after
-    `wait_ms` if there is none: the first while it goes on, up to the second while it does not.
+    Fragments of an event, which the split's pipeline may produce, are joined again. The caller must
+    call `close`.
+
+    Attributes:
+        complete: the cursor has returned all events of the split.
+        operation_time: the operation time of the last reply.
+        reached: the cursor has passed everything before this time.
+
+    Args:
+        member: the member to read.
+        split: the split to read.
+        images: the images to request.
+        size: the number of events in each reply.
+        wait_ms: how long the server waits for events before it sends an empty reply. The first
+            number is used while the stream advances. Otherwise the wait doubles up to the second.
     """
 
     def __init__(
@@ -68,7 +82,7 @@ class Cursor:
         self._size, (self._least_wait_ms, self._longest_wait_ms) = size, wait_ms
         self.complete = split.last <= split.after
         self.operation_time = self.reached = split.after
-        self._wait_ms, self._moved = self._least_wait_ms, time.monotonic()
+        self._wait_ms, self._advanced_at = self._least_wait_ms, time.monotonic()
         self._id, self._namespace = 0, ""
         self._is_expanded = True
         self._fragments = oversize.Fragments()
@@ -77,17 +91,17 @@ class Cursor:
             self._open({"startAtOperationTime": split.after})
 
     def _open(self, start: dict[str, Any]) -> None:
-        """With all events of DDL, where the server has them."""
+        """Open the stream with expanded DDL events, or without them on servers before 6.0."""
         try:
-            reply = self._opened(start)
+            reply = self._send_aggregate(start)
         except pymongo.errors.OperationFailure as error:
             if not self._is_expanded or error.code not in FIELD_UNKNOWN:
                 raise
             self._is_expanded = False  # before 6.0
-            reply = self._opened(start)
+            reply = self._send_aggregate(start)
         self._id, self._namespace = int(reply["cursor"]["id"]), reply["cursor"]["ns"]
 
-    def _opened(self, start: dict[str, Any]) -> RawBSONDocument:
+    def _send_aggregate(self, start: dict[str, Any]) -> RawBSONDocument:
         split, images = self._split, self._images
         stage = {"fullDocument": images.after, **start}
         if images.expects_before:
@@ -95,10 +109,10 @@ class Cursor:
         if split.database is None:
             stage["allChangesForCluster"] = True
         if not split.shard:
-            # The inserts of cloneCollectionAsCapped bear the mark of a migration (`fromMigrate`),
-            # and without this no stream shows them. A replica set has no other migrations. On a
-            # shard it must be off: there it would show documents that only move; and a shard
-            # refuses that command (227).
+            # The inserts of cloneCollectionAsCapped have the mark of a migration (`fromMigrate`).
+            # A stream without this option omits them. A replica set has no other migrations. On a
+            # shard the option must be off: it would show documents that only move to another
+            # shard. A shard refuses cloneCollectionAsCapped (227), so nothing is missed there.
             stage["showMigrationEvents"] = True
         if self._is_expanded:
             stage["showExpandedEvents"] = True
@@ -106,10 +120,10 @@ class Cursor:
             "aggregate": 1,
             "pipeline": [
                 {"$changeStream": stage},
-                *([_NOT_OF_VIEWS] if self._is_expanded else []),
+                *([_WITHOUT_VIEWS] if self._is_expanded else []),
                 *bson.decode(split.pipeline, codec_options=RAW)["pipeline"],
             ],
-            # An opening reply is never progress, so nothing is gained by events in it.
+            # The opening reply never counts as progress, so events in it would gain nothing.
             "cursor": {"batchSize": 0},
             "maxTimeMS": LONGEST_MS,
         }
@@ -118,45 +132,48 @@ class Cursor:
         return self._member.command(split.database or "admin", command)
 
     def next_batch(self) -> list[Raw]:
-        """The split's events in the next reply."""
+        """Return the split's events in the next reply."""
         batch = self._next_reply()
-        events = self._events(batch)
-        inside = self._inside(events)
-        self._judge(batch, bool(events), _invalidate_of(events))
-        return inside
+        events = self._unpack(batch)
+        selected = self._select(events)
+        self._update_progress(batch, bool(events), _find_invalidate(events))
+        return selected
 
     def next_parts(self, plain: Callable[[Located], Mask]) -> list[list[Raw] | Located]:
-        """The same, in parts: those that are `plain` where they lie, if there are many."""
+        """Return the same events in parts.
+
+        Many consecutive events that are `plain` form a part that stays in the bytes of the reply.
+        """
         batch = self._next_reply()
         located = Located.of(batch)
         if located is None:
-            events = self._events(batch)
-            parts: list[list[Raw] | Located] = [self._inside(events)]
-            self._judge(batch, bool(events), _invalidate_of(events))
+            events = self._unpack(batch)
+            parts: list[list[Raw] | Located] = [self._select(events)]
+            self._update_progress(batch, bool(events), _find_invalidate(events))
             return parts
         self._size.came(len(located), batch.size)
         parts = [
-            self._part(located.only(rows), is_plain)
-            for rows, is_plain in stretches(plain(located), _AT_ONCE)
+            self._select_part(located.only(rows), is_plain)
+            for rows, is_plain in stretches(plain(located), _LEAST_RUN)
         ]
-        others = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
-        self._judge(batch, len(located) > 0, _invalidate_of(others))
+        last = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
+        self._update_progress(batch, len(located) > 0, _find_invalidate(last))
         return parts
 
-    def _events(self, batch: Batch) -> list[RawBSONDocument]:
+    def _unpack(self, batch: Batch) -> list[RawBSONDocument]:
         events = [RawBSONDocument(each) for each in batch.documents]
         self._size.came(len(events), batch.size)
         return events
 
-    def _part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
+    def _select_part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
         if is_plain:
             self.complete |= located.passes(self._split.last)
             return located.only(located.held(self._split))
-        return self._inside([located.raw(row) for row in range(len(located))])
+        return self._select([located.raw(row) for row in range(len(located))])
 
-    def _inside(self, events: list[RawBSONDocument]) -> list[Raw]:
+    def _select(self, events: list[RawBSONDocument]) -> list[Raw]:
         joined = map(projection.whole, self._fragments.joined(events))
-        return [event for event in joined if self._takes(event)]
+        return [event for event in joined if self._accept(event)]
 
     def _next_reply(self) -> Batch:
         db, _, coll = self._namespace.partition(".")
@@ -174,7 +191,8 @@ class Cursor:
         self.operation_time = time_told(reply)
         return batch
 
-    def _takes(self, event: Raw) -> bool:
+    def _accept(self, event: Raw) -> bool:
+        """Whether the event belongs to the split; a later event completes the split."""
         moment = event["clusterTime"]
         if moment > self._split.last:
             self.complete = True
@@ -183,39 +201,47 @@ class Cursor:
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
-    def _judge(self, batch: Batch, delivered: bool, invalidate: Raw | None) -> None:
-        """By whether the reply has events, whether the last one ends the cursor, and its token."""
+    def _update_progress(self, batch: Batch, has_events: bool, invalidate: Raw | None) -> None:
+        """Update `complete` and `reached` after a reply, and reopen the stream after `invalidate`.
+
+        Args:
+            batch: the reply; its post-batch token is used.
+            has_events: the reply has events, of the split or not.
+            invalidate: the last event if it ends the cursor.
+        """
         if self.complete:
             return
         if invalidate is not None:
-            self._invalidated(invalidate)
+            self._pass_invalidate(invalidate)
             return
         reached = resume_token.time_of(batch.document(b"postBatchResumeToken")["_data"])
         last = self._split.last
-        self.complete = reached > last or (not delivered and reached >= last)
-        self._keep_at_it(delivered, reached)
+        self.complete = reached > last or (not has_events and reached >= last)
+        self._adjust_wait(has_events, reached)
 
-    def _invalidated(self, event: Raw) -> None:
-        """A database-wide stream ends behind dropDatabase; time alone cannot open one behind it.
+    def _pass_invalidate(self, event: Raw) -> None:
+        """Complete the split, or reopen a database-wide stream after dropDatabase.
 
-        The planner ends a batch at that time, so it is this slice's end, or the one before's. In
-        the second case the token to start after lies at `after`, below `upto`: an empty reply at
-        `upto` still means that this cursor has passed everything before it.
+        The server ends such a stream with `invalidate`. Only the token of that event can open a
+        stream after it; a time cannot. The planner ends a batch at the time of the drop, so the
+        event ends this split or the previous one. In the second case the token has the time
+        `after`, which is before `upto`. An empty reply at `upto` then still means that this cursor
+        has passed everything before it.
         """
         if event["clusterTime"] >= self._split.last:
             self.complete = True
         else:
             self._open({"startAfter": event["_id"]})
 
-    def _keep_at_it(self, delivered: bool, reached: Timestamp) -> None:
-        """Waits longer for a member that is behind, and gives up on one that does not move."""
+    def _adjust_wait(self, has_events: bool, reached: Timestamp) -> None:
+        """Wait longer for a member that lags; raise TransientError if it does not advance."""
         now = time.monotonic()
-        if delivered or reached > self.reached:
-            self._moved, self._wait_ms = now, self._least_wait_ms
+        if has_events or reached > self.reached:
+            self._advanced_at, self._wait_ms = now, self._least_wait_ms
         else:
             self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
         self.reached = max(self.reached, reached)
-        if now - self._moved > STALL_SECONDS:
+        if now - self._advanced_at > STALL_SECONDS:
             raise TransientError(
                 f"Reading changes up to {self._split.upto}: the server has not passed"
                 f" {reached} for {STALL_SECONDS:.0f} s.",
@@ -223,12 +249,13 @@ class Cursor:
             )
 
     def close(self) -> None:
+        """Close the cursor on the server, unless the server has already done so."""
         if self._id:
             self._member.kill_cursor(self._namespace, self._id)
             self._id = 0
 
 
-def _invalidate_of(events: list[RawBSONDocument]) -> Raw | None:
-    """The last event, if it is what a cursor ends with."""
+def _find_invalidate(events: list[RawBSONDocument]) -> Raw | None:
+    """Return the last event if it is the `invalidate` that ends a cursor."""
     is_end = bool(events) and events[-1].get("operationType") == "invalidate"
     return events[-1] if is_end else None

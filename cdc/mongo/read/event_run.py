@@ -35,12 +35,15 @@ class Located:
         return len(self.events)
 
     def only(self, chosen: Mask | slice) -> Located:
+        """Select events of the reply; its bytes are shared."""
         return Located(self.data, self.events[chosen])
 
     def raw(self, row: int) -> RawBSONDocument:
+        """Return one event as a document."""
         return RawBSONDocument(self.field(row, at.START))
 
     def field(self, row: int, field: int) -> bytes:
+        """Return the bytes of a field of variable size, which the event must have."""
         return self.data[self.events[row, field] : self.events[row, field + 1]]
 
     def places(self, field: int) -> Places:
@@ -60,7 +63,7 @@ class Located:
 
     @property
     def times(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """The cluster times, as numbers in the same order."""
+        """The cluster times as numbers, which compare in the same order."""
         return self.events[:, at.TIME].view(np.uint64)
 
     @property
@@ -70,21 +73,21 @@ class Located:
     def held(self, split: StreamSplit) -> Mask:
         """Select the events that belong to the split: `StreamSplit.holds` as a mask."""
         times = self.times
-        inside = (times > _bits(split.after)) & (times <= _bits(split.upto))
-        late = np.isin(times, [_bits(time) for time in split.late])
-        earlier = np.isin(times, [_bits(time) for time in split.told])
-        return (inside | (late & (times > _bits(split.after)))) & ~earlier
+        inside = (times > _to_bits(split.after)) & (times <= _to_bits(split.upto))
+        late = np.isin(times, [_to_bits(time) for time in split.late])
+        earlier = np.isin(times, [_to_bits(time) for time in split.told])
+        return (inside | (late & (times > _to_bits(split.after)))) & ~earlier
 
     def passes(self, time: Timestamp) -> bool:
         """Whether any event is after `time`."""
-        return bool((self.times > _bits(time)).any())
+        return bool((self.times > _to_bits(time)).any())
 
     def behind(self, position: str) -> Mask:
         """Select the events after a position; all events if it is empty."""
         if not position:
             return np.ones(len(self), np.bool_)
-        known = position.encode()
-        return np.array([text > known for text in self.places(at.POSITION)], np.bool_)
+        last = position.encode()
+        return np.array([text > last for text in self.places(at.POSITION)], np.bool_)
 
 
 class Run(Sequence[Event]):
@@ -136,9 +139,9 @@ def _has_expected_after(located: Located) -> Mask:
 
 
 def stretches(chosen: Mask, least: int) -> Iterator[tuple[slice, bool]]:
-    """Divide a mask into adjacent slices, each with a flag: is the whole slice chosen.
+    """Divide a mask into adjacent slices, each with a flag whether the whole slice is chosen.
 
-    Stretches of fewer than `least` chosen elements count as not chosen.
+    Fewer than `least` consecutive chosen elements count as not chosen.
     """
     edges = np.flatnonzero(np.diff(chosen)) + 1
     bounds = [0, *edges.tolist(), len(chosen)]
@@ -153,5 +156,5 @@ def stretches(chosen: Mask, least: int) -> Iterator[tuple[slice, bool]]:
         yield slice(done, len(chosen)), False
 
 
-def _bits(time: Timestamp) -> np.uint64:
+def _to_bits(time: Timestamp) -> np.uint64:
     return np.uint64(time.time << 32 | time.inc)

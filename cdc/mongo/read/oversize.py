@@ -1,13 +1,14 @@
-"""Events that do not fit into a BSON document of 16 MiB with their images: the server refuses them.
+"""Change events that exceed a BSON document of 16 MiB with their images.
 
-A slice is read as if there were none. If there is one, it is read again by a stage that has the
-server itself cut such events down, and mark them, while all others keep what they have. What was
-cut off comes from `$changeStreamSplitLargeEvent`, where the server has that stage, else by policy.
+The server refuses to return such an event. A split is first read as if it had none. After a refusal
+it is read again with a stage that makes the server cut these events down and mark them. All other
+events stay complete. The missing parts come from `$changeStreamSplitLargeEvent` if the server has
+that stage; otherwise `on.oversize` decides.
 
-That stage is never part of the slice's own cursor: it gives tokens of another form to all events
-(version 2, tried on 6.0.27). Within a transaction they sort behind every other token of it, so a
-slice opened again would tell events twice, and a position would depend on what lies beside it. An
-event that is put together keeps the token that it has without the stage, and nothing ever begins
+The split's own cursor never has that stage, because the stage gives all events tokens of another
+form (version 2, tried on 6.0.27). Within a transaction these sort after all its other tokens. A
+stream opened again would then return events twice, and the position of an event would depend on its
+neighbours. A completed event keeps the token that it has without the stage, and no read begins
 between fragments.
 """
 
@@ -27,39 +28,46 @@ from cdc.mongo.connection import RAW, TOO_LARGE
 from cdc.mongo.read.batch_size import BatchSize
 
 Raw = Mapping[str, Any]
-# In an event that was cut down.
+# The field that marks an event that was cut down.
 MARK = "oversize"
 
 _NO_EXPRESSION = 168  # before 4.4: $bsonSize
 _NO_SUCH_STAGE = 40324
-_NO_FRAGMENT = 7182500  # a part of the event that is too large even alone
+_NO_FRAGMENT = 7182500  # one part of the event is too large even alone
 _IMAGES = ("fullDocument", "fullDocumentBeforeChange")
-# What the server puts into one document (16 MiB + 16 KiB), less what an event has besides these.
-_MOST = 16 * 2**20 + 16 * 2**10 - 4 * 2**10
-# A reply repeats the token.
+# The largest document that the server builds (16 MiB + 16 KiB), less the other fields of an event.
+_MOST_BYTES = 16 * 2**20 + 16 * 2**10 - 4 * 2**10
+# `_id` counts twice: it is the token, and the reply repeats the token.
 _PARTS = ("_id", "_id", "documentKey", "updateDescription", *_IMAGES)
 
 
-def _upto(part: str, then: Any, otherwise: Any) -> dict[str, Any]:
-    """One or the other, by whether the parts up to this one are too large together."""
+def _if_too_large(part: str, then: Any, otherwise: Any) -> dict[str, Any]:
+    """An expression: `then` if the parts up to this one are too large, else `otherwise`."""
     parts = _PARTS[: _PARTS.index(part) + 1]
     sizes = [{"$ifNull": [{"$bsonSize": f"${each}"}, 0]} for each in parts]
-    return {"$cond": [{"$gt": [{"$add": sizes}, _MOST]}, then, otherwise]}
+    return {"$cond": [{"$gt": [{"$add": sizes}, _MOST_BYTES]}, then, otherwise]}
 
 
 _CUT = {
     "$set": {
-        MARK: _upto(_PARTS[-1], True, "$$REMOVE"),
-        **{part: _upto(part, "$$REMOVE", f"${part}") for part in _IMAGES},
+        MARK: _if_too_large(_PARTS[-1], True, "$$REMOVE"),
+        **{part: _if_too_large(part, "$$REMOVE", f"${part}") for part in _IMAGES},
     }
 }
-# It tells the names of fields in full, and may exceed 16 MiB alone: then $bsonSize fails too.
-_UNDESCRIBED = {"$unset": "updateDescription"}
+# updateDescription has the full names of the changed fields. It may exceed 16 MiB alone, and then
+# $bsonSize fails too.
+_WITHOUT_DESCRIPTION = {"$unset": "updateDescription"}
 _SPLIT = {"$changeStreamSplitLargeEvent": dict[str, Any]()}
 
 
 class Way(NamedTuple):
-    """A way to read a split's events: what to ask for, and what of it is then to be completed."""
+    """A way to read a split's events.
+
+    Attributes:
+        asked: the split to read.
+        whole: the split that completes the events that were cut down.
+        cuts: the server cuts large events down and marks them.
+    """
 
     asked: StreamSplit
     whole: StreamSplit
@@ -67,30 +75,33 @@ class Way(NamedTuple):
 
 
 def ways(split: StreamSplit, only_whole: bool) -> Iterator[Way]:
-    """In the order in which they are to be tried: the split as it is, and where the server
-    `refuses` an event, each with less than the one before. `only_whole`: as long as each event that
-    does not fit can be told from the others."""
+    """Yield the ways to read a split, in the order of the attempts.
+
+    The first reads the split as it is. If the server `refuses` an event, the next way requests less
+    of it. `only_whole` omits the ways that may leave an event unmarked although it does not fit.
+    """
     yield Way(split, split, cuts=False)
-    yield Way(_extended(split, _CUT), split, cuts=True)
+    yield Way(_add_stage(split, _CUT), split, cuts=True)
     if only_whole:
         return
-    # On servers older than 4.4 the last way is the only other one.
-    bare = _extended(split, _UNDESCRIBED)
-    yield Way(_extended(bare, _CUT), bare, cuts=True)
+    # Servers before 4.4 have no $bsonSize: there only the last way remains.
+    bare = _add_stage(split, _WITHOUT_DESCRIPTION)
+    yield Way(_add_stage(bare, _CUT), bare, cuts=True)
     yield Way(bare, bare, cuts=False)
 
 
-def _extended(split: StreamSplit, stage: Mapping[str, Any]) -> StreamSplit:
+def _add_stage(split: StreamSplit, stage: Mapping[str, Any]) -> StreamSplit:
     own = bson.decode(split.pipeline, codec_options=RAW)["pipeline"]
     return replace(split, pipeline=bson.encode({"pipeline": [*own, stage]}))
 
 
 def refuses(error: pymongo.errors.OperationFailure) -> bool:
+    """Whether the server refused this way of reading, and the next one may succeed."""
     return error.code in (TOO_LARGE, _NO_EXPRESSION)
 
 
 def unreadable(after: Timestamp, only_whole: bool) -> UnsuitableSource:
-    """The error where every way is refused, though the event was asked for alone."""
+    """Return the error for an event that every way refuses, even alone in its reply."""
     what = (
         f"The change that follows {timestamp.text(after)} exceeds 16 MiB by itself, without images"
     )
@@ -109,17 +120,19 @@ def unreadable(after: Timestamp, only_whole: bool) -> UnsuitableSource:
 
 
 class Fragments:
-    """Puts the events of one cursor together, whose fragments follow one another."""
+    """Joins the fragments of events of one cursor; those of an event arrive consecutively."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
 
     def joined(self, events: Sequence[Raw]) -> list[Raw]:
-        """The events that are whole with these. One may exceed what a BSON document can hold, so
-        what was put together is a mapping."""
-        return [whole for event in events if (whole := self._joined(event)) is not None]
+        """Return the events that are complete now; fragments of another one wait for the next call.
 
-    def _joined(self, event: Raw) -> Raw | None:
+        A joined event is a mapping, because it may be larger than a BSON document can be.
+        """
+        return [whole for event in events if (whole := self._join(event)) is not None]
+
+    def _join(self, event: Raw) -> Raw | None:
         fragment = event.get("splitEvent")
         if fragment is None:
             return event
@@ -134,58 +147,66 @@ Read = Callable[[StreamSplit, BatchSize], Iterator[tuple[list[Raw], Timestamp]]]
 
 
 class Completion:
-    """Completes the events of one cursor on `split` that were cut down, if the server can split
-    them. If it cannot, they stay as they are with `lookup`; without it UnsuitableSource is raised.
+    """Completes the events of one cursor that were cut down, if the server can split them.
 
-    `read` opens a cursor, whose replies hold at most `most` events. `close` has to be called in the
-    end: what is left to the garbage collector may be collected within the driver, which then waits
-    for itself.
+    The caller must call `close` at the end. Otherwise the garbage collector may close the cursor
+    while the driver runs, and the driver then waits for itself.
+
+    Args:
+        split: the split of the events, without the stage that cuts them down.
+        read: opens a cursor and yields its batches.
+        most: the largest number of events in a reply.
+        lookup: return an event as it is if the server cannot split it. Otherwise UnsuitableSource
+            is raised.
     """
 
     def __init__(self, split: StreamSplit, read: Read, most: int, lookup: bool) -> None:
         self._split, self._read, self._most, self._lookup = split, read, most, lookup
         self._has_stage = True
-        self._time, self._count = Timestamp(0, 0), 0
-        self._rest: Generator[Raw] | None = None
-        self._begin()
+        self._time, self._number = Timestamp(0, 0), 0
+        self._wholes: Generator[Raw] | None = None
+        self._begin_time()
 
     def close(self) -> None:
-        """Frees the cursor, if there is one."""
-        if self._rest is not None:
-            self._rest.close()
+        """Close the cursor, if there is one."""
+        if self._wholes is not None:
+            self._wholes.close()
 
-    def _begin(self) -> None:
-        """The events of another time, which a cursor of its own reads if one of them is large."""
+    def _begin_time(self) -> None:
+        """Begin with the events of another time; a new cursor reads them if one is large."""
         self.close()
         self._passed, self._size = 0, BatchSize(self._most)
         self._can_split = self._has_stage
 
     def groups(self, batch: list[Raw], position: str) -> Iterator[list[Raw]]:
-        """The events behind `position`; those that were cut down by themselves, because they are
-        large when completed. All batches of the cursor have to come by, in order."""
+        """Yield the events of a batch after `position`, in groups.
+
+        An event that was cut down is a group of its own, because it is large when completed. The
+        caller must pass all batches of the cursor, in order.
+        """
         group: list[Raw] = []
         for event in batch:
-            self._number(event["clusterTime"])
+            self._count_event(event["clusterTime"])
             if event["_id"]["_data"] <= position:
                 continue
             if MARK not in event:
                 group.append(event)
                 continue
             yield group
-            yield [self._completed(event)]
+            yield [self._complete(event)]
             group = []
         yield group
 
-    def _number(self, time: Timestamp) -> None:
-        """Events of one time are told apart by their number, which is the same for each cursor."""
+    def _count_event(self, time: Timestamp) -> None:
+        """Count an event among those of its time; its number is the same for each cursor."""
         if time == self._time:
-            self._count += 1
+            self._number += 1
         else:
-            self._time, self._count = time, 1
-            self._begin()
+            self._time, self._number = time, 1
+            self._begin_time()
 
-    def _completed(self, event: Raw) -> Raw:
-        whole = self._whole() if self._can_split else None
+    def _complete(self, event: Raw) -> Raw:
+        whole = self._read_whole() if self._can_split else None
         if whole is not None:
             if whole.get("documentKey") != event["documentKey"]:
                 raise TransientError(
@@ -202,19 +223,19 @@ class Completion:
             " can split it.",
         )
 
-    def _whole(self) -> Raw | None:
-        """The newest event as a cursor of its own time tells it, None if the server cannot."""
+    def _read_whole(self) -> Raw | None:
+        """Read the last counted event whole, by a cursor on its time; None if the server cannot."""
         try:
-            if self._rest is None or not self._passed:
-                self._rest = self._events()
-            for whole in self._rest:
+            if self._wholes is None or not self._passed:
+                self._wholes = self._read_events()
+            for whole in self._wholes:
                 self._passed += 1
-                if self._passed == self._count:
+                if self._passed == self._number:
                     return whole
         except pymongo.errors.OperationFailure as error:
             if error.code == TOO_LARGE and self._size.shrink():
                 self._passed = 0
-                return self._whole()
+                return self._read_whole()
             if error.code not in (_NO_SUCH_STAGE, _NO_FRAGMENT):
                 raise
             self._has_stage &= error.code != _NO_SUCH_STAGE
@@ -222,10 +243,10 @@ class Completion:
             return None
         raise TransientError(f"Reading changes at {self._time}: an event is gone.")
 
-    def _events(self) -> Generator[Raw]:
+    def _read_events(self) -> Generator[Raw]:
         before = timestamp.before(self._time)
         split = replace(self._split, after=before, upto=self._time, late=(), told=())
-        # A cursor begins with what was at `before`: that may be an event that cannot be split.
-        split = _extended(split, {"$match": {"clusterTime": self._time}})
-        for batch, _ in self._read(_extended(split, _SPLIT), self._size):
+        # The cursor begins with the events at `before`, which may include one that cannot be split.
+        split = _add_stage(split, {"$match": {"clusterTime": self._time}})
+        for batch, _ in self._read(_add_stage(split, _SPLIT), self._size):
             yield from batch

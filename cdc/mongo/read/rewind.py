@@ -1,7 +1,7 @@
 """Rewind: the documents of a range as of a time that no server can read any more.
 
-The range is read in a newer state, then undone by the first before-image that the change streams
-hold for each key. That gives the rows of its time after any time that the oplog spans.
+The range is read in a newer state. Then the changes since the time are undone: each key gets the
+before-image of its first change event. This works for every time that the oplog still covers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from cdc.mongo.read.images import BEFORE_IMAGES, IMAGES, Event
 from cdc.mongo.read.range_scan import Documents, scan
 
 BYTES = 64 * 2**20
-# Nothing else of an event is read: with after-images some would be too large to have any image.
-_UNDONE_BY = (
+# Other fields of events are not read: with after-images, some events would exceed 16 MiB and come
+# without any image.
+_UNDO_FIELDS = (
     *("operationType", "ns", "clusterTime", "documentKey", "lsid", "txnNumber"),
     "fullDocumentBeforeChange",
 )
@@ -42,26 +43,31 @@ RETRY_SECONDS = 60
 
 
 class Undoing:
-    """Documents by merge key, on their way back to a time. Later events of a key tell nothing."""
+    """Documents by merge key, from which the events since a time are undone.
+
+    Only the first event of a key counts, except for a document that moved between shards.
+    """
 
     def __init__(self, scanned: dict[str, bytes]) -> None:
         self._documents, self._inexact = scanned, dict[str, bytes]()
         self._seen: set[str] = set()
-        self._arrived: dict[str, tuple[Any, str, bytes | None]] = {}
+        self._inserted: dict[str, tuple[Any, str, bytes | None]] = {}
 
     def undo(self, event: Event, shard: str = "") -> None:
+        """Undo an event. The events of all shards must be passed in order of their positions."""
         key = merge_key(key_of(bytes(event.raw["documentKey"].raw)))
         if key not in self._seen:
             self._seen.add(key)
             if event.raw["operationType"] == "insert":
-                self._arrived[key] = (_txn(event), shard, self._documents.pop(key, None))
+                self._inserted[key] = (_txn(event), shard, self._documents.pop(key, None))
             else:
                 self._put_back(key, event, self._documents.pop(key, None))
-        elif event.raw["operationType"] == "delete" and key in self._arrived:
-            # It was not inserted, it moved here from another shard, which tells of it later.
-            txn, where, document = self._arrived[key]
+        elif event.raw["operationType"] == "delete" and key in self._inserted:
+            # The document was not inserted: its shard key changed, and it moved here from another
+            # shard. The event of that shard, in the same transaction, comes later.
+            txn, where, document = self._inserted[key]
             if txn == _txn(event) is not None and where != shard:
-                del self._arrived[key]
+                del self._inserted[key]
                 self._put_back(key, event, document)
 
     def _put_back(self, key: str, event: Event, newer: bytes | None) -> None:
@@ -72,6 +78,10 @@ class Undoing:
             self._inexact[key] = newer
 
     def undone(self, until: Timestamp) -> Iterator[Documents]:
+        """Yield the documents after the last event; `until` is the time of the newer state.
+
+        Documents without a recorded before-image are yielded in the newer state, as inexact.
+        """
         if self._documents:
             yield Documents(list(self._documents.values()))
         if self._inexact:
@@ -87,13 +97,13 @@ def _txn(event: Event) -> Any:
 
 
 def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> Iterator[Documents]:
-    """The next part of the range as of the split's time, at most 64 MiB of it at once.
+    """Yield the next part of the range as of the split's time, about 64 MiB of it.
 
-    Raises Void if the collection is another one, or its content became another one.
+    Raises Void if the name now has another incarnation, or if its content was replaced by a rename.
     """
     scanned, upper, until = _newest_state(member, rest)
     undoing = Undoing(scanned)
-    part = _partevents_of(rest, upper, until)
+    part = _part_events(rest, upper, until)
     for events in change_stream.read(open_member, part, BEFORE_IMAGES, RETRY_SECONDS):
         for event in events:
             undoing.undo(event)
@@ -104,8 +114,11 @@ def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> 
 
 
 def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
-    """By merge key: the documents of the next part, each at some time between the split's and the
-    returned one; the last key of the part, or None if it reaches to the end of the split."""
+    """Read the documents of the next part in a newer state.
+
+    Returns the documents by merge key; the last key of the part, or None if the part reaches the
+    end of the split; and a time. Each document is as of some time from the split's to that one.
+    """
     concern = {"level": "majority", "afterClusterTime": rest.split.at}
     scanned: dict[str, bytes] = {}
     size, until = 0, rest.split.at
@@ -115,13 +128,13 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
             until = max(until, operation_time)
             if size > BYTES:
                 return scanned, key_of(documents[-1]), until
-    # Deletes behind the last document found may have happened during the scan: nothing was read
-    # after the reply that ended it, so its time is the end of the window.
+    # Documents after the last one of the scan may have been deleted during the scan. The last reply
+    # came before this ping, so the time of the ping is the end of the window.
     ping = member.command(rest.split.namespace.db, {"ping": 1})
     return scanned, None, max(until, time_told(ping))
 
 
-def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+def _part_events(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
     above = "$gt" if rest.begun else "$gte"
     keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
     if upper is not None:
@@ -131,12 +144,15 @@ def _partevents_of(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamS
     return events_of(rest.split, keys, until)
 
 
-# --- both ----------------------------------------------------------------------------------------
+# --- a replica set and a cluster -----------------------------------------------------------------
 
 
 @contextmanager
 def newest(split: SnapshotSplit) -> Iterator[None]:
-    """The newest state is always there: that it cannot be read is a passing condition."""
+    """Raise TransientError if a read of the newest state fails because its time is unreadable.
+
+    The newest state always exists, so a repeated read can succeed.
+    """
     try:
         yield
     except TimeUnreadable as error:
@@ -148,23 +164,25 @@ def newest(split: SnapshotSplit) -> Iterator[None]:
 
 
 def keep(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
+    """Add documents to `scanned` by merge key; return their bytes."""
     scanned.update((merge_key(key_of(document)), document) for document in documents)
     return sum(map(len, documents))
 
 
 def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
+    """Return the split of the row events since the split's time whose keys match `keys`."""
     match = {
         "operationType": {"$in": ROW_EVENTS},
         "ns.db": split.namespace.db,
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},
     }
-    told = projection.stages(Excerpt.parse(split.excerpt))
+    last_stages = projection.stages(Excerpt.parse(split.excerpt))
     return StreamSplit(
         after=split.at,
         upto=until,
         database=split.namespace.db,
-        pipeline=event_filter.pipeline([match], dict.fromkeys(_UNDONE_BY, 1), told),
+        pipeline=event_filter.pipeline([match], dict.fromkeys(_UNDO_FIELDS, 1), last_stages),
         collation=split.collation,
         only=split.namespace,
     )
@@ -173,8 +191,10 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
 def is_refilled(
     split: SnapshotSplit, until: Timestamp, open_member: Callable[[], Member], shard: str = ""
 ) -> bool:
-    """Whether another collection was renamed onto the name after the split's time: it brought
-    documents that no event of this name tells of, so they cannot be undone."""
+    """Whether another collection was renamed to this name after the split's time.
+
+    It brought documents that no event of this name reports, so they cannot be undone.
+    """
     db, coll = split.namespace
     renamed = {"operationType": "rename", "to.db": db, "to.coll": coll}
     events = StreamSplit(split.at, until, db, event_filter.pipeline([renamed]), shard=shard)

@@ -1,7 +1,7 @@
-"""What a task reads of a cluster whose shards are read directly.
+"""Reads of a cluster whose shards are read directly.
 
-A shard tells what it owned at a time, and what happened to it there. So a range that has to be
-rewound takes the events of all shards, and a document to be looked up is looked for on all.
+A shard returns the documents that it owned at a time, and its own events. Documents move between
+shards, so a rewind reads the events of all shards, and a lookup may have to ask all shards.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from cdc.mongo.topology import Cluster, lesser
 def changes(
     cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
 ) -> Iterator[Sequence[Event]]:
-    """Like `stream.read` at once, of one shard. An `after` to be looked up that this shard has no
-    more is looked for on all of them."""
+    """Read the events of one shard, like `change_stream.read` with `at_once`.
+
+    A document that is to be looked up may have left this shard: then it is looked up on all shards.
+    """
     opener = partial(cluster.open, split.shard)
     for events in change_stream.read(opener, split, images, retry_seconds, at_once=True):
-        if isinstance(events, Run):  # none of them was looked up
+        if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue
         with Lookup(cluster, retry_seconds, Excerpt.parse(split.excerpt)) as lookup:
-            told = [lookup.found(e) if e.is_missing(images) else e for e in events]
-        yield told
+            complete = [lookup.found(e) if e.is_missing(images) else e for e in events]
+        yield complete
 
 
 def read(
     cluster: Cluster, split: SnapshotSplit, retry_seconds: float, may_be_void: bool
 ) -> Iterator[Documents]:
-    """Like `read`, of all shards that held some of the range at its time."""
-    told: list[bytes] = []
+    """Read a split like `snapshot.read`, from all shards that owned a part of it at its time."""
+    emitted_keys: list[bytes] = []
     try:
         try:
             holders = partial(cluster.metadata.holders, split)
@@ -70,10 +72,10 @@ def read(
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)
                 for documents in retried(opener, rest, retry_seconds, attempt):
-                    told += map(key_of, documents.raw)
+                    emitted_keys += map(key_of, documents.raw)
                     yield documents
         except TimeUnreadable:
-            yield from _rewound(cluster, split, retry_seconds, told)
+            yield from _rewind(cluster, split, retry_seconds, emitted_keys)
     except Void as void:
         yield void_documents(split, may_be_void, void)
 
@@ -85,18 +87,19 @@ def _read_at_time(
         yield from read_at_time(member, rest, open_member)
 
 
-def _rewound(
-    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, told: list[bytes]
+def _rewind(
+    cluster: Cluster, split: SnapshotSplit, retry_seconds: float, emitted_keys: list[bytes]
 ) -> Iterator[Documents]:
-    keys = {merge_key(key) for key in told}
+    """Yield the documents of the split as of its time, without those already emitted."""
+    emitted = {merge_key(key) for key in emitted_keys}
     what = f"Rewinding {split.namespace} to {split.at}"
     left = split.range
     while True:
-        begun = replace(split, range=left)
-        part = repeated(partial(_next_part, cluster, begun), retry_seconds, what)
-        found = repeated(partial(_rewound_part, cluster, part), retry_seconds, what)
-        for documents in found:
-            new = [d for d in documents.raw if merge_key(key_of(d)) not in keys]
+        rest = replace(split, range=left)
+        part = repeated(partial(_next_part, cluster, rest), retry_seconds, what)
+        results = repeated(partial(_rewind_part, cluster, part), retry_seconds, what)
+        for documents in results:
+            new = [d for d in documents.raw if merge_key(key_of(d)) not in emitted]
             yield documents._replace(raw=new)
         if part.range.upper == left.upper:
             return
@@ -104,19 +107,20 @@ def _rewound(
 
 
 def _next_part(cluster: Cluster, split: SnapshotSplit) -> SnapshotSplit:
-    """The beginning of the split, at most about 64 MiB of it on each shard."""
-    c, left = split, split.range
-    begun = Copying(c.namespace, c.uuid, c.collation, left.lower, c.shard)
-    cut = cluster.ranges(begun, 1, BYTES)[0].upper
+    """Return the first part of the split, at most about 64 MiB on each shard."""
+    left = split.range
+    copying = Copying(split.namespace, split.uuid, split.collation, left.lower, split.shard)
+    cut = cluster.ranges(copying, 1, BYTES)[0].upper
     upper = lesser(cluster.parts, split.namespace, cut, left.upper)
     return replace(split, range=KeyRange(left.lower, upper))
 
 
-def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
-    """The documents of a part as of its time: the shards are read at one newer time, at which each
-    leaves out what it does not own, and all of their events since are undone in order.
+def _rewind_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
+    """Return the documents of a part as of its time.
 
-    A document may have changed its shard meanwhile. Raises Void like `next_part`.
+    All shards are read at one newer time, at which each omits documents that it does not own. Then
+    the events of all shards since the part's time are undone in order: a document may have moved to
+    another shard. Raises Void like `rewind.next_part`.
     """
     now = max(split.at, cluster.present())
     newer = replace(split, at=now)
@@ -126,14 +130,15 @@ def _rewound_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
     undoing = Undoing(scanned)
-    told, late = dict(cluster.late(split.at)), dict(cluster.late(now))
+    # Transactions committed by the part's time, with events after it: they are in its state.
+    earlier, late = dict(cluster.late(split.at)), dict(cluster.late(now))
     keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
     if not split.range.is_last:
         keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
     whole = events_of(split, keys, now)
 
     def events(shard: str) -> Iterator[tuple[str, Event]]:
-        own = replace(whole, shard=shard, told=told.get(shard, ()), late=late.get(shard, ()))
+        own = replace(whole, shard=shard, told=earlier.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
         for batch in change_stream.read(opener, own, BEFORE_IMAGES, RETRY_SECONDS):
             for event in batch:
