@@ -1,6 +1,6 @@
-"""The row: what one document read, change event or control message becomes.
+"""Rows of the source: for documents read, change events and control messages.
 
-`Change` has the columns of the source in their order; `source.py` gives them their Spark types.
+`Change` has the columns of the source in their order; `cdc.source` gives them their Spark types.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cdc.model.split import ControlSplit, SnapshotSplit, key_of
 Encode = Callable[[bytes], Column]
 WATERMARK, RESYNC, GAP, VOID = "watermark", "resync", "gap", "void"
 ROW_EVENTS = ("insert", "update", "replace", "delete")
-# What has a column of its own, whatever happened.
-_TOLD = frozenset({"_id", "operationType", "clusterTime", "wallTime", "lsid", "txnNumber"})
+# The event fields that have a column of their own for every type of event.
+_COLUMN_FIELDS = frozenset({"_id", "operationType", "clusterTime", "wallTime", "lsid", "txnNumber"})
 
 
 class Change(NamedTuple):
@@ -56,7 +56,10 @@ def read_row(
     exact_from: Timestamp | None,
     encode: Encode,
 ) -> Change:
-    """The row of a document read as of `at`; with `exact_from`, in a state between the two."""
+    """Return the row of a document read as of `at`.
+
+    If `exact_from` is set, the document is in a state between `at` and that time.
+    """
     key = key_of(document)
     return Change(
         op="read",
@@ -68,7 +71,7 @@ def read_row(
         key=merge_key(key),
         document_key=document_key_json(key),
         after=encode(document),
-        description=_row_description(exact_from),
+        description=_describe_row(exact_from),
         exact=exact_from is None,
     )
 
@@ -83,21 +86,32 @@ def event_row(
     excerpt: Excerpt,
     encode: Encode,
 ) -> Change:
-    """The row of a change event of any type, known or not: that is never an error.
+    """Return the row of a change event. An event of an unknown type is not an error.
 
-    What is not about one document is told in `description`, with fields that no server has yet.
-    A rename of a collection that is not selected onto one that is has the target as its namespace:
-    it concerns that collection's changelog; `description` tells both names.
-    A change that takes a document into the filter is an insert, one that takes it out a delete.
+    If an event does not change one document, `description` contains its fields without a column,
+    also fields that no server has yet. If a collection that is not selected is renamed to a
+    selected name, the row has the target as its namespace: it belongs to the target's changelog.
+    `description` contains both names. A change by which a document enters the capture filter is an
+    insert; one by which a document leaves it is a delete.
+
+    Args:
+        event: the change event.
+        after: BSON of the document after the change, or None.
+        exact: the image is exact as of the event.
+        exact_from: if set, `after` is in a state between the event and that time.
+        shard: the shard that reports the event; empty for a replica set.
+        selection: the captured collections.
+        excerpt: the capture filter and the projection.
+        encode: encodes a document for its column.
     """
     time: Timestamp = event["clusterTime"]
-    operation, namespace = str(event["operationType"]), _namespace(event, selection)
+    operation, namespace = str(event["operationType"]), _select_namespace(event, selection)
     is_row = operation in ROW_EVENTS
     document_key = bytes(event["documentKey"].raw) if is_row else None
     before = event.get("fullDocumentBeforeChange") if is_row else None
     is_filtered = is_row and excerpt.condition is not None
-    crossed = _crossed(event, after, exact_from) if is_filtered else None
-    # Of a change that may have led elsewhere, it would tell what the filter keeps back.
+    crossed = _find_crossing(event, after, exact_from) if is_filtered else None
+    # The update description of a change that may cross the filter could reveal excluded values.
     is_inside = not is_filtered or (not crossed and passes(event).after is True)
     update = event.get("updateDescription") if is_row and is_inside else None
     image = after if after is not None or before is None else bytes(before.raw)
@@ -106,7 +120,7 @@ def event_row(
         position=str(event["_id"]["_data"]),
         cluster_time=time.time * 1_000_000,
         cluster_inc=time.inc,
-        wall_time=_wall_time(event),
+        wall_time=_convert_wall_time(event),
         db=namespace[0],
         coll=namespace[1],
         key=None if document_key is None else merge_key(key_of(document_key)),
@@ -114,45 +128,48 @@ def event_row(
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
         update_description=None if update is None else updated(bytes(update.raw), excerpt, image),
-        txn=_transaction(event, shard),
-        description=_row_description(exact_from, crossed and operation)
+        txn=_find_transaction(event, shard),
+        description=_describe_row(exact_from, crossed and operation)
         if is_row
-        else _description(event),
+        else _describe_event(event),
         exact=exact,
     )
 
 
 def control_rows(split: ControlSplit) -> Iterator[Change]:
-    """The rows by which a sink learns what the batch makes of its tables."""
+    """Yield the rows that state the effect of the batch on the tables of a sink."""
     if split.gap is not None:
-        lost = _missing(split.gap, split.at)
-        yield _control(GAP, split.gap, resume_token.behind(split.gap), lost)
+        lost = _describe_missing_time(split.gap, split.at)
+        yield _control_row(GAP, split.gap, resume_token.behind(split.gap), lost)
     if split.description is not None:
-        yield _control(
+        yield _control_row(
             WATERMARK, split.at, resume_token.high_water_mark(split.at), split.description
         )
-    # Behind every event of the batch, and not behind the first document read after it.
+    # After every event of the batch, and not after the first document that is read after it.
     position = resume_token.behind(split.at)
     for namespace in split.resync:
         db, coll = namespace or (None, None)
-        yield _control(RESYNC, split.at, position, None)._replace(db=db, coll=coll)
+        yield _control_row(RESYNC, split.at, position, None)._replace(db=db, coll=coll)
     for (db, coll), since in split.withheld:
-        missing = _missing(since, split.at)
-        yield _control(RESYNC, split.at, position, missing)._replace(db=db, coll=coll)
+        missing = _describe_missing_time(since, split.at)
+        yield _control_row(RESYNC, split.at, position, missing)._replace(db=db, coll=coll)
 
 
-def _missing(after: Timestamp | None, upto: Timestamp) -> str:
-    """The description of a row that says of which time there are no changes."""
+def _describe_missing_time(after: Timestamp | None, upto: Timestamp) -> str:
+    """Return the description of a row that states the time whose changes are missing."""
     return json.dumps({"from": after and timestamp.text(after), "to": timestamp.text(upto)})
 
 
 def void_row(split: SnapshotSplit) -> Change:
-    """For the sink alone, as the watermark is: of this range, not all was told as of its time."""
-    row = _control(VOID, split.at, resume_token.behind(split.at), None)
+    """Return the row that reports a void range: not all of it was emitted as of its time.
+
+    Like the watermark row, it is only for the sink.
+    """
+    row = _control_row(VOID, split.at, resume_token.behind(split.at), None)
     return row._replace(db=split.namespace.db, coll=split.namespace.coll)
 
 
-def _control(op: str, at: Timestamp, position: str, description: str | None) -> Change:
+def _control_row(op: str, at: Timestamp, position: str, description: str | None) -> Change:
     return Change(
         op=op,
         position=position,
@@ -162,29 +179,31 @@ def _control(op: str, at: Timestamp, position: str, description: str | None) -> 
     )
 
 
-def _namespace(event: Mapping[str, Any], selection: Selection) -> tuple[str | None, str | None]:
-    own, target = _names(event.get("ns")), _names(event.get("to"))
+def _select_namespace(
+    event: Mapping[str, Any], selection: Selection
+) -> tuple[str | None, str | None]:
+    own, target = _parse_namespace(event.get("ns")), _parse_namespace(event.get("to"))
     if None not in (*own, *target) and not selection.matches(Namespace(*own)):
         return target
     return own
 
 
-def _names(value: Any) -> tuple[Any, Any]:
-    """Database and collection, each None if it is not told."""
+def _parse_namespace(value: Any) -> tuple[Any, Any]:
+    """Return the database and the collection; each is None if the event does not contain it."""
     return (value.get("db"), value.get("coll")) if isinstance(value, Mapping) else (None, None)
 
 
-def _wall_time(event: Mapping[str, Any]) -> int | None:
+def _convert_wall_time(event: Mapping[str, Any]) -> int | None:
     wall = event.get("wallTime")
     if wall is None:
         return None
-    # The driver's are UTC without saying so; Python takes such for local time.
+    # The driver's datetimes are UTC without a time zone; Python takes these for local time.
     is_number = isinstance(wall, int)
-    told = wall if is_number else round(wall.replace(tzinfo=datetime.UTC).timestamp() * 1000)
-    return int(told) * 1000
+    millis = wall if is_number else round(wall.replace(tzinfo=datetime.UTC).timestamp() * 1000)
+    return int(millis) * 1000
 
 
-def _transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
+def _find_transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
     lsid = event.get("lsid")
     if lsid is None or "txnNumber" not in event:
         return None
@@ -192,55 +211,67 @@ def _transaction(event: Mapping[str, Any], shard: str) -> dict[str, Any] | None:
 
 
 def transaction(lsid: Mapping[str, Any], number: int, shard: str) -> dict[str, Any]:
-    """The column `txn` of a change in that session's transaction."""
-    # A router's own transactions share their user's id and number, and have one more of their own.
+    """Return the column `txn` of a change in a transaction of that session."""
+    # A router's internal transactions have the id and number of the user's session. Only their
+    # `txnUUID` distinguishes them.
     own = lsid.get("txnUUID")
     identity = bytes(lsid["id"]).hex() + ("" if own is None else f".{bytes(own).hex()}")
     return {"lsid": identity, "number": number, "shard": shard or None}
 
 
-def _description(event: Mapping[str, Any]) -> str:
+def _describe_event(event: Mapping[str, Any]) -> str:
     assert isinstance(event, RawBSONDocument), "only events of a row are put together"
     data = bytes(event.raw)
     fields = ((each.name.decode(), each) for each in elements(data, 0, len(data)))
-    told = {name: _value(data, each) for name, each in fields if name not in _TOLD}
-    return json.dumps(told, ensure_ascii=False)
+    described = {
+        name: _convert_value(data, each) for name, each in fields if name not in _COLUMN_FIELDS
+    }
+    return json.dumps(described, ensure_ascii=False)
 
 
-def _value(data: bytes, item: Element) -> Json:
+def _convert_value(data: bytes, item: Element) -> Json:
     try:
         return value(data, item, relaxed=True)
     except UnmappableValue as error:
         return {"$unmappable": str(error)}
 
 
-def _crossed(
+def _find_crossing(
     event: Mapping[str, Any], after: bytes | None, exact_from: Timestamp | None
 ) -> str | None:
-    """What an update or a replace is that takes a document into the filter, or out of it."""
+    """Return the operation of an update or replace that crosses the capture filter.
+
+    It is "insert" if the document enters the filter, "delete" if it leaves it, and None otherwise.
+    """
     if event["operationType"] not in ("update", "replace"):
         return None
     before_passes, after_passes = passes(event)
-    if after_passes is None and exact_from is not None:  # it was looked for
+    if after_passes is None and exact_from is not None:  # the document was looked up
         after_passes = after is not None
     if after_passes is False:
         return "delete"
     return "insert" if after_passes and before_passes is False else None
 
 
-def _row_description(exact_from: Timestamp | None, crossed: str | None = None) -> str | None:
-    told = {"filtered": crossed} if crossed else {}
+def _describe_row(exact_from: Timestamp | None, crossed: str | None = None) -> str | None:
+    description = {"filtered": crossed} if crossed else {}
     if exact_from is not None:
-        told["exactFrom"] = timestamp.text(exact_from)
-    return json.dumps(told) if told else None
+        description["exactFrom"] = timestamp.text(exact_from)
+    return json.dumps(description) if description else None
 
 
 def updated(data: bytes, excerpt: Excerpt, image: bytes | None) -> str:
-    """The column `update_description` from BSON of that field; `image` is the document's newest."""
+    """Return the column `update_description`.
+
+    Args:
+        data: BSON of the event's `updateDescription`.
+        excerpt: the capture filter and the projection.
+        image: the newest image of the document, or None.
+    """
     try:
         if not excerpt.fields:
             return relaxed_json(data)
-        told = extended_json.document(data, 0, len(data), relaxed=True)
-        return json.dumps(excerpt.of_update(told, image), ensure_ascii=False)
+        update = extended_json.document(data, 0, len(data), relaxed=True)
+        return json.dumps(excerpt.of_update(update, image), ensure_ascii=False)
     except UnmappableValue as error:
         return json.dumps({"$unmappable": str(error)})

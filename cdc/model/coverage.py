@@ -1,8 +1,8 @@
-"""Of which times a changelog gives the collection: the rule, in one place.
+"""Coverage: the times for which a changelog reproduces its collection.
 
-The fold of a changelog up to a time t is the last image of each key at or before t, behind the last
-event that emptied the collection. That is the collection as of t only where all of it was told and
-nothing was lost since it was known whole: in the spans that are kept here.
+The fold of a changelog up to a time t contains the last image of each key at or before t, after the
+last event that emptied the collection. It is the collection as of t only if the changelog was once
+complete, and since then contains every change and lost none. The spans list these times.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from cdc.model.change import GAP, RESYNC
 from cdc.model.selection import Namespace
 from cdc.model.timestamp import Timestamp
 
-# Kept in every commit. A collection that is replaced each night keeps about a month of spans.
-_MOST_SPANS = 32
+# Every commit contains the spans. For a collection that is replaced each night they cover about a
+# month.
+_MAX_SPANS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From `since` to `until`, both included. `until` None: up to the watermark, and it goes on.
+    """The times from `since` to `until`, both inclusive.
 
-    `from_nothing`: the collection was empty at `since`, and no row before it counts: a changelog
-    that was not told all until then may hold documents of which no row says that they are gone.
+    Attributes:
+        since: the first time.
+        until: the last time. None stands for the watermark: the span is open and grows with it.
+        from_nothing: the collection was empty at `since`, and the fold must ignore all rows before
+            it. If the changelog was incomplete until then, it may contain documents whose removal
+            is in no row.
     """
 
     since: Timestamp
@@ -36,7 +41,13 @@ class Span:
 
 
 class What(Enum):
-    """What an event makes of a collection's history."""
+    """Effect of an event on a collection's history.
+
+    EMPTY: the collection is empty from then on (create, drop, dropDatabase, a rename away).
+    REPLACED: it has other content from then on, which is in no event (a rename onto it).
+    RETOLD: it is copied again after the batch, for a reason that may be older than the batch.
+    LOST: the changes after the time of the event, a `gap` row, are lost.
+    """
 
     EMPTY = "is empty from then on: create, drop, dropDatabase, a rename away"
     REPLACED = "is another from then on, and told by no event: a rename onto it"
@@ -44,7 +55,7 @@ class What(Enum):
     LOST = "changes behind that time are lost"
 
 
-_WHAT = {
+_EFFECTS = {
     "create": What.EMPTY,
     "drop": What.EMPTY,
     "rename": What.EMPTY,
@@ -52,11 +63,11 @@ _WHAT = {
     RESYNC: What.RETOLD,
     GAP: What.LOST,
 }
-MARKING = tuple(_WHAT)
+MARKING = tuple(_EFFECTS)
 
 
 class Mark(NamedTuple):
-    """An event that matters here. In the order of `position`."""
+    """An event that affects the coverage. Marks apply in the order of `position`."""
 
     position: str
     time: Timestamp
@@ -64,8 +75,10 @@ class Mark(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """To what a mark applies; `coll` None is every collection of `db`, and `db` None is every one
-    that there is."""
+    """A mark and the collections that it applies to.
+
+    If `coll` is None, it applies to every collection of `db`; if `db` is None, to all collections.
+    """
 
     op: str
     db: str | None
@@ -84,23 +97,24 @@ def happenings(
     time: Timestamp,
     description: str | None,
 ) -> list[Happening]:
-    """What a row makes of which collections; `op` is one of MARKING."""
-    own = Happening(op, db, coll, Mark(position, time, _WHAT[op]))
+    """Return the marks of a row, each with its collections; `op` is one of MARKING."""
+    own = Happening(op, db, coll, Mark(position, time, _EFFECTS[op]))
     if op != "rename":
         return [own]
     to = json.loads(description or "")["to"]
-    # What stood at the new name is gone; what stands there now comes as read rows later.
+    # The former collection of the new name is gone. The content that has the name now follows as
+    # read rows.
     onto = Happening(op, to["db"], to["coll"], Mark(position, time, What.REPLACED))
-    # A row whose source is not selected bears the target's name.
+    # If the source of a rename is not selected, the row has the target's namespace.
     return [onto] if (db, coll) == (to["db"], to["coll"]) else [own, onto]
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The spans of one collection's changelog in order, at most the last of them open.
+    """The spans of one collection's changelog, in order. Only the last span can be open.
 
-    `torn`: changes were lost of what a copy under way had told already, so that its end is no
-    beginning of a span.
+    If `torn` is set, changes were lost in the part that an unfinished copy has already emitted. The
+    end of that copy does not begin a span.
     """
 
     spans: tuple[Span, ...] = ()
@@ -115,43 +129,50 @@ class Coverage:
         is_copying: bool,
         copied_from: Timestamp | None,
     ) -> Coverage:
-        """The coverage after one more batch.
+        """Return the coverage after one more batch.
 
-        `last`: the watermark of the table's last commit, None for a new table. Batches between that
-        commit and this one held no row for the table: nothing that concerns this collection.
-        `tells`: whether the batch held every change of the collection in its time. If not, the
-        table is known whole up to `last` only: the collection may have been taken out meanwhile.
-        `is_copying`: a part of the collection is told already, and not yet all of it.
-        `copied_from`: its copy is complete with this batch, and as of that time.
+        Args:
+            last: the watermark of the table's last commit; None for a new table. Batches between
+                that commit and this one contained no row for the table, so nothing that concerns
+                this collection.
+            marks: the events of the batch that concern the collection.
+            tells: the batch contains every change of the collection in its time. If not, the table
+                is known to be complete only up to `last`: the collection may have been removed
+                from the selection since.
+            is_copying: a part of the collection has been emitted, but not all of it.
+            copied_from: the time that the copy shows, if it is complete with this batch.
         """
-        now, is_lost = self if tells else self._closed(last), False
+        now, is_lost = self if tells else self._close(last), False
         for mark in sorted(marks, key=lambda mark: mark.position):
             if mark.what is What.EMPTY:
-                now = replace(now._opened(mark.time, True) if tells else now, torn=False)
+                now = replace(now._open(mark.time, True) if tells else now, torn=False)
             elif mark.what is What.REPLACED:
-                now = replace(now._closed(timestamp.before(mark.time)), torn=False)
+                now = replace(now._close(timestamp.before(mark.time)), torn=False)
             elif mark.what is What.RETOLD:
-                now = replace(now._closed(last), torn=False)
+                now = replace(now._close(last), torn=False)
             else:
-                now, is_lost = now._closed(mark.time), True
+                now, is_lost = now._close(mark.time), True
                 now = replace(now, torn=now.torn or is_copying)
-        if copied_from is None or is_lost:  # what a batch with a gap was to copy was not read
+        if copied_from is None or is_lost:  # a batch with a gap has not read its scans
             return now
-        return Coverage(now.spans) if now.torn else now._opened(copied_from, False)
+        return Coverage(now.spans) if now.torn else now._open(copied_from, False)
 
     def at(self, time: Timestamp, end: Timestamp) -> Span | None:
-        """The span in which the collection is known as of `time`; `end`: up to when the changelog
-        is known to be complete."""
+        """Return the span that contains `time`, or None.
+
+        `end` is the time up to which the changelog is known to be complete: an open span ends
+        there.
+        """
         return next(
             (s for s in self.spans if s.since <= time <= (end if s.until is None else s.until)),
             None,
         )
 
     def text(self, end: Timestamp) -> str:
-        """For a message."""
+        """Return the spans as text for a message; an open span ends at `end`."""
         closed = [(span.since, end if span.until is None else span.until) for span in self.spans]
-        told = [f"{timestamp.text(a)} to {timestamp.text(b)}" for a, b in closed if a <= b]
-        return ", ".join(told) or "no time"
+        texts = [f"{timestamp.text(a)} to {timestamp.text(b)}" for a, b in closed if a <= b]
+        return ", ".join(texts) or "no time"
 
     def to_json(self) -> list[Any]:
         spans = [
@@ -177,13 +198,13 @@ class Coverage:
     def _is_open(self) -> bool:
         return bool(self.spans) and self.spans[-1].until is None
 
-    def _opened(self, since: Timestamp, from_nothing: bool) -> Coverage:
+    def _open(self, since: Timestamp, from_nothing: bool) -> Coverage:
         if self._is_open:
             return self
         span = Span(since, from_nothing=from_nothing)
-        return replace(self, spans=(*self.spans, span)[-_MOST_SPANS:])
+        return replace(self, spans=(*self.spans, span)[-_MAX_SPANS:])
 
-    def _closed(self, until: Timestamp | None) -> Coverage:
+    def _close(self, until: Timestamp | None) -> Coverage:
         if not self._is_open:
             return self
         *closed, span = self.spans

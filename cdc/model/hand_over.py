@@ -1,8 +1,9 @@
-"""`advance`: the hand-over rule, in one place. From one offset to the next.
+"""Hand-over rule: how a batch moves the offset from its start to its end.
 
-A collection that appears at a name which the sweep has passed is complete from birth, because the
-stream has all of its inserts. One whose content was replaced has none for the new content, and is
-copied again; its changes before that copy are withheld.
+The sweep may have passed the name of a collection before the collection is created. Such a
+collection needs no copy, because the change stream contains all of its inserts. A collection whose
+content was replaced has no inserts for the new content. It is copied again, and its changes before
+that copy are withheld.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from cdc.model.split import MAX_KEY
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What the DDL events at one cluster time did to selected collections.
+    """Effect of the DDL events at one cluster time on selected collections.
 
-    `emptied`: dropped or renamed away. `refilled`: another collection was renamed onto it.
+    Attributes:
+        emptied: the collections that were dropped or renamed away.
+        refilled: the collections whose name another collection was renamed to.
     """
 
     emptied: frozenset[Namespace] = frozenset()
     refilled: frozenset[Namespace] = frozenset()
 
     def going_on(self, names: Iterable[Namespace]) -> Replaced:
-        """The same where these collections are not copied: their changes go on to be emitted."""
+        """The same, except that `names` are not copied: their changes continue to be emitted."""
         return Replaced(self.emptied, self.refilled - frozenset(names))
 
 
@@ -41,25 +44,33 @@ def advance(
     replaced: Replaced | None = None,
     absent: frozenset[Namespace] = frozenset(),
 ) -> Offset:
-    """The offset after a batch from `start` to `time`.
+    """Return the offset after a batch from `start` to `time`; `start` itself if nothing changes.
 
-    `absent`: collections that were to be copied again and do not exist: complete, being empty.
+    A batch either scans or ends at the time of a DDL event, never both. The events of a replaced
+    collection belong before the cut, and its new content belongs after it.
 
-    A batch either scans (`scans` in frontier order, all but the last of them to their end;
-    `swept_all`: no collection is left behind them) or ends at the time of a DDL event (`replaced`),
-    never both: the events of a replaced collection belong before the cut, its new content after it.
+    Args:
+        start: the offset before the batch.
+        time: the cluster time at the end of the batch.
+        scans: the scans in frontier order; all but the last reach the end of their collection.
+        swept_all: no collection follows the last scan.
+        replaced: the effect of the DDL events at `time`, if the batch ends at them.
+        absent: collections that were to be copied again and do not exist. They are complete,
+            because they are empty.
+
+    Raises ValueError if the batch ends at a DDL event and scans.
     """
     if replaced is not None:
         if scans or swept_all:
             raise ValueError("a batch that ends at a DDL event scans nothing")
-        return _replace(_at(start, time), replaced)
+        return _apply_ddl(_move_to(start, time), replaced)
     again = tuple(each for each in start.again if each.namespace not in absent)
-    offset = replace(_at(start, time), again=again, scans=scans)
+    offset = replace(_move_to(start, time), again=again, scans=scans)
     for scan in scans:
-        offset = _scanned(offset, scan)
+        offset = _add_scan(offset, scan)
     if swept_all:
         offset = replace(offset, swept=None)
-    return start if offset == _at(start, start.time) else offset
+    return start if offset == _move_to(start, start.time) else offset
 
 
 def reselect(
@@ -69,55 +80,71 @@ def reselect(
     excerpt: Excerpt,
     added: Iterable[Namespace],
 ) -> Offset:
-    """The offset after a batch from `start` to `time` that is the last of its selection and of its
-    excerpt.
+    """Return the offset after the last batch with the selection and capture filter of `start`.
 
-    `added`: the collections at `time` that only the new selection names, or all of them if the
-    excerpt is another one. They are copied while the others go on; one that is no longer selected
-    stops here, copied or not.
+    The collections in `added` are copied while the changes of the others continue. A collection
+    that is no longer selected stops here, whether its copy is complete or not.
+
+    Args:
+        start: the offset before the batch.
+        time: the cluster time at the end of the batch.
+        selection: the new selection.
+        excerpt: the new capture filter.
+        added: the collections at `time` that only the new selection contains; all collections if
+            the capture filter changed.
     """
     again = tuple(each for each in start.again if selection.matches(each.namespace))
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    captured = replace(_at(start, time), selection=selection.text, excerpt=excerpt.text)
+    captured = replace(_move_to(start, time), selection=selection.text, excerpt=excerpt.text)
     return begin_again(replace(captured, copying=copying, again=again), added)
 
 
 def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
-    """The offset with these collections to be copied; the sweep finds those behind it by itself."""
+    """Return the offset from which these collections are copied from their beginning.
+
+    Names that the sweep has not reached need no entry: the sweep copies them later.
+    """
     names = frozenset(names)
     again = {each.namespace: each for each in offset.again}
     for name in names - again.keys():
         if offset.has_reached(name):
             again[name] = Again(name, offset.time)
-    is_begun = offset.copying is not None and offset.copying.namespace in names
-    copying = None if is_begun else offset.copying
+    is_restarted = offset.copying is not None and offset.copying.namespace in names
+    copying = None if is_restarted else offset.copying
     ordered = tuple(again[name] for name in sorted(again, key=str))
     return replace(offset, again=ordered, copying=copying)
 
 
 def begun_again(start: Offset, end: Offset) -> list[Namespace]:
-    """The collections whose content is told anew after the batch between two offsets."""
+    """Return the collections that are to be copied again since the batch between two offsets."""
     before = {each.namespace for each in start.again}
     return [each.namespace for each in end.again if each.namespace not in before]
 
 
 def withheld(start: Offset, end: Offset) -> list[Again]:
-    """The collections whose copy begins in the batch between two offsets, and as of a later time
-    than the last of which their changes were emitted."""
+    """Return the collections whose changes before their copy are withheld.
+
+    Their copy begins in the batch between the two offsets. It shows a later time than the time up
+    to which their changes were emitted.
+    """
     begun = {scan.copying.namespace for scan in end.scans}
     return [each for each in start.again if each.namespace in begun and each.since != end.time]
 
 
-def _at(start: Offset, time: Timestamp) -> Offset:
-    """The end of a batch that did nothing but let time pass; it keeps nothing of the one before."""
+def _move_to(start: Offset, time: Timestamp) -> Offset:
+    """Return the end of a batch up to `time` that does nothing else.
+
+    The scans, silent shards and gap of the batch before are removed. If time passes, so are its
+    late times and its position.
+    """
     if time == start.time:
         return replace(start, scans=(), silent=(), gap=None)
     return replace(start, time=time, scans=(), silent=(), late=(), position="", gap=None)
 
 
-def _scanned(offset: Offset, scan: Scan) -> Offset:
+def _add_scan(offset: Offset, scan: Scan) -> Offset:
     namespace = scan.copying.namespace
     again = tuple(each for each in offset.again if each.namespace != namespace)
     swept = offset.swept
@@ -127,10 +154,11 @@ def _scanned(offset: Offset, scan: Scan) -> Offset:
     return replace(offset, copying=copying, again=again, swept=swept)
 
 
-def _replace(offset: Offset, replaced: Replaced) -> Offset:
-    """A collection that was emptied is complete: it holds nothing. One refilled is copied again.
+def _apply_ddl(offset: Offset, replaced: Replaced) -> Offset:
+    """Return the offset after DDL events.
 
-    Those behind the sweep need no entry: the sweep finds what is there when it comes by.
+    An emptied collection is complete, because it contains nothing. A refilled collection is copied
+    again. Names that the sweep has not reached need no entry: the sweep copies what it finds there.
     """
     touched = replaced.emptied | replaced.refilled
     reached = sorted(name for name in replaced.refilled if offset.has_reached(name))

@@ -1,28 +1,35 @@
-"""The offset: all progress there is, as it is kept in the checkpoint. How it moves: `hand_over`.
+"""Offset: the progress of a run, as Spark stores it in the checkpoint.
 
 An offset is a cluster time T and a frontier. After the batch that ends there, every document below
-the frontier has been emitted exactly as of T, with every change up to T; nothing else has been.
+the frontier has been emitted exactly as of T, with every change up to T. Nothing else has been
+emitted. `hand_over` contains the rule by which an offset moves.
 
-The frontier is a key of (namespace, _id) over all selected collections, taken in the order of their
-full names, so the offset does not grow with the number of documents or collections:
+The frontier is a key of (namespace, _id) over all selected collections in the order of their full
+names. So the offset does not grow with the number of documents or collections:
 
-* namespaces up to and including `swept` are done: their events pass unfiltered;
-* `copying` is the one collection between: done below its key, not yet from there on;
-* namespaces behind `swept` have not been touched, and none of their events are emitted;
-* `again` lists collections to be copied though the sweep has passed their names: their content was
-  replaced without row events, or they were not selected before. Until their turn comes (before the
-  sweep goes on) none of their events are emitted, and `since` says from which time on.
+* Namespaces up to and including `swept` are done: their events pass unfiltered.
+* `copying` is the one collection between: it is done below its key, and not from that key on.
+* Namespaces after `swept` have not been read, and none of their events are emitted.
+* `again` lists collections that are to be copied although the sweep has passed their names. Their
+  content was replaced without row events, or they were not selected before. They are copied before
+  the sweep continues. None of their events after `since` are emitted until then.
 
-`shards` are those whose changes have been read up to T, as the cluster was since `topology_time`; a
-replica set is one without a name. `late` holds, by shard, the times behind T of events that belong
-before it and have been emitted: a transaction across shards is seen from its commit timestamp on,
-but each shard tells of it at a time of its own, a little later. So a batch holds such a transaction
-whole, as a read at T does.
-`position` is set where a run begins behind an event: of those after T, the ones up to there are not
-told. With `gap`, the batch that ended here has read nothing: what happened since that time is lost.
-`silent` lists the shards that do not tell of the DDL in the batch, because another does.
-`scans` is what the batch that ended here read, at most one entry for each of its splits: a replay
-reads the same incarnations, whatever stands under their names by then.
+`shards` are the shards whose changes have been read up to T. They are the shards of the cluster
+since `topology_time`. A replica set is one shard without a name.
+
+`late` lists, for each shard, times after T whose events belong before T and have been emitted. A
+read sees a transaction across shards from its commit timestamp on. Each shard reports the
+transaction at a time of its own, a little later. With `late`, a batch contains such a transaction
+completely, as a read at T does.
+
+`position` is set if a run starts after a given event. The events after T, up to and including
+this position, are then not emitted.
+
+If `gap` is set, the batch that ended here read nothing, and the changes after `gap` up to T are
+lost.
+`silent` lists the shards that do not report the DDL of the batch, because another shard reports it.
+`scans` lists what the batch that ended here scanned, with at most one entry for each of its splits.
+A replay reads the same incarnations, even if their names belong to other collections by then.
 """
 
 from __future__ import annotations
@@ -41,16 +48,19 @@ from cdc.model.split import MIN_KEY
 VERSION = 2
 NEVER = Timestamp(0, 0)
 
-Times = tuple[tuple[str, tuple[Timestamp, ...]], ...]  # by shard, none for those without any
+Times = tuple[
+    tuple[str, tuple[Timestamp, ...]], ...
+]  # by shard; a shard without times has no entry
 
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A collection that is done below `below` (BSON of `{"_id": K}`), and not yet from there on.
+    """A collection that is done below `below` (BSON of `{"_id": K}`), and not from there on.
 
-    `uuid` names the incarnation; `collation` is BSON of its default collation, or None; `shard` is
-    the one shard that holds it, if it is not spread over a cluster. All are kept because a replayed
-    batch must read what was planned, after the collection is gone too.
+    `uuid` identifies the incarnation. `collation` is BSON of its default collation, or None.
+    `shard` is the one shard that contains the collection, or empty if it is not on one shard of a
+    cluster. The offset contains all three because a replayed batch must read what was planned, even
+    after the collection is gone.
     """
 
     namespace: Namespace
@@ -61,8 +71,11 @@ class Copying:
 
 
 class Again(NamedTuple):
-    """A collection to be copied again. None of its events after `since` are emitted before its
-    copy; None in an offset of version 1, which did not say it."""
+    """A collection to be copied again.
+
+    None of its events after `since` are emitted before its copy. `since` is None in an offset of
+    version 1, which did not record it.
+    """
 
     namespace: Namespace
     since: Timestamp | None
@@ -70,7 +83,7 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One collection's part of a batch's scan: its documents in [copying.below, upper)."""
+    """The part of one collection that a batch scans: the documents in [copying.below, upper)."""
 
     copying: Copying
     upper: bytes
@@ -78,14 +91,17 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """See the module. `source` tells a foreign checkpoint from our own; `selection` is which
-    collections are captured up to here, `excerpt` what of them."""
+    """The progress of a run; the module describes the fields.
+
+    `source` identifies the source, so that the checkpoint of another one is recognized. `selection`
+    and `excerpt` are the selection and the capture filter that apply up to here.
+    """
 
     time: Timestamp
     source: str
     selection: str
     excerpt: str = ""
-    swept: str | None = None  # None: every name there can be
+    swept: str | None = None  # None: every possible name
     copying: Copying | None = None
     again: tuple[Again, ...] = ()
     scans: tuple[Scan, ...] = ()
@@ -100,12 +116,12 @@ class Offset:
         return dict(self.late).get(shard, ())
 
     def is_of(self, selection: str, excerpt: str) -> bool:
-        """Whether that is what is captured."""
+        """Whether the offset has this selection and this capture filter."""
         return (self.selection, self.excerpt) == (selection, excerpt)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the initial copy and every copy made necessary since are complete."""
+        """Whether the initial copy and all later copies are complete."""
         return self.swept is None and self.copying is None and not self.again
 
     def passes_whole(self, namespace: Namespace) -> bool:
@@ -114,8 +130,7 @@ class Offset:
 
     @property
     def apart(self) -> frozenset[Namespace]:
-        """The collections that the sweep has reached, and that are not copied, or not yet to their
-        end."""
+        """The collections that the sweep has reached and whose copy is not complete."""
         copying = [self.copying.namespace] if self.copying else []
         return frozenset([*copying, *(each.namespace for each in self.again)])
 
@@ -144,7 +159,10 @@ class Offset:
 
     @classmethod
     def from_json(cls, data: Any) -> Offset:
-        """Strict: reads what `to_json` writes, or wrote, and nothing else. Raises ForeignOffset."""
+        """Parse what `to_json` writes, or wrote in version 1.
+
+        Raises ForeignOffset for anything else.
+        """
         if isinstance(data, dict) and data.get("version", VERSION) not in (1, VERSION):
             raise ForeignOffset(
                 f"The checkpoint holds an offset of version {data['version']!r}; this release reads"
@@ -152,7 +170,7 @@ class Offset:
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )
         try:
-            data = _of_version_1(data) if data["version"] == 1 else data
+            data = _upgrade_version_1(data) if data["version"] == 1 else data
             offset = cls(
                 time=timestamp.parse(data["time"]),
                 source=_text(data["source"]),
@@ -172,7 +190,7 @@ class Offset:
                 position=_text(data["position"]),
                 gap=None if data["gap"] is None else timestamp.parse(data["gap"]),
             )
-            if offset.to_json() != data:  # more fields than ours, or another spelling of them
+            if offset.to_json() != data:  # additional fields, or another spelling of a value
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError, CdcError) as error:
             raise ForeignOffset(
@@ -183,7 +201,7 @@ class Offset:
 
 
 def are_the_same(one: Any, other: Any) -> bool:
-    """Whether two stored offsets mean the same: releases write different versions."""
+    """Whether two stored offsets are equal, even if different releases wrote them."""
     try:
         return one == other or Offset.from_json(one) == Offset.from_json(other)
     except ForeignOffset:
@@ -193,14 +211,17 @@ def are_the_same(one: Any, other: Any) -> bool:
 def beginning(
     time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
 ) -> Offset:
-    """Where a run with an initial snapshot starts: nothing emitted, nothing passed."""
+    """Return the first offset of a run with an initial snapshot: nothing is emitted or swept."""
     return Offset(time, source, selection, excerpt, swept="", position=position)
 
 
 def streaming(
     time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
 ) -> Offset:
-    """Where a run without a snapshot starts: every change after `time`, behind `position`."""
+    """Return the first offset of a run without a snapshot.
+
+    The run emits every change after `time` and after `position`.
+    """
     return Offset(time, source, selection, excerpt, position=position)
 
 
@@ -211,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def encode_key(key: bytes) -> str:
-    """A frontier key as text; Extended JSON would lose the type of some keys."""
+    """Return a frontier key as base64; Extended JSON would lose the type of some keys."""
     return base64.b64encode(key).decode()
 
 
@@ -220,8 +241,8 @@ def decode_key(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _of_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    """As it is written today."""
+def _upgrade_version_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset of version 1 in the current version."""
     if not isinstance(data["again"], list):
         raise TypeError
     again = [{"namespace": name, "since": None} for name in data["again"]]

@@ -1,7 +1,8 @@
-"""What one Spark task reads: a key range at a time, or a time range of the change stream.
+"""Splits: the part of a batch that one Spark task reads.
 
-All splits are frozen, picklable and free of credentials. Keys travel as BSON bytes of `{"_id": K}`:
-a key is any BSON value, and Python objects do not tell all of them apart.
+A split is a key range at one time, a time range of the change stream, or control rows. All splits
+are frozen, picklable and free of credentials. A key is transported as BSON bytes of `{"_id": K}`:
+it may be any BSON value, and Python objects do not distinguish all of them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ MAX_KEY = bson.encode({"_id": MaxKey()})
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Half open: lower ≤ key < upper in the server's order; with upper = MaxKey also `MaxKey`.
+    """Half-open range of keys: lower ≤ key < upper in the server's order.
 
-    lower < upper must hold: the server refuses an empty range (51175).
+    With upper = MaxKey the range includes `MaxKey`. lower < upper must be true: the server refuses
+    an empty range (51175).
     """
 
     lower: bytes
@@ -41,10 +43,16 @@ class KeyRange:
 class SnapshotSplit:
     """The documents of `range` exactly as of cluster time `at`.
 
-    `uuid` is the collection's incarnation: what lies under the name today may be another one.
-    `collation` is BSON of the collection's default collation, or None: events of a range compare
-    keys as its index does. `shard`: the one shard of a cluster that holds the collection; empty for
-    a replica set, and for a collection that is spread over shards. `excerpt`: what is told of it.
+    Attributes:
+        namespace: the name of the collection at `at`.
+        uuid: the incarnation; the name may belong to another one today.
+        range: the keys to read.
+        at: the cluster time that the read shows.
+        collation: BSON of the collection's default collation, or None. The events of a range are
+            selected by the key order of the collection's index.
+        shard: the one shard of a cluster that contains the collection. It is empty for a replica
+            set and for a collection that is distributed over shards.
+        excerpt: the capture filter and the projection.
     """
 
     namespace: Namespace
@@ -60,14 +68,20 @@ class SnapshotSplit:
 class StreamSplit:
     """The change events with after < clusterTime ≤ upto that pass `pipeline`.
 
-    But for those at a time in `told`, which an earlier batch has told, and with those at a time in
-    `late`, behind `upto`: see `late` of the offset. Only those behind the position `behind`.
-
-    `pipeline` is BSON of `{"pipeline": [stages]}`, `collation` BSON of a collation or None.
-    `database` is the scope of the stream, None for the whole deployment. With `only`, events of
-    other namespaces are dropped by the reader: under a collation the server's own comparison of
-    names is not exact. `collections` is the selection that the rows are for, `excerpt` what they
-    tell, `shard` the shard whose changes these are, empty for a replica set.
+    Attributes:
+        after: the time before the first event.
+        upto: the time of the last event, except for `late`.
+        database: the scope of the stream; None is the whole deployment.
+        pipeline: BSON of `{"pipeline": [stages]}`.
+        collation: BSON of a collation, or None.
+        only: the reader drops events of all other namespaces. Under a collation the server's own
+            comparison of names is not exact.
+        collections: the selection that the rows belong to.
+        excerpt: the capture filter and the projection.
+        shard: the shard that reports the changes; empty for a replica set.
+        late: times after `upto` whose events belong to the split too, see `late` of the offset.
+        told: times after `after` whose events an earlier batch has emitted; the split omits them.
+        behind: a position; the split contains only events after it.
     """
 
     after: Timestamp
@@ -85,7 +99,7 @@ class StreamSplit:
 
     @property
     def last(self) -> Timestamp:
-        """The time that the reader of the split has to pass."""
+        """The time up to which the split must be read."""
         return max(self.upto, *self.late) if self.late else self.upto
 
     def holds(self, time: Timestamp) -> bool:
@@ -97,13 +111,17 @@ class StreamSplit:
 
 @dataclass(frozen=True, slots=True)
 class ControlSplit:
-    """No read at all: the rows by which a sink learns what the batch makes of its tables.
+    """Control rows, which state the effect of a batch on the tables of a sink. It reads nothing.
 
-    With `description`, one `watermark` row: after the batch they are exact as of `at`; and one
-    `resync` row for each of `resync` (None: for all that there are): what they hold of it is void,
-    and its content follows. The same for each of `withheld`, whose content begins with this batch:
-    the row says that its changes from that time (None: unknown) up to `at` are in no row.
-    With `gap`, one row: what happened from that time up to `at` is lost.
+    Attributes:
+        at: the cluster time at the end of the batch.
+        description: if set, the text of one `watermark` row: after the batch the tables are exact
+            as of `at`.
+        resync: one `resync` row for each collection; None stands for all collections. The content
+            that a table has of it is void, and its content follows.
+        withheld: one `resync` row for each collection; its content begins with this batch. The
+            row states that its changes from that time (None: unknown) up to `at` are in no row.
+        gap: if set, one `gap` row: the changes from that time up to `at` are lost.
     """
 
     at: Timestamp
@@ -117,21 +135,21 @@ Split = SnapshotSplit | StreamSplit | ControlSplit
 
 
 def key_of(document: bytes) -> bytes:
-    """BSON of `{"_id": K}` for a document's own `_id`, which need not be its first field.
+    """Return BSON of `{"_id": K}` for a document's `_id`, which may not be its first field.
 
-    Raises UnmappableValue for bytes that are no document or hold no `_id`.
+    Raises UnmappableValue if the bytes are not a document or contain no `_id`.
     """
     for element in elements(document, 0, len(document)):
         if element.name == b"_id":
-            return _single(b"_id", element, document)
+            return _encode_single(b"_id", element, document)
     raise UnmappableValue("a document without _id")
 
 
 def literal(key: bytes) -> RawBSONDocument:
-    """`{"$literal": K}` for an aggregation: an `_id` of "$x" alone would be taken for a path."""
-    return RawBSONDocument(_single(b"$literal", elements(key, 0, len(key))[0], key))
+    """Return `{"$literal": K}` for an aggregation; a plain `_id` of "$x" would be a field path."""
+    return RawBSONDocument(_encode_single(b"$literal", elements(key, 0, len(key))[0], key))
 
 
-def _single(name: bytes, element: Element, data: bytes) -> bytes:
+def _encode_single(name: bytes, element: Element, data: bytes) -> bytes:
     body = bytes([element.kind]) + name + b"\0" + data[element.start : element.stop] + b"\0"
     return (len(body) + 4).to_bytes(4, "little") + body

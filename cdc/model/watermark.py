@@ -1,6 +1,6 @@
-"""What a sink is told of a batch as a whole: the description of its `watermark` row.
+"""Watermark: the summary of a batch, in the description of its `watermark` row.
 
-It follows from the two offsets of the batch alone, so a replay says the same.
+It depends only on the two offsets of the batch, so a replay produces the same.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from cdc.model.timestamp import Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """After the batch all that is told is complete up to `time`.
+    """Summary of a batch: after it, all that has been emitted is complete up to `time`.
 
-    `copying` are the unfinished copies, by the frontier below which they are told (opaque; `below`
-    is None where the copy has not begun). Only the one begun and those to be begun *again* are in
-    it, not what the sweep has not come to.
-    `copied` are the collections of which all is told since this batch and was not before it: their
-    copy is complete, or they were found to be gone. What a sink got of them is the collection as of
-    `time`, if no range was void and nothing was lost; also where it got nothing.
-    `selection`, `swept` and `apart` say of what the batch told all changes, `following` is the
-    selection behind it: see `tells` and `leaves`.
-    `offset` is the batch's end as the checkpoint has it (opaque, JSON): who keeps it with the rows
-    can tell what the batch was where the checkpoint is damaged.
+    Attributes:
+        time: the cluster time at the end of the batch.
+        copying: the unfinished copies, each with the frontier below which it is emitted. The
+            frontier is opaque; `below` is None if the copy has not begun. Only the copy that has
+            begun and those that are to begin *again* are listed, not what the sweep has not
+            reached.
+        copied: the collections that are complete since this batch. Their copy ended in it, or they
+            no longer exist. If no range was void and nothing was lost, the rows that a sink got of
+            a collection are the collection as of `time`, even if there were none.
+        selection: the selection of the batch. With `swept` and `apart` it determines of which
+            collections the batch contains all changes: see `tells`.
+        following: the selection after the batch: see `leaves`.
+        swept: see the offset; as it was before the batch.
+        apart: see the offset; as it was before the batch.
+        offset: the end of the batch as in the checkpoint (opaque, JSON). A sink that stores it with
+            the rows can identify the batch if the checkpoint is damaged.
     """
 
     time: Timestamp
@@ -43,7 +49,7 @@ class Watermark:
 
     @classmethod
     def of(cls, start: Offset, end: Offset) -> Watermark:
-        """Of the batch between two offsets."""
+        """Return the watermark of the batch between two offsets."""
         copying: dict[Namespace, Any] = {each.namespace: {"below": None} for each in end.again}
         if end.copying is not None:
             copying[end.copying.namespace] = {"below": encode_key(end.copying.below)}
@@ -67,45 +73,47 @@ class Watermark:
         )
 
     def tells(self, namespace: Namespace) -> bool:
-        """Whether the batch held every change of the namespace in its time. Those of the others are
-        told from their copy on, or not at all."""
+        """Whether the batch contains every change of the namespace in its time.
+
+        The changes of other namespaces are emitted only after their copy, or never.
+        """
         is_reached = self.swept is None or str(namespace) <= self.swept
         return is_reached and namespace not in self.apart and self.selection.matches(namespace)
 
     def leaves(self, namespace: Namespace) -> bool:
-        """Whether the namespace is told up to this batch, and not behind it."""
+        """Whether the namespace is captured up to the end of this batch, and not after it."""
         is_same = self.selection == self.following
         return not is_same and self.tells(namespace) and not self.following.matches(namespace)
 
     def text(self) -> str:
         """JSON for the row."""
-        told = {
+        scope = {
             "collections": self.selection.text,
             "swept": self.swept,
             "but": sorted(map(str, self.apart)),
         }
-        said = {
+        data = {
             "time": timestamp.text(self.time),
             "copying": {str(name): at for name, at in self.copying.items()},
             "copied": sorted(map(str, self.copied)),
-            "told": told,
+            "told": scope,
             "collections": self.following.text,
             "offset": self.offset,
         }
-        return json.dumps(said, ensure_ascii=False)
+        return json.dumps(data, ensure_ascii=False)
 
     @classmethod
     def parse(cls, text: str) -> Watermark:
         """The inverse of `text`."""
-        said = json.loads(text)
-        told = said["told"]
+        data = json.loads(text)
+        scope = data["told"]
         return cls(
-            time=timestamp.parse(said["time"]),
-            copying={Namespace.parse(name): at for name, at in said["copying"].items()},
-            copied=frozenset(map(Namespace.parse, said["copied"])),
-            selection=Selection.parse(told["collections"]),
-            following=Selection.parse(said["collections"]),
-            swept=told["swept"],
-            apart=frozenset(map(Namespace.parse, told["but"])),
-            offset=said["offset"],
+            time=timestamp.parse(data["time"]),
+            copying={Namespace.parse(name): at for name, at in data["copying"].items()},
+            copied=frozenset(map(Namespace.parse, data["copied"])),
+            selection=Selection.parse(scope["collections"]),
+            following=Selection.parse(data["collections"]),
+            swept=scope["swept"],
+            apart=frozenset(map(Namespace.parse, scope["but"])),
+            offset=data["offset"],
         )

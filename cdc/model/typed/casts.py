@@ -1,8 +1,8 @@
-"""Types of columns, and a scalar of a VARIANT as a value of one, if that loses nothing.
+"""Column types, and lossless casts of VARIANT scalars to them.
 
-A value fits if its family is that of the type, and it can be told back from it: a number by its
-value (`3.0` is a bigint), whatever its own type was. Nothing is parsed: text is no number. What is
-damaged, or has more digits than it may have, fits nothing.
+A value fits a type of its own family if the cast can be reversed. A number is compared by value,
+whatever its own type is: `3.0` fits a bigint. Nothing is parsed: text does not fit a number. A
+damaged value, or a decimal with more digits than its encoding allows, fits no type.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from cdc.model.encoding import variant_bytes as v
 
 MISFIT: Final = object()
 DAY: Final = 86_400_000_000
-# Below this every integer is told back from it, and a decimal of so many digits.
+# Every integer below these limits can be restored from a float or a double. So can, from a double,
+# every decimal of at most DOUBLE_DIGITS digits.
 SINGLE_LIMIT: Final = 2**24
 DOUBLE_LIMIT: Final = 2**53
 DOUBLE_DIGITS: Final = 15
-# Of a decimal of 4, 8 and 16 bytes.
+# The digits of a decimal of 4, 8 and 16 bytes.
 MOST_DIGITS: Final = (9, 18, 38)
-# Room for the 309 digits of the largest double and the 38 of the largest scale: nothing is rounded.
-# Nothing here may compute in the current context: Python's default rounds to 28 digits, which even
-# `abs` does, and a program may set any other. Comparisons and conversions are exact in any context.
+# Sufficient for the 309 digits of the largest double and the 38 of the largest scale: nothing is
+# rounded. No code here may compute in the current context: Python's default rounds to 28 digits,
+# even in `abs`, and a program may set another. Comparisons and conversions are exact in any
+# context.
 EXACT = Context(prec=400, Emin=-999, Emax=999)
 
 
 class Scalar(Enum):
-    """Types without a parameter. Dates are days of UTC, timestamps microseconds, since 1970."""
+    """Types without a parameter.
+
+    Dates are UTC days since 1970, timestamps are microseconds since 1970.
+    """
 
     STRING = auto()
     BINARY = auto()
@@ -63,7 +68,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Its keys are strings."""
+    """A map whose keys are strings."""
 
     value: Kind
 
@@ -78,40 +83,43 @@ Kind: TypeAlias = Scalar | Integer | Decimals | Array | Map | Struct
 
 
 def scalar(value: bytes, kind: Kind) -> Any:
-    """A whole value that is no null as one of a scalar type; MISFIT if it does not fit."""
+    """Cast a VARIANT value to a scalar type. Returns MISFIT if it does not fit.
+
+    `value` is the complete encoded value and must not be null.
+    """
     if kind is Scalar.STRING:
-        return text(_content(value, v.STRING))
+        return text(_strip_header(value, v.STRING))
     if kind is Scalar.BINARY:
-        return _content(value, v.BINARY)
+        return _strip_header(value, v.BINARY)
     if kind is Scalar.BOOLEAN:
         return {v.TRUE << 2: True, v.FALSE << 2: False}.get(value[0], MISFIT)
     if kind in (Scalar.TIMESTAMP, Scalar.DATE):
-        return _time(value, kind)
-    number = _number(value)
+        return _cast_time(value, kind)
+    number = _decode_number(value)
     if number is MISFIT:
         return MISFIT
     if isinstance(kind, Integer):
-        return _integer(number, 2 ** (kind.bits - 1))
+        return _cast_integer(number, 2 ** (kind.bits - 1))
     if isinstance(kind, Decimals):
-        return _decimal(number, kind)
-    return _floating(number, is_single=kind is Scalar.FLOAT)
+        return _cast_decimal(number, kind)
+    return _cast_floating(number, is_single=kind is Scalar.FLOAT)
 
 
 def text(raw: Any) -> Any:
-    """Bytes as a string; MISFIT if they are none."""
+    """Decode UTF-8 bytes. Returns MISFIT for invalid UTF-8 and for MISFIT."""
     try:
         return raw if raw is MISFIT else raw.decode()
     except UnicodeDecodeError:
         return MISFIT
 
 
-def _content(value: bytes, kind: int) -> Any:
+def _strip_header(value: bytes, kind: int) -> Any:
     if kind == v.STRING and value[0] & 3 == v.SHORT_STRING:
         return value[1:]
     return value[5:] if value[0] == kind << 2 else MISFIT
 
 
-def _time(value: bytes, kind: Kind) -> Any:
+def _cast_time(value: bytes, kind: Kind) -> Any:
     if value[0] != v.TIMESTAMP << 2:
         return MISFIT
     (micros,) = struct.unpack_from("<q", value, 1)
@@ -120,8 +128,8 @@ def _time(value: bytes, kind: Kind) -> Any:
     return micros // DAY if micros % DAY == 0 else MISFIT
 
 
-def _number(value: bytes) -> Any:
-    """As int, float or Decimal, the latter without zeros at its end."""
+def _decode_number(value: bytes) -> Any:
+    """Decode a number as int, float or Decimal; a Decimal has no trailing zeros."""
     kind = value[0] >> 2
     if value[0] & 3 != v.PRIMITIVE:
         return MISFIT
@@ -137,25 +145,25 @@ def _number(value: bytes) -> Any:
     return MISFIT
 
 
-def _integer(number: Any, limit: int) -> Any:
+def _cast_integer(number: Any, limit: int) -> Any:
     if isinstance(number, float) and not math.isfinite(number):
         return MISFIT
     whole = int(number)
     return whole if whole == number and -limit <= whole < limit else MISFIT
 
 
-def _decimal(number: Any, kind: Decimals) -> Any:
+def _cast_decimal(number: Any, kind: Decimals) -> Any:
     if isinstance(number, float) and not math.isfinite(number):
         return MISFIT
-    # Of a double the shortest text that tells it back.
-    found = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
-    rounded = found.quantize(Decimal(1).scaleb(-kind.scale, EXACT), ROUND_HALF_UP, EXACT)
-    told_back = float(rounded) if isinstance(number, float) else rounded
+    # `repr` of a double is the shortest text from which the double can be restored.
+    decimal = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+    rounded = decimal.quantize(Decimal(1).scaleb(-kind.scale, EXACT), ROUND_HALF_UP, EXACT)
+    restored = float(rounded) if isinstance(number, float) else rounded
     limit = Decimal(1).scaleb(kind.precision - kind.scale, EXACT)
-    return rounded if told_back == number and rounded.copy_abs() < limit else MISFIT
+    return rounded if restored == number and rounded.copy_abs() < limit else MISFIT
 
 
-def _floating(number: Any, is_single: bool) -> Any:
+def _cast_floating(number: Any, is_single: bool) -> Any:
     if isinstance(number, int) and abs(number) >= (SINGLE_LIMIT if is_single else DOUBLE_LIMIT):
         return MISFIT
     if isinstance(number, Decimal):
@@ -165,5 +173,5 @@ def _floating(number: Any, is_single: bool) -> Any:
             return MISFIT
     double = float(number)
     with np.errstate(over="ignore"):
-        is_told_back = not is_single or float(np.float32(double)) == double
-    return double if is_told_back or math.isnan(double) else MISFIT
+        is_restored = not is_single or float(np.float32(double)) == double
+    return double if is_restored or math.isnan(double) else MISFIT
