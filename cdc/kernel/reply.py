@@ -1,6 +1,6 @@
-"""Where the documents of a server's reply lie, and whether there are enough of them to compile for.
+"""Places of the documents in a server's reply, by compiled functions if the reply is large.
 
-This module and `loading` are plain Python; nothing is compiled or loaded for a small reply.
+This module and `loading` are plain Python. A small reply neither compiles nor loads anything.
 """
 
 from __future__ import annotations
@@ -15,43 +15,46 @@ from cdc.kernel.event_columns import COUNT, Events
 from cdc.kernel.places import Places
 from cdc.model.bson import DOCUMENT, elements
 
-# Of less, plain Python is done before the compiled functions are loaded for the first time.
+# For fewer bytes, plain Python takes less time than loading the compiled functions once.
 WORTH: Final = 2**18
 # An element has a type, a name of one digit with its end, and a document of five bytes.
 _LEAST: Final = 8
-# The names of its fields take more.
+# The names of an event's fields alone take more bytes.
 _LEAST_EVENT: Final = 64
 
 
 def documents(data: bytes, start: int, stop: int) -> Places:
-    """The documents of the array that fills `data[start:stop]`. Raises UnmappableValue if that is
-    none, or holds anything else."""
+    """Return the places of the documents of the array that fills `data[start:stop]`.
+
+    Raises UnmappableValue if that is not an array, or contains anything but documents.
+    """
     if stop - start < WORTH:
-        return _found(data, start, stop)
+        return _parse_documents(data, start, stop)
     starts = np.empty((stop - start) // _LEAST, np.int64)
     stops = np.empty_like(starts)
     view = np.frombuffer(data, np.uint8)
     count = loading.columns().places(view, start, stop, starts, stops)
     if count < 0:
-        return _found(data, start, stop)
+        return _parse_documents(data, start, stop)
     return Places(data, starts[:count], stops[:count])
 
 
 def events(data: bytes, start: int, stop: int) -> Events | None:
-    """A row for each change event of that array; None if there are few, or it holds
-    something else."""
+    """Return a row for each change event of the array that fills `data[start:stop]`.
+
+    Returns None if the array is small, is empty, or contains anything else.
+    """
     if stop - start < WORTH:
         return None
-    found = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
-    count = loading.columns().change_events.locate(
-        np.frombuffer(data, np.uint8), start, stop, found
-    )
-    return found[:count].copy() if count > 0 else None
+    table = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
+    locate = loading.columns().change_events.locate
+    count = locate(np.frombuffer(data, np.uint8), start, stop, table)
+    return table[:count].copy() if count > 0 else None
 
 
-def _found(data: bytes, start: int, stop: int) -> Places:
-    found = elements(data, start, stop)
-    if any(each.kind != DOCUMENT for each in found):
+def _parse_documents(data: bytes, start: int, stop: int) -> Places:
+    items = elements(data, start, stop)
+    if any(each.kind != DOCUMENT for each in items):
         raise UnmappableValue("a reply with something else than documents")
-    places = np.array([(each.start, each.stop) for each in found], np.int64).reshape(-1, 2)
+    places = np.array([(each.start, each.stop) for each in items], np.int64).reshape(-1, 2)
     return Places(data, places[:, 0].copy(), places[:, 1].copy())

@@ -41,7 +41,7 @@ def source_of(options: SourceOptions) -> Source:
     Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
     """
     if options.shards_direct:
-        return _shards(options)
+        return _discover_shards(options)
     return discover(options.uri, options.server_timeout_ms)
 
 
@@ -63,15 +63,18 @@ def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
     return repeated(partial(question, source), options.retry_seconds, "Asking MongoDB")
 
 
-def _shards(options: SourceOptions) -> sharded_cluster.Cluster:
+def _discover_shards(options: SourceOptions) -> sharded_cluster.Cluster:
     return sharded_cluster.discover(options.uri, options.server_timeout_ms)
 
 
 def _find_shards(options: SourceOptions) -> sharded_cluster.Cluster:
-    return repeated(partial(_shards, options), options.retry_seconds, "Looking for the shards")
+    return repeated(
+        partial(_discover_shards, options), options.retry_seconds, "Looking for the shards"
+    )
 
 
 def open_member(options: SourceOptions) -> Member:
+    """Return the member that the read preference of `uri` selects now."""
     return member(options.uri, options.server_timeout_ms)
 
 

@@ -1,4 +1,7 @@
-"""Where the fields of change events lie in the bytes of a reply: one row of numbers per event."""
+"""Places of the fields of change events in a reply: one row of numbers per event.
+
+The columns are those of `cdc.kernel.event_columns`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _OPERATION, _TIME, _WALL = map(_name, (b"operationType", b"clusterTime", b"wallT
 _BEFORE, _AFTER = map(_name, (b"fullDocumentBeforeChange", b"fullDocument"))
 _KEY, _UPDATE = map(_name, (b"documentKey", b"updateDescription"))
 _SESSION, _NUMBER = map(_name, (b"lsid", b"txnNumber"))
-# With one of these, an event is not what it seems.
+# An event with one of these fields was changed by the pipeline or split by the server.
 _SPLIT, _OVERSIZE, _PASSES, _WHOLE = map(_name, (b"splitEvent", b"oversize", b"passes", b"whole"))
 _TO = _name(b"to")
 _INSERT, _DELETE = _name(b"insert"), _name(b"delete")
@@ -48,8 +51,11 @@ _UPDATED, _REPLACED = _name(b"update"), _name(b"replace")
 
 @entry
 def locate(data: Bytes, start: int, stop: int, events: Events) -> int:
-    """Fills a row for each event of the array that fills those bytes; returns how many there are,
-    or less than 0 if it holds anything else, or more than there are rows."""
+    """Fill a row for each event of the array that fills those bytes; return their number.
+
+    The result is negative if the array contains anything but documents, or more than there are
+    rows. An event whose fields are not of the usual form is marked in the column UNUSUAL.
+    """
     count = documents(data, start, stop, events[:, START], events[:, STOP])
     for row in range(count):
         _locate(data, events[row, START], events[row, STOP], events[row])
@@ -75,9 +81,9 @@ def _locate(data: Bytes, start: int, stop: int, event: Bytes) -> None:
 
 @part
 def _takes(data: Bytes, at: int, value: int, end: int, event: Bytes) -> bool:
-    """Notes one field of an event; False if it makes the event an unusual one.
+    """Record the place of one field; return False if the field makes the event unusual.
 
-    Only its type says how many bytes a value has: before that is known none of them may be read.
+    The size of a value depends on its type. Its bytes must not be read before the type is checked.
     """
     kind = data[at]
     if is_named(data, at, value, _ID):
@@ -129,14 +135,14 @@ def _note(is_right: bool, start: int, stop: int, column: int, event: Bytes) -> b
 
 @part
 def _takes_number(data: Bytes, at: int, column: int, event: Bytes) -> bool:
-    """Notes the 64 bits of a value of a type that has them."""
+    """Record the 64 bits of a value; its type must have that size."""
     event[column] = int64(data, at)
     return True
 
 
 @part
 def _takes_text(data: Bytes, start: int, stop: int, name: Bytes, column: int, event: Bytes) -> bool:
-    """Notes a string in a document."""
+    """Record the place of a string in a document; return False if it is missing or invalid."""
     at, value, end = find(data, start, stop, name)
     if at < 0 or data[at] != STRING or not is_text(data, value + 4, end - 1):
         return False

@@ -1,4 +1,4 @@
-"""What a server's code means: whether to read again, and which error of ours it becomes."""
+"""Error codes of the server: which reads to repeat, and which error to raise."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from cdc.errors import (
 )
 from cdc.mongo.connection.unreachable import unreachable
 
-# No such incarnation of the collection any more: collectionUUID mismatch, namespace not found.
+# The incarnation of the collection is gone: collectionUUID mismatch, namespace not found.
 INCARNATION_GONE = frozenset({361, 26})
 # The server does not know a field of the command: IDLUnknownField, FailedToParse (4.2).
 FIELD_UNKNOWN = frozenset({40415, 9})
-# This time cannot be read: too old, catalog changed since, owners of chunks forgotten, plan killed
-# by a catalog change.
+# The server cannot read at this time: it is too old, the catalog changed since, the owners of the
+# chunks are forgotten, or a catalog change killed the plan.
 TIME_UNREADABLE = frozenset({239, 246, 250, 175})
-# InvalidOptions: atClusterTime lies ahead of a lagging member, or is not known at all (before 5.0).
+# InvalidOptions: a lagging member has not reached atClusterTime, or the server does not know that
+# option (before 5.0).
 SNAPSHOT_REFUSED = 72
 TOOK_TOO_LONG = 50  # MaxTimeMSExpired
-# Repeating the read, here or on another member, is safe and may help. Every read of this project
-# may be repeated; the list says for which codes there is hope.
+# A repeated read, on this or another member, may succeed. Repeating is always safe: every read of
+# this project may be repeated.
 _TRANSIENT = frozenset(
     {
         6,  # HostUnreachable
@@ -44,7 +45,7 @@ _TRANSIENT = frozenset(
         133,  # FailedToSatisfyReadPreference
         134,  # ReadConcernMajorityNotAvailableYet
         150,  # StaleEpoch
-        175,  # QueryPlanKilled: where no scan minds it, by a rollback of the member
+        175,  # QueryPlanKilled: outside of scans, by a rollback of the member
         189,  # PrimarySteppedDown
         202,  # NetworkInterfaceExceededTimeLimit
         234,  # RetryChangeStream
@@ -59,7 +60,7 @@ _TRANSIENT = frozenset(
         13436,  # NotPrimaryOrSecondary
     }
 )
-# UserNotFound is what the owner of a certificate is told, AuthenticationFailed everyone else.
+# UserNotFound for a user with a certificate, AuthenticationFailed for all other users.
 _LOGIN_FAILED = frozenset({11, 18})
 _REFUSED = re.compile(r"'code': (11|18)\b")
 _UNAUTHORIZED = frozenset({13, 8000})
@@ -70,7 +71,7 @@ _NO_REPLICA_SET = frozenset({40573, 20, 76, 123})
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether reading again is safe and may help."""
+    """Whether a repeated read may succeed."""
     if isinstance(error, TransientError):
         return True
     if isinstance(error, pymongo.errors.OperationFailure):
@@ -79,19 +80,27 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_login(error: BaseException) -> bool:
-    """Whether the server knows another password than was given, or none."""
-    return isinstance(error, LoginRefused) or _code_of(error) in _LOGIN_FAILED
+    """Whether the server refused the login: unknown user, or another password or certificate."""
+    return isinstance(error, LoginRefused) or _find_code(error) in _LOGIN_FAILED
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether this is no answer to what was asked: the server cannot answer now, or it knows
-    another password than was given, which may just be being changed."""
+    """Whether the same request may succeed later.
+
+    The server cannot answer now, or it refused the login, perhaps because the password is being
+    changed at this moment.
+    """
     return is_transient(error) or is_login(error)
 
 
 def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
-    """Our error for the driver's: what was attempted, what to do. Raise it `from` the cause."""
-    code = _code_of(error)
+    """Return our error for a driver's error; the caller raises it `from` that error.
+
+    Args:
+        error: the driver's error.
+        attempted: what was attempted, as the first words of the message.
+    """
+    code = _find_code(error)
     if is_login(error):
         return LoginRefused(
             f"{attempted}: the server refused the user (code {code}): it knows none of that name,"
@@ -128,13 +137,16 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     return kind(f"{attempted}: {how}.")
 
 
-def _code_of(error: BaseException) -> int | None:
-    """Also of a server that is no primary (any more), which to the driver is a lost connection, and
-    of one whose refusal of a login the driver tells as the reason why it found none."""
+def _find_code(error: BaseException) -> int | None:
+    """Return the server's code in an error; None if it has none.
+
+    The driver reports some codes in other errors. A server that is not primary (any more) is a lost
+    connection with details. A refused login may be part of the text that no server was found.
+    """
     if isinstance(error, pymongo.errors.OperationFailure):
         return error.code
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
-        found = _REFUSED.search(str(error))
-        return int(found[1]) if found else None
+        match = _REFUSED.search(str(error))
+        return int(match[1]) if match else None
     details = getattr(error, "details", None)
     return details.get("code") if isinstance(details, Mapping) else None

@@ -1,4 +1,4 @@
-"""A cursor's reply, of which no more is made into objects than is asked for."""
+"""Reply of a cursor command; only the requested parts become objects."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cdc.model.bson import Element, element, elements
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`cursor` is the number of the cursor, 0 if it has come to its end."""
+    """One reply of a cursor. `cursor` is its number, 0 if the cursor is at its end."""
 
     cursor: int
     _data: bytes
     _fields: dict[bytes, Element]
 
     @classmethod
-    def of(cls, told: RawBSONDocument) -> Self:
-        """Of a find, an aggregate or a getMore; its bytes, which may be many, are not copied."""
-        data = bytes(told.raw)
+    def of(cls, answer: RawBSONDocument) -> Self:
+        """Make a batch of the reply to a find, an aggregate or a getMore. Bytes are not copied."""
+        data = bytes(answer.raw)
         whole = {each.name: each for each in elements(data, 0, len(data))}
         cursor = whole[b"cursor"]
         fields = {each.name: each for each in elements(data, cursor.start, cursor.stop)}
@@ -32,19 +32,21 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The bytes of the whole reply."""
+        """The size of the whole reply in bytes."""
         return len(self._data)
 
     @property
     def array(self) -> tuple[bytes, int, int]:
-        """Where its documents lie in which bytes."""
+        """The bytes of the reply, and the start and end of the array of documents in them."""
         array = self._fields.get(b"nextBatch") or self._fields[b"firstBatch"]
         return self._data, array.start, array.stop
 
     @property
     def documents(self) -> Places:
+        """The places of the documents in the bytes of the reply."""
         return reply.documents(*self.array)
 
     def document(self, name: bytes) -> dict[str, Any]:
+        """Return a field of the reply's `cursor` that is a document, decoded."""
         field = self._fields[name]
         return bson.decode(self._data[field.start : field.stop])

@@ -1,5 +1,4 @@
-"""Whether a run could succeed, as far as it can be known before: `check` raises the first problem
-that it finds."""
+"""Checks of a source before a run; `check` raises the first problem."""
 
 from __future__ import annotations
 
@@ -23,8 +22,17 @@ _log = logging.getLogger(__name__)
 
 
 class Wanted(NamedTuple):
-    """What a run asks for. Without `follows` it reads no changes; with `waits` what it selects need
-    not be there."""
+    """What a run requests from a source.
+
+    Attributes:
+        selection: the collections.
+        images_required: each collection must record pre- and post-images.
+        is_new: the run has no checkpoint.
+        follows: the run reads changes.
+        start: the start of the changes.
+        excerpt: the capture filter and the projection.
+        waits: the selected collections may be created later.
+    """
 
     selection: Selection
     images_required: bool = False
@@ -36,34 +44,38 @@ class Wanted(NamedTuple):
 
 
 def check(source: Source, wanted: Wanted) -> Listing:
-    """The collections that a run finds. With a checkpoint (`is_new` False) a collection may be
-    gone, or not be there yet, for good reason.
+    """Return the selected collections that exist, or raise the first problem.
 
-    Raises NotPermitted, which names what the user lacks; ImagesMissing; UnsuitableSource if a
-    collection is missing that a new run begins with, and does not wait for; BadOption or
-    HistoryLost for `start`.
+    A collection may be missing if the run has a checkpoint (`is_new` is False): it may have been
+    dropped since, or not been created yet.
+
+    Raises NotPermitted, which names the missing privileges; ImagesMissing; UnsuitableSource if a
+    new run does not wait for a collection that is missing; BadOption or HistoryLost for `start`.
     """
     log_in(source)
     with named(source.clients, required(source, wanted)):
-        found = source.listing(wanted.selection)
-    for problem in problems_of(source, wanted, found):
+        listing = source.listing(wanted.selection)
+    for problem in problems_of(source, wanted, listing):
         raise problem
     if (
         wanted.is_new
         and wanted.follows
-        and (awaited := missing_collections.missing(wanted.selection, found))
+        and (awaited := missing_collections.missing(wanted.selection, listing))
     ):
         _log.info("%s: not there yet, captured from birth", ", ".join(awaited))
-    return found
+    return listing
 
 
 def shards_of(source: Source, collection: Collection) -> tuple[str, ...]:
-    """The shards that may hold some of it."""
+    """Return the shards that may newest documents of the collection."""
     return (collection.shard,) if collection.shard else source.shards
 
 
 def log_in(source: Source) -> None:
-    """A user may be unknown to a shard, or its address to this machine: here it is said which."""
+    """Log in to each shard; the error names the shard.
+
+    A shard may not know the user, or this machine may not know the shard's address.
+    """
     for shard, client in source.clients.items():
         try:
             client.admin.command("ping")
@@ -72,12 +84,17 @@ def log_in(source: Source) -> None:
 
 
 def required(source: Source, wanted: Wanted) -> list[Need]:
+    """Return the privileges that the run needs."""
     return privileges.required(wanted.selection, source.shards)
 
 
 def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
-    yield from _outdated(source, wanted.selection)
-    yield from _unreadable(source, wanted)
+    """Yield each problem of a run with this listing as an error.
+
+    Raises the error of a find with the capture filter that fails for another reason than a refusal.
+    """
+    yield from _find_version_errors(source, wanted.selection)
+    yield from _find_permission_errors(source, wanted)
     if wanted.is_new and not wanted.waits:
         yield from missing_collections.problems(source, wanted.selection, found)
     without = [c.namespace for c in found.collections if not c.has_images]
@@ -88,12 +105,12 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
             " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
         )
     if wanted.excerpt.text:
-        yield from _untellable(source, wanted.excerpt, found)
+        yield from _find_projection_errors(source, wanted.excerpt, found)
     if wanted.follows:
-        yield from _unfollowable(source, wanted, found.time)
+        yield from _find_stream_errors(source, wanted, found.time)
 
 
-def _untellable(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[CdcError]:
+def _find_projection_errors(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[CdcError]:
     for collection in found.collections:
         if projection.is_ambiguous(excerpt, collection.collation):
             yield projection.ambiguous(collection.namespace)
@@ -107,15 +124,18 @@ def _untellable(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[Cd
                 raise translated(error, f"Asking {collection.namespace} by 'filter'") from error
             yield BadOption(
                 f"The server refuses option 'filter' or 'fields' (code {error.code}).",
-                "Try it in a find of your own.",
+                "Try it in a find of your newest.",
             )
 
 
-def _outdated(source: Source, selection: Selection) -> Iterator[CdcError]:
-    """Without reads at a time there is none at which each document is on one shard."""
+def _find_version_errors(source: Source, selection: Selection) -> Iterator[CdcError]:
+    """Yield an error if the shards cannot read at a cluster time.
+
+    Then there is no read in which each document is on exactly one shard.
+    """
     probed = Namespace(selection.database or "cdc", "none")
     for shard in filter(None, source.shards):
-        if not _reads_at_a_time(source, shard, probed):
+        if not _can_read_at_a_time(source, shard, probed):
             yield UnsuitableSource(
                 f"Shard {shard} is of a version before 5.0, whose shards cannot be read directly.",
                 "Upgrade the cluster to 5.0 or later.",
@@ -123,8 +143,8 @@ def _outdated(source: Source, selection: Selection) -> Iterator[CdcError]:
             return
 
 
-def _reads_at_a_time(source: Source, shard: str, probed: Namespace) -> bool:
-    """Or is not to be asked, which others say."""
+def _can_read_at_a_time(source: Source, shard: str, probed: Namespace) -> bool:
+    """Whether a shard can read at a time; also true if that fails: other checks report why."""
     try:
         member = source.open(shard)
         try:
@@ -135,19 +155,21 @@ def _reads_at_a_time(source: Source, shard: str, probed: Namespace) -> bool:
         return True
 
 
-def _unreadable(source: Source, wanted: Wanted) -> Iterator[CdcError]:
-    """Asks for what a run may come to only later: the history of the chunks, or the list of a
-    shard that a database moves to."""
+def _find_permission_errors(source: Source, wanted: Wanted) -> Iterator[CdcError]:
+    """Yield an error if a privilege is missing that the run may use only later.
+
+    Examples are the chunk history, and the list of collections on a shard that a database moves to.
+    """
     needs = required(source, wanted)
     try:
         with named(source.clients, needs):
             for need in needs:
-                _ask(source.clients[need.shard], need)
+                _try_need(source.clients[need.shard], need)
     except CdcError as error:
         yield error
 
 
-def _ask(client: Client, need: Need) -> None:
+def _try_need(client: Client, need: Need) -> None:
     try:
         if need.action == "listCollections":
             client[need.db or "admin"].command("listCollections", filter={"name": ""})
@@ -157,7 +179,7 @@ def _ask(client: Client, need: Need) -> None:
         raise translated(error, f"Asking for {need}{on([need.shard])}") from error
 
 
-def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
+def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
     after, option = wanted.start.after, wanted.start.option
     if after is not None and after > source.live_edge(seen):
         yield BadOption(f"Option '{option}' lies in the future of the server.", "Set it back.")
@@ -178,8 +200,11 @@ def _unfollowable(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[C
 
 
 def _open_stream(client: Client, selection: Selection, start: Start, shard: str) -> None:
-    """Opens a stream as a run would. One in the past is asked for an event at once, but not for its
-    document: the server looks only then whether its oplog reaches back so far."""
+    """Open a change stream as a run would, and close it.
+
+    For a start in the past, the first reply requests an event, because only then does the server
+    check that its oplog reaches back to that time. The event is requested without its document.
+    """
     scope = client if selection.database is None else client[selection.database]
     slim = [{"$project": {"operationType": 1}}]
     try:
@@ -195,14 +220,20 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
         raise problem from error
 
 
-def _require_comparable(position: str, own: Mapping[str, Any] | None) -> None:
-    """Tokens of different versions lie in no order within a transaction."""
-    if own is None:
+def _require_comparable(position: str, newest: Mapping[str, Any] | None) -> None:
+    """Raise UnsuitableSource if the position's token has another version than the server's.
+
+    Within a transaction, tokens of different versions are not comparable.
+    """
+    if newest is None:
         return
-    given, told = resume_token.decode(position).version, resume_token.decode(own["_data"]).version
-    if given != told:
+    given, used = (
+        resume_token.decode(position).version,
+        resume_token.decode(newest["_data"]).version,
+    )
+    if given != used:
         raise UnsuitableSource(
-            f"Option 'start' is a resume token of version {given}, and the server's are of {told}.",
+            f"Option 'start' is a resume token of version {given}, and the server's are of {used}.",
             "Set mode to timestamp, and start to"
             f" {timestamp.text(resume_token.time_of(position))}:"
             " all changes of that time are emitted.",

@@ -63,8 +63,8 @@ class Undoing:
             else:
                 self._put_back(key, event, self._documents.pop(key, None))
         elif event.raw["operationType"] == "delete" and key in self._inserted:
-            # The document was not inserted: its shard key changed, and it moved here from another
-            # shard. The event of that shard, in the same transaction, comes later.
+            # If both events are of one transaction but of different shards, the document was not
+            # inserted: it moved from the shard of the delete.
             txn, where, document = self._inserted[key]
             if txn == _txn(event) is not None and where != shard:
                 del self._inserted[key]
@@ -78,9 +78,10 @@ class Undoing:
             self._inexact[key] = newer
 
     def undone(self, until: Timestamp) -> Iterator[Documents]:
-        """Yield the documents after the last event; `until` is the time of the newer state.
+        """Yield the documents, to be called after the last event.
 
-        Documents without a recorded before-image are yielded in the newer state, as inexact.
+        A document whose before-image is missing is yielded in the newer state, marked as inexact.
+        `until` is the time of the newer state.
         """
         if self._documents:
             yield Documents(list(self._documents.values()))

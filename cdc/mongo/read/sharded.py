@@ -130,7 +130,7 @@ def _rewind_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
     undoing = Undoing(scanned)
-    # Transactions committed by the part's time, with events after it: they are in its state.
+    # A transaction committed by the part's time may have later events; its state includes them.
     earlier, late = dict(cluster.late(split.at)), dict(cluster.late(now))
     keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
     if not split.range.is_last:
