@@ -124,7 +124,7 @@ def _find_projection_errors(source: Source, excerpt: Excerpt, found: Listing) ->
                 raise translated(error, f"Asking {collection.namespace} by 'filter'") from error
             yield BadOption(
                 f"The server refuses option 'filter' or 'fields' (code {error.code}).",
-                "Try it in a find of your newest.",
+                "Try it in a find of your own.",
             )
 
 
@@ -220,17 +220,15 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
         raise problem from error
 
 
-def _require_comparable(position: str, newest: Mapping[str, Any] | None) -> None:
+def _require_comparable(position: str, token: Mapping[str, Any] | None) -> None:
     """Raise UnsuitableSource if the position's token has another version than the server's.
 
     Within a transaction, tokens of different versions are not comparable.
     """
-    if newest is None:
+    if token is None:
         return
-    given, used = (
-        resume_token.decode(position).version,
-        resume_token.decode(newest["_data"]).version,
-    )
+    given = resume_token.decode(position).version
+    used = resume_token.decode(token["_data"]).version
     if given != used:
         raise UnsuitableSource(
             f"Option 'start' is a resume token of version {given}, and the server's are of {used}.",
