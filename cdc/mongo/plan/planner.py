@@ -1,18 +1,19 @@
-"""Plan a batch: how far it goes in time and key, and the splits that fill it.
+"""Plan a batch: its end in time and key, and its splits.
 
-`next_offset` asks the server and decides; `splits` derives everything from the two offsets, so that
-a batch replayed days later reads the same rows. The order of the questions matters:
+`next_offset` queries the server and decides. `splits` derives everything from the two offsets, so a
+batch that is replayed days later reads the same rows. The order of the queries matters:
 
-1. list the collections, and cut the next ranges of the one whose turn it is;
-2. take the live edge, at or after the listing and in its term: what was listed can then not be
-   rolled back;
-3. survey (start, edge] for DDL of selected collections. A batch ends at the first that replaces or
-   removes content, and then scans nothing: the events before it belong to the old content; of other
-   DDL it is found out which shard tells of it. When the batch would declare
-   names done, an event of one that nobody scans postpones the scan: it was born after the listing.
+1. List the collections, and cut the next key ranges of the collection that is to be copied next.
+2. Read the live edge, at or after the listing and in the same term. Nothing that was listed can be
+   rolled back then.
+3. Survey (start, edge] for DDL of selected collections. The batch ends at the first DDL event that
+   replaces or removes content. It scans nothing then, because the events before it belong to the
+   old content. For other DDL the planner decides which shard reports it. If the batch would record
+   names as done, an event of a collection that is not scanned postpones the scan: the collection
+   was created after the listing.
 
-A batch after one that ended at replaced content lets no time pass: it copies the new content as of
-the time at which it came, where the server still has that state. So no change of it is missing.
+If a batch ended at replaced content, no time passes in the next one. It copies the new content as
+of the time of the replacement, if the server still has that state. So no change of it is missing.
 """
 
 from __future__ import annotations
@@ -52,20 +53,29 @@ from cdc.mongo.topology import Source
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
-# A server keeps 300 s of history by default, and the tasks have to read within it.
-_STILL_SECONDS = 60
+# The server retains 300 s of history by default, and the tasks must read within it.
+_MAX_PAST_SECONDS = 60
 
 
 @dataclass(slots=True)
 class Planner:
-    """Plans the batches of one query. What it remembers only saves asking twice.
+    """Plans the batches of one query. Its cached values only save repeated queries.
 
-    `selection` and `excerpt` are what is to be captured; an offset says what was up to it. With
-    `copies` False, what only the newer ones name, and content that was replaced, is captured from
-    its next change on. With
-    `on_replaced` "fail", content that no row event told of is a ContentReplaced before any of it is
-    planned; with `on_missing` "fail", what is new in `selection` and matches no collection is an
-    UnsuitableSource before it is taken up.
+    Attributes:
+        source: the replica set or cluster.
+        open_member: opens a member of a shard.
+        selection: the selection to capture; an offset contains the one that applied up to it.
+        excerpt: the capture filter and projection to use; an offset contains those up to it.
+        sweeper: cuts what is to be copied into ranges.
+        limits: the limits of a batch.
+        retry_seconds: how long a failed survey is repeated.
+        copies: if False, collections that only the new selection contains, and replaced content,
+            are captured from their next change on.
+        on_history_lost: what happens if the oplog no longer contains the next changes.
+        on_replaced: with "fail", content that was replaced without row events raises
+            ContentReplaced before any of it is planned.
+        on_missing: with "fail", a new part of `selection` that matches no collection raises
+            UnsuitableSource before the new selection applies.
     """
 
     source: Source
@@ -85,36 +95,37 @@ class Planner:
 
     @property
     def events(self) -> int | None:
-        """About how many changes the batch holds that was planned last; None if nobody may say."""
+        """The approximate number of changes in the last planned batch; None if it is unknown."""
         return self._slicer.events
 
     def next_offset(self, start: Offset) -> Offset:
-        """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
-        self._planned = self._next(start)
+        """Return the end of the batch that begins at `start`; `start` if there is nothing new."""
+        self._planned = self._plan_next(start)
         return self._planned
 
-    def _next(self, start: Offset) -> Offset:
+    def _plan_next(self, start: Offset) -> Offset:
         while True:
             try:
-                end = self._end_of(start)
-            except (HistoryLost, TransientError) as error:  # of a shard that is one no more?
-                if self._is_refreshed():
+                end = self._plan_end(start)
+            except (HistoryLost, TransientError) as error:  # perhaps the shard was removed
+                if self._refresh():
                     continue
                 if isinstance(error, TransientError):
                     raise
-                return self._behind_gap(start, error)
-            # Shards are looked up behind the end: one that joins later has nothing to tell of it.
-            if end == start or not self._is_refreshed():
+                return self._plan_gap(start, error)
+            # The shards are read after the end is known: one that joins later has no events there.
+            if end == start or not self._refresh():
                 return end
 
-    def _is_refreshed(self) -> bool:
+    def _refresh(self) -> bool:
+        """Read the shards again; return whether they changed."""
         known, self.source = self.source, self.source.current()
         if self.source is known:
             return False
         self._late.clear()
         return True
 
-    def _behind_gap(self, start: Offset, lost: HistoryLost) -> Offset:
+    def _plan_gap(self, start: Offset, lost: HistoryLost) -> Offset:
         if self.on_history_lost == "fail":
             raise history_gap.explained(self.source, start, lost) from lost
         _log.warning("%s", history_gap.explained(self.source, start, lost).message)
@@ -124,47 +135,47 @@ class Planner:
             end = history_gap.resynced(self.source, start, _PATIENCE_SECONDS)
         return start if end == start else read_of(self.source, end, end.late)
 
-    def _end_of(self, start: Offset) -> Offset:
+    def _plan_end(self, start: Offset) -> Offset:
         self.source.require_told(start)
-        end = self._possible_end(start)
+        end = self._find_end(start)
         if not end.is_of(start.selection, start.excerpt):
             captured = f"{end.selection} {end.excerpt}".rstrip()
             _log.warning("behind %s, captured are %s", timestamp.text(end.time), captured)
-        if end.time == start.time:  # no changes in it
+        if end.time == start.time:  # the batch contains no changes
             return replace(end, late=start.late)
-        end = read_of(self.source, end, self._late_at(end.time))
+        end = read_of(self.source, end, self._read_late(end.time))
         joined = set(self.source.shards) - set(start.shards)
-        return self._joined(start, end, joined) if joined else end
+        return self._add_joined(start, end, joined) if joined else end
 
-    def _joined(self, start: Offset, end: Offset, joined: set[str]) -> Offset:
-        """A shard that joins may bring collections along that no event has told of."""
+    def _add_joined(self, start: Offset, end: Offset, joined: set[str]) -> Offset:
+        """Return the end after shards joined: they may bring collections that are in no event."""
         _log.warning("shards that joined: %s", ", ".join(sorted(joined)))
         if not self.copies:
             return end
-        found = self.source.listing(self.selection).collections
-        brought = {c.namespace for c in found if c.shard in joined}
+        collections = self.source.listing(self.selection).collections
+        brought = {c.namespace for c in collections if c.shard in joined}
         scanned = {scan.copying.namespace for scan in end.scans}
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
-    def _possible_end(self, start: Offset) -> Offset:
+    def _find_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.excerpt.text)
         intents, edge, void = list[Intent](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
-            edge = self._confirmed(start, listed)
+            edge = self._confirm_edge(start, listed)
             if edge is not None:
-                void = self._void(start, listed, edge)
-                if sweep is not None and not void and self._may_stand_still(start, edge):
+                void = self._find_void(start, listed, edge)
+                if sweep is not None and not void and self._may_copy_at_start(start, edge):
                     sweep, edge = sweep.of(start.again), start.time
-            # Whether the last batch read what it was to read has to be known before the next one;
-            # and what is told anew has to lie behind what was told.
+            # The next batch must wait until it is known whether the last scans read the planned
+            # incarnations. Rows emitted again must come after those already emitted.
             is_other = start.excerpt != self.excerpt.text and self.copies
             is_anew = bool(void or (is_other and start.scans))
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
-                self._require_there(start, listed)
+                self._require_existing(start, listed)
                 captured = self.selection, self.excerpt
                 intents.append(reselecting(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
@@ -172,17 +183,17 @@ class Planner:
         if edge is None:
             edge = self.source.live_edge(start.time)
         reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
-        if reach < edge:  # what was listed, and what is to be copied, is behind the backlog
+        if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
         intents.append(Intent(advance(start, reach)))
-        return begin_again(self._first_possible(start, reach, intents), void)
+        return begin_again(self._find_valid_end(start, reach, intents), void)
 
-    def _first_possible(self, start: Offset, edge: Timestamp, intents: list[Intent]) -> Offset:
-        """The end of the first intent that no event forbids; or the time of the first DDL event."""
+    def _find_valid_end(self, start: Offset, edge: Timestamp, intents: list[Intent]) -> Offset:
+        """Return the end of the first intent that no event excludes, cut at the first DDL event."""
         before = Selection.parse(start.selection)
-        both = before.union(self.selection)
+        union = before.union(self.selection)
         for intent in intents:
-            found = self._survey(both, start, edge, event_filter.not_rows(before), intent.unless)
+            found = self._survey(union, start, edge, event_filter.not_rows(before), intent.unless)
             if found.time is not None and not found.ddl:
                 continue
             end = intent.end if found.time is None else advance(start, found.time)
@@ -190,27 +201,32 @@ class Planner:
             return end if end.time != found.time else self._cut_at(end, found, start, before)
         raise AssertionError("nothing but DDL forbids to let time pass")
 
-    def _require_there(self, start: Offset, listed: Listing) -> None:
+    def _require_existing(self, start: Offset, listed: Listing) -> None:
         if self.on_missing == "fail":
             known = Selection.parse(start.selection)
             for problem in missing_collections.problems(self.source, self.selection, listed, known):
                 raise problem
 
-    def _confirmed(self, start: Offset, listed: Listing) -> Timestamp | None:
-        """A live edge that can follow both; None if what was listed may still be rolled back, or is
-        older than what has been emitted."""
+    def _confirm_edge(self, start: Offset, listed: Listing) -> Timestamp | None:
+        """Return a live edge that is not before `start` or the listing.
+
+        Returns None if the listing may still be rolled back, or is older than what was emitted.
+        """
         edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
         return edge if edge is not None and listed.since >= start.time else None
 
-    def _void(self, start: Offset, listed: Listing, edge: Timestamp) -> frozenset[Namespace]:
-        """Collections whose incarnation was copied, perhaps in vain, and is not there any more, and
-        no event up to `edge` tells of it: to reshard one, or to move it, does that."""
+    def _find_void(self, start: Offset, listed: Listing, edge: Timestamp) -> frozenset[Namespace]:
+        """Return the collections whose copy may be void and must be repeated.
+
+        The name now belongs to another incarnation or is on another shard, and no event up to
+        `edge` reports that. Resharding or moving a collection has this effect.
+        """
         copied = [scan.copying for scan in start.scans]
         copied += [start.copying] if start.copying else []
         void = set()
         for copying in copied:
-            found, only = listed.find(copying.namespace), Selection.of([copying.namespace])
-            if found is None or (found.uuid, found.shard) == (copying.uuid, copying.shard):
+            present, only = listed.find(copying.namespace), Selection.of([copying.namespace])
+            if present is None or (present.uuid, present.shard) == (copying.uuid, copying.shard):
                 continue
             if self._survey(only, start, edge, event_filter.cutting(only)).time is None:
                 void.add(copying.namespace)
@@ -219,16 +235,19 @@ class Planner:
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return frozenset(void)
 
-    def _may_stand_still(self, start: Offset, edge: Timestamp) -> bool:
+    def _may_copy_at_start(self, start: Offset, edge: Timestamp) -> bool:
         """Whether the next batch can copy collections of `again` as of `start.time`.
 
-        Directly after the cut no change of them is withheld then. The server must still have that
-        state, and the incarnations listed must be those of that time. Only one batch in a row does
-        this: all other collections wait for it.
+        If it directly follows the cut, none of their changes is withheld. The server must still
+        have that state, and the listed incarnations must be those of that time. Two batches in a
+        row never do this, because all other collections wait meanwhile.
         """
         if not start.again or start.copying is not None or start.scans:
             return False
-        if edge.time - start.time.time > _STILL_SECONDS or self.source.topology_time > start.time:
+        if (
+            edge.time - start.time.time > _MAX_PAST_SECONDS
+            or self.source.topology_time > start.time
+        ):
             return False
         again = Selection.of(each.namespace for each in start.again)
         return self._survey(again, start, edge, event_filter.cutting(again)).time is None
@@ -241,13 +260,13 @@ class Planner:
         ddl: event_filter.Condition,
         rows: Sequence[event_filter.Condition] = (),
     ) -> Found:
-        reach = start
+        end = start
         if edge > start.time:
-            late, shards = self._late_at(edge), self.source.shards
-            reach = replace(start, time=edge, late=late, shards=shards)
-        return survey(self.open_member, start, reach, selection, ddl, rows, self.retry_seconds)
+            late, shards = self._read_late(edge), self.source.shards
+            end = replace(start, time=edge, late=late, shards=shards)
+        return survey(self.open_member, start, end, selection, ddl, rows, self.retry_seconds)
 
-    def _late_at(self, time: Timestamp) -> Times:
+    def _read_late(self, time: Timestamp) -> Times:
         if time not in self._late:
             self._late = {time: self.source.late(time)}
         return self._late[time]
@@ -255,11 +274,12 @@ class Planner:
     def _cut_at(self, end: Offset, found: Found, start: Offset, selection: Selection) -> Offset:
         time, replaced = end.time, found.replaced(selection)
         for namespace in begun_again(start, advance(start, time, replaced=replaced)):
-            whence = " and ".join(map(str, found.renamed_onto(namespace)))
-            self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {whence}")
+            renamed = " and ".join(map(str, found.renamed_onto(namespace)))
+            self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {renamed}")
         if all(shard in end.silent for shard, _ in found.ddl):
-            # Another shard tells, or will; or none: what moved with its database is dropped where
-            # it was, and inserted elsewhere without an event.
+            # Another shard reports this DDL now or later, or no shard does: a collection that moves
+            # with its database is dropped on the old shard and inserted on the new one without an
+            # event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
         if not self.copies:
             replaced = replaced.going_on(filter(start.passes_whole, replaced.refilled))
@@ -273,23 +293,29 @@ class Planner:
             )
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:
-        """The splits of the batch between two offsets: the same rows whenever it is asked."""
+        """Return the splits of the batch between two offsets; a repeated call gives the same rows.
+
+        With `control`, they include the split with the control rows of the batch.
+        """
         if start == end:
             return []
         control_splits = [control_split(start, end)] if control else []
-        if end.gap is not None or self._is_past(end):
-            told = control_splits or [ControlSplit(end.time)]
-            return [replace(split, gap=start.time) for split in told]
-        found: list[Split] = []
+        if end.gap is not None or self._is_unreadable(end):
+            gap_splits = control_splits or [ControlSplit(end.time)]
+            return [replace(split, gap=start.time) for split in gap_splits]
+        splits: list[Split] = []
         for split in stream_splits(start, end):
-            found += self._slicer.sliced(split)
+            splits += self._slicer.sliced(split)
         for scan in end.scans:
-            found += scan_splits(scan, end.time, self.sweeper.ranges(scan), end.excerpt)
-        return found + control_splits
+            splits += scan_splits(scan, end.time, self.sweeper.ranges(scan), end.excerpt)
+        return splits + control_splits
 
-    def _is_past(self, end: Offset) -> bool:
-        """Whether a batch that another process has planned cannot be read any more. What was to be
-        copied in it is copied by a `resync`, but by nothing where the gap is skipped."""
+    def _is_unreadable(self, end: Offset) -> bool:
+        """Whether a batch that another process planned can no longer be read.
+
+        `resync` copies again what the batch was to copy; `skip` does not. So with `skip` a batch
+        with scans never counts as unreadable.
+        """
         if end == self._planned or self.on_history_lost == "fail":
             return False
         if self.on_history_lost == "skip" and end.scans:
@@ -298,6 +324,6 @@ class Planner:
 
 
 def read_of(source: Source, offset: Offset, late: Times) -> Offset:
-    """The offset with the shards that are read up to it, and with what they tell behind it."""
+    """Return the offset with its late times and the shards of `source`, which are read up to it."""
     shards, topology_time = source.shards, source.topology_time
     return replace(offset, shards=shards, topology_time=topology_time, late=late)

@@ -1,7 +1,7 @@
-"""From offsets to splits: what each task of a batch is to read.
+"""Splits of a batch, derived from its two offsets.
 
-Nothing here asks a server, but for the cut points of a batch read: a batch replayed days later has
-to read the same rows.
+Nothing here queries a server, because a batch that is replayed days later must read the same rows.
+Only the cut points of a batch read come from a server.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ _ALL = 2**31 - 1
 
 
 def stream_splits(start: Offset, end: Offset) -> list[StreamSplit]:
-    """The changes of the batch: whole collections, and the copied part of the one being copied."""
+    """Return the splits for the changes of a batch.
+
+    They contain the changes of all collections that are done, and those of the copied part of the
+    collection that is being copied. They also contain the other events, such as DDL.
+    """
     if end.time <= start.time or end.gap is not None:
         return []
-    return [split for shard in end.shards for split in _of_shard(start, end, shard)]
+    return [split for shard in end.shards for split in _split_shard(start, end, shard)]
 
 
 def span(
     start: Offset, end: Offset, shard: str, selection: Selection, stages: bytes
 ) -> StreamSplit:
-    """What passes `stages` of what a shard tells of the time between two offsets."""
-    told = start.late_of(shard)
+    """Return the split with the events of one shard between two offsets that pass `stages`."""
+    emitted = start.late_of(shard)
     return StreamSplit(
         start.time,
         end.time,
@@ -52,13 +56,13 @@ def span(
         collections=selection.text,
         excerpt=start.excerpt,
         shard=shard,
-        late=tuple(time for time in end.late_of(shard) if time not in told),
-        told=told,
+        late=tuple(time for time in end.late_of(shard) if time not in emitted),
+        told=emitted,
         behind=start.position,
     )
 
 
-def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
+def _split_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     selection, copying = Selection.parse(start.selection), start.copying
     conditions = [event_filter.rows(selection, start)]
     if shard not in end.silent:
@@ -67,18 +71,21 @@ def _of_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
-    told = projection.stages(Excerpt.parse(start.excerpt))
-    whole = span(start, end, shard, selection, event_filter.pipeline(conditions, then=told))
+    projected = projection.stages(Excerpt.parse(start.excerpt))
+    whole = span(start, end, shard, selection, event_filter.pipeline(conditions, then=projected))
     if below is None or copying is None or collation is None:
         return [whole]
-    stages = event_filter.pipeline([below], then=told)
+    stages = event_filter.pipeline([below], then=projected)
     return [whole, replace(whole, pipeline=stages, collation=collation, only=copying.namespace)]
 
 
 def scan_splits(
     scan: Scan, at: Timestamp, cut: list[KeyRange] | None, excerpt: str
 ) -> list[SnapshotSplit]:
-    """The splits of a scan: as it was cut when it was planned, or one if nobody remembers."""
+    """Return the splits of a scan: one for each range of `cut`, or one if `cut` is None.
+
+    `cut` are the ranges into which the scan was cut when it was planned.
+    """
     c = scan.copying
     return [
         SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation, c.shard, excerpt)
@@ -87,9 +94,9 @@ def scan_splits(
 
 
 def control_split(start: Offset, end: Offset) -> ControlSplit:
-    """What a sink has to know of the batch."""
+    """Return the split with the rows that state the effect of a batch on the tables of a sink."""
     resync: list[Namespace | None] = [*begun_again(start, end)]
-    if end.gap is not None and resync:  # what else there was may be gone meanwhile
+    if end.gap is not None and resync:  # also the collections that were dropped in the gap
         resync = [None]
     described = Watermark.of(start, end).text()
     return ControlSplit(end.time, described, tuple(resync), tuple(withheld(start, end)))
@@ -98,7 +105,7 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 def snapshot_splits(
     source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: Excerpt
 ) -> list[SnapshotSplit]:
-    """Splits of all of the listed collections at one time, for a batch read."""
+    """Return the splits of all listed collections at one time, for a batch read."""
     return [
         split
         for c in found.collections
@@ -111,8 +118,11 @@ def snapshot_splits(
 def range_splits(
     found: Listing, keys: KeyRange, at: Timestamp, excerpt: Excerpt
 ) -> list[SnapshotSplit]:
-    """What lies in a range, in one split: for checking a copy that is under way, and for reading a
-    part again. No split where the range is empty by its ends."""
+    """Return one split for each listed collection with its documents in `keys`.
+
+    It serves to check an unfinished copy, and to read a part again. If both ends of the range are
+    equal, there is no split.
+    """
     return [
         split
         for c in found.collections

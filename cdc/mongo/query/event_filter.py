@@ -1,6 +1,6 @@
-"""What a change stream is asked to deliver: conditions on events, built from selection and offset.
+"""Event filter: conditions on change events, built from a selection and an offset.
 
-Namespaces are compared by equality wherever they are listed by name: the server applies that to
+Namespaces that are listed by name are compared by equality: the server applies this comparison to
 the oplog itself. `$expr` (regular expressions, key bounds) is evaluated on the finished event.
 """
 
@@ -14,8 +14,8 @@ import bson
 from cdc.model import MIN_KEY, ROW_EVENTS, Copying, Namespace, Offset, Selection, full_name, literal
 from cdc.mongo.query import projection
 
-# The events after which a name holds other content than row events told. dropDatabase is one only
-# because a stream of that database ends there: a batch has to end with it.
+# After these events a name has content that is in no row event. dropDatabase is listed only because
+# a stream of that database ends there, and the batch must end with it.
 CUTTING_EVENTS = ["drop", "rename", "dropDatabase"]
 
 Condition = dict[str, Any]
@@ -26,8 +26,14 @@ def pipeline(
     project: dict[str, Any] | None = None,
     then: Iterable[projection.Stage] = (),
 ) -> bytes:
-    """BSON of the stages that pass events meeting any condition."""
-    # The server ends a cursor behind `invalidate`; without that event the reader would not know.
+    """Return BSON of the stages that pass the events that meet any of the conditions.
+
+    Args:
+        conditions: the conditions.
+        project: a projection of the events, or None.
+        then: stages to append.
+    """
+    # The server closes a cursor after `invalidate`. Without that event the reader would not notice.
     passing = [*conditions, {"operationType": "invalidate"}]
     stages: list[dict[str, Any]] = [{"$match": {"$or": passing}}]
     if project is not None:
@@ -37,34 +43,39 @@ def pipeline(
 
 
 def cutting(selection: Selection) -> Condition:
-    """DDL events that end a batch."""
-    return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _concerned(selection)]}
+    """Return the condition for DDL events that end a batch."""
+    return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _match_ddl(selection)]}
 
 
 def cuts(event: Mapping[str, Any]) -> bool:
+    """Whether an event is DDL that ends a batch."""
     return event["operationType"] in CUTTING_EVENTS
 
 
 def ends_batch(event: Mapping[str, Any]) -> bool:
-    """Whether a batch cannot hold an event that its survey asked for; all other DDL it can."""
+    """Whether a batch cannot contain an event of its survey; it can contain all other DDL."""
     return cuts(event) or event["operationType"] in ROW_EVENTS
 
 
 def not_rows(selection: Selection) -> Condition:
-    """All events but row events, whatever the frontier: DDL, and types not known yet."""
-    return {"$and": [{"operationType": {"$nin": ROW_EVENTS}}, _concerned(selection)]}
+    """Return the condition for all events except row events: DDL and unknown types.
+
+    It does not depend on the frontier.
+    """
+    return {"$and": [{"operationType": {"$nin": ROW_EVENTS}}, _match_ddl(selection)]}
 
 
 def rows(selection: Selection, offset: Offset) -> Condition:
-    """Row events of the collections that `offset` passes whole."""
-    return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, _passed(selection, offset)]}
+    """Return the condition for row events of the collections that `offset` passes whole."""
+    return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, _match_passed(selection, offset)]}
 
 
 def rows_below(copying: Copying) -> Condition | None:
-    """Row events of the collection being copied, below its frontier key; None if that is MinKey.
+    """Return the condition for row events below the frontier key of the collection being copied.
 
-    Across all BSON types as the `_id` index orders them, given the collection's collation. Events
-    without a document key must not be put under this condition: a missing key is below nothing.
+    It is None if that key is MinKey. Under the collection's collation it compares keys of all BSON
+    types in the order of the `_id` index. Do not apply it to events without a document key: a
+    missing key has no place in this order, so such events could be dropped.
     """
     if copying.below == MIN_KEY:
         return None
@@ -79,19 +90,28 @@ def rows_below(copying: Copying) -> Condition | None:
 def strangers(
     selection: Selection, start: Offset, end: Offset, scanned: list[Namespace]
 ) -> Condition:
-    """Row events of collections that `end` passes, `start` does not, and nobody scans between."""
-    others = [_passed(selection, start), *(_named(namespace) for namespace in scanned)]
+    """Return the condition for row events of collections that become done without a scan.
+
+    `end` passes these collections whole, `start` does not, and `scanned` does not contain them.
+    """
+    others = [_match_passed(selection, start), *(_match_name(namespace) for namespace in scanned)]
     return {
         "$and": [
             {"operationType": {"$in": ROW_EVENTS}},
-            _passed(selection, end),
+            _match_passed(selection, end),
             {"$nor": others},
         ]
     }
 
 
 def newcomers(before: Selection | None, after: Selection, known: Iterable[Namespace]) -> Condition:
-    """Row events of collections that `after` selects alone, and that are not among the known."""
+    """Return the condition for row events of collections that only the new selection contains.
+
+    Args:
+        before: the old selection; None if all collections of the new one count as new.
+        after: the new selection.
+        known: collections that were listed; their events do not meet the condition.
+    """
     others = [before.condition("ns")] if before else []
     listed = Selection.of(known)
     if listed.names:
@@ -100,19 +120,19 @@ def newcomers(before: Selection | None, after: Selection, known: Iterable[Namesp
     return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, after.condition("ns"), *unknown]}
 
 
-def _concerned(selection: Selection) -> Condition:
+def _match_ddl(selection: Selection) -> Condition:
     dropped = {"operationType": "dropDatabase", **selection.database_condition()}
     return {"$or": [selection.condition("ns"), selection.condition("to"), dropped]}
 
 
-def _passed(selection: Selection, offset: Offset) -> Condition:
+def _match_passed(selection: Selection, offset: Offset) -> Condition:
     conditions = [selection.condition("ns")]
     if offset.swept is not None:
         conditions.append({"$expr": {"$lte": [full_name("ns"), {"$literal": offset.swept}]}})
     if offset.apart:
-        conditions.append({"$nor": [_named(namespace) for namespace in sorted(offset.apart)]})
+        conditions.append({"$nor": [_match_name(namespace) for namespace in sorted(offset.apart)]})
     return {"$and": conditions}
 
 
-def _named(namespace: Namespace) -> Condition:
+def _match_name(namespace: Namespace) -> Condition:
     return {"ns.db": namespace.db, "ns.coll": namespace.coll}
