@@ -44,7 +44,7 @@ def pipeline(
 
 def cutting(selection: Selection) -> Condition:
     """Return the condition for DDL events that end a batch."""
-    return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _match_ddl(selection)]}
+    return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _match_selection(selection)]}
 
 
 def cuts(event: Mapping[str, Any]) -> bool:
@@ -62,7 +62,7 @@ def not_rows(selection: Selection) -> Condition:
 
     It does not depend on the frontier.
     """
-    return {"$and": [{"operationType": {"$nin": ROW_EVENTS}}, _match_ddl(selection)]}
+    return {"$and": [{"operationType": {"$nin": ROW_EVENTS}}, _match_selection(selection)]}
 
 
 def rows(selection: Selection, offset: Offset) -> Condition:
@@ -120,7 +120,7 @@ def newcomers(before: Selection | None, after: Selection, known: Iterable[Namesp
     return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, after.condition("ns"), *unknown]}
 
 
-def _match_ddl(selection: Selection) -> Condition:
+def _match_selection(selection: Selection) -> Condition:
     dropped = {"operationType": "dropDatabase", **selection.database_condition()}
     return {"$or": [selection.condition("ns"), selection.condition("to"), dropped]}
 
