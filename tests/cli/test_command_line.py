@@ -95,8 +95,8 @@ def test_the_readme_tells_of_each_program_and_each_exit_code() -> None:
 def test_each_exit_code_is_listed() -> None:
     """Those of errors, and those that are written out anywhere in the programs."""
     raised = {each.exit_code for each in vars(errors).values() if isinstance(each, type)}
-    sources = "".join(path.read_text() for path in ROOT.glob("jobs/*.py"))
-    written = {int(code) for code in re.findall(r"(?:exit|end)\((\d+)\)", sources)}
+    sources = "".join(path.read_text() for path in ROOT.glob("cdc/**/*.py"))
+    written = {int(code) for code in re.findall(r"\b(?:exit|end)\((\d+)\)", sources)}
     assert raised | written <= EXIT_CODES.keys()
     assert CliRunner().invoke(main, ["no-such-program"]).exit_code in EXIT_CODES
 
