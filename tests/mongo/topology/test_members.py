@@ -308,7 +308,7 @@ def test_a_primary_alone_is_read_and_a_secondary_alone_refused_where_a_copy_woul
     options = declared.parse({"uri": uri, "collections": f"{database.name}.a"})
     with four.tagged.client() as tagged:
         until(tagged[database.name].list_collection_names)
-    with pytest.raises(UnsuitableSource, match="not, or did not stay, the primary") as raised:
+    with pytest.raises(UnsuitableSource, match="not, or did not remain, the primary") as raised:
         source.ChangeReader(options, None).initialOffset()  # type: ignore[arg-type]
     assert "readPreference" in str(raised.value.remedy)
     primary = Capture(uri.replace(four.tagged.host, four.primary.host), f"{database.name}.a")
