@@ -174,6 +174,8 @@ def _story(client: MongoClient[Any], namespace: Namespace, since: Timestamp = _E
         time, written = entry["ts"], entry["o"]
         if entry["op"] in "iud":
             told += _writes([entry], namespace, time, time)
+        elif "lsid" not in entry:  # an applyOps command of a client or of the server itself
+            told += _writes(written.get("applyOps", []), namespace, time, time)
         elif entry["op"] == "c":
             transaction = (bytes(entry["lsid"]["id"]), entry["txnNumber"])
             open_transactions[transaction] += written.get("applyOps", [])
