@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Lock a folder for the duration of the block; wait for another process that has the lock.
 
     The folder must exist. Only processes of this machine that use this module respect the lock.
@@ -25,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder like `locked`, without waiting; yield False if another process has the lock."""
+    """Lock a folder like `lock`, without waiting; yield False if another process has the lock."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

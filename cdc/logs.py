@@ -15,7 +15,7 @@ from types import TracebackType
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def plain(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""The text with control characters escaped, such as `\x1b`."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
@@ -28,17 +28,17 @@ class _Plain(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return plain(super().formatMessage(record)).replace("\n", r"\n")
+        return escape_controls(super().formatMessage(record)).replace("\n", r"\n")
 
     def formatException(
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        return plain(super().formatException(ei))
+        return escape_controls(super().formatException(ei))
 
 
-def print_plainly() -> None:
+def escape_default_logs() -> None:
     """Escape control characters in the log lines that Python prints by default.
 
     Python prints log lines by itself only where no logging handler is configured. A program that
@@ -48,7 +48,7 @@ def print_plainly() -> None:
         logging.lastResort.setFormatter(_PLAIN)
 
 
-def line(name: str, text: str) -> str:
+def format_line(name: str, text: str) -> str:
     """A line that a program prints, formatted like a log line of this logger at INFO."""
     return _PLAIN.format(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from cdc.logs import plain
+from cdc.logs import escape_controls
 
 _WIDEST = 10_000
 
@@ -26,4 +26,4 @@ class Terminal(Console):
             self.size = ConsoleDimensions(_WIDEST, self.height)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(plain(text), **options)
+        return super().render_str(escape_controls(text), **options)

@@ -18,7 +18,7 @@ from cdc.delta.tables import KEYS, MATCH
 from cdc.errors import CdcError, UnmappableValue
 from cdc.model import Change, Namespace, Selection
 from cdc.options import OPTIONS
-from cdc.pipeline.config import SINK_KEYS, _flat
+from cdc.pipeline.config import SINK_KEYS, _flatten
 from tests.documents import FENCED, README, ROOT, prose, sections
 
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
@@ -186,7 +186,7 @@ def test_each_option_in_an_example_of_a_file_is_there() -> None:
     for block in blocks:
         sections = [block.pop(name, {}) for name in ("source", "sink", "table")]
         for keys in (block, *block.pop("override", []), *sections):
-            assert set(dict(_flat(keys))) <= set(_CHOICES)
+            assert set(dict(_flatten(keys))) <= set(_CHOICES)
 
 
 def test_the_example_of_what_is_left_out_leaves_it_out() -> None:

@@ -47,7 +47,7 @@ class Cells:
         return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers)
 
 
-def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
+def encode_images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
     """Encode the column `before` or `after`; null where there is no document."""
     encode = encoder(format, json_mode)
     valid = validity(places.starts >= 0)
@@ -67,7 +67,7 @@ def images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa
     return cells.array(kind, valid)
 
 
-def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
+def encode_keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
     """Encode the columns `key` and `document_key`.
 
     With `alone`, each of `places` is a documentKey. Otherwise it is a document, whose documentKey
@@ -89,14 +89,14 @@ def keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
     return texts.array(pa.string()), wholes.array(pa.string())
 
 
-def jsons(places: Places, one: Callable[[bytes], str]) -> pa.Array:
+def encode_json(places: Places, one: Callable[[bytes], str]) -> pa.Array:
     """Encode documents as relaxed Extended JSON; `one` encodes those that are refused."""
     cells = Cells(len(places), 2 * places.size + 64)
     _fill_json(places, cells, one)
     return cells.array(pa.string(), validity(places.starts >= 0))
 
 
-def texts(places: Places) -> pa.Array:
+def copy_texts(places: Places) -> pa.Array:
     """The bytes at these places as strings; they must be UTF-8."""
     cells = Cells(len(places), places.size + 64)
     _fill_bson(places, cells)

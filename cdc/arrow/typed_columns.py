@@ -17,7 +17,7 @@ from cdc.kernel import WORTH
 from cdc.model.typed import Plan, typed_columns
 
 
-def taken(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Array:
+def take_columns(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Array:
     """Take the typed columns of `plan` from VARIANTs.
 
     The result is a struct array of type `kind`: the columns and, as its last field, the rescued

@@ -104,7 +104,7 @@ def batches(path: str) -> list[WrittenBatch]:
     return _readable_batches(folder, _newest_commits(folder, _RETAINED))
 
 
-def is_here(path: str) -> bool:
+def is_local(path: str) -> bool:
     """Whether a checkpoint is on the local file system, by its name alone."""
     return _ELSEWHERE.match(path) is None
 
@@ -119,7 +119,7 @@ def lock_checkpoint(path: str) -> Iterator[None]:
     Raises CheckpointInUse if another job has the lock, and BadOption if the folder cannot be
     written.
     """
-    if not is_here(path):
+    if not is_local(path):
         yield
         return
     folder = _local_folder(path)
@@ -149,7 +149,7 @@ def complete_until(path: str, collection: Namespace) -> Timestamp | None:
     The tables alone do not show this: a collection without changes has no commit. None also if the
     checkpoint is not on the local file system.
     """
-    if not is_here(path):
+    if not is_local(path):
         return None
     last = read(path).last
     if last is None or not last.offset.passes_whole(collection):
@@ -159,7 +159,7 @@ def complete_until(path: str, collection: Namespace) -> Timestamp | None:
 
 
 def _local_folder(path: str) -> Path:
-    if not is_here(path):
+    if not is_local(path):
         raise BadOption(
             f"The checkpoint {path} cannot be read: it is not on the local file system.",
             "Copy its folders 'offsets' and 'commits' to this machine, and set -o"

@@ -21,7 +21,7 @@ from cdc.model import Offset
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TableBatches:
     """The batches in the tables of one pipeline.
 
     Attributes:
@@ -72,7 +72,7 @@ def find_damage(folder: Folder) -> Iterator[str]:
         yield _describe_damage(folder, f"{COMMITS}/{batch}")
 
 
-def plan_repair(folder: Folder, tables: Held) -> list[Step]:
+def plan_repair(folder: Folder, tables: TableBatches) -> list[Step]:
     """The steps of a repair, in order; none if nothing is damaged.
 
     Args:
@@ -107,7 +107,7 @@ def _describe_damage(folder: Folder, name: str) -> str:
     return f"{folder.path}/{name} is {'damaged' if folder.exists(name) else 'missing'}"
 
 
-def _metadata_steps(folder: Folder, tables: Held) -> Iterator[Step]:
+def _metadata_steps(folder: Folder, tables: TableBatches) -> Iterator[Step]:
     if folder.pipeline() is not None:
         return
     pipeline = tables.pipeline or str(uuid.uuid4())
@@ -115,7 +115,7 @@ def _metadata_steps(folder: Folder, tables: Held) -> Iterator[Step]:
     yield Step(f"write {METADATA}: {reason}", partial(folder.write_pipeline, pipeline))
 
 
-def _batch_steps(folder: Folder, tables: Held) -> Iterator[Step]:
+def _batch_steps(folder: Folder, tables: TableBatches) -> Iterator[Step]:
     """The steps for offsets, then those for commits.
 
     A folder without its commits could look complete while its offsets are still wrong.
@@ -133,7 +133,7 @@ def _batch_steps(folder: Folder, tables: Held) -> Iterator[Step]:
     yield from _remove_files(folder, COMMITS, [*later, *_unreadable_commits(folder, batch)])
 
 
-def _last_known(folder: Folder, tables: Held, last: int) -> int:
+def _last_known(folder: Folder, tables: TableBatches, last: int) -> int:
     """The newest batch after which a query can continue; -1 to begin from the start.
 
     Never older than the newest batch in a table. Otherwise the following batches would be emitted
@@ -158,12 +158,12 @@ def _last_known(folder: Folder, tables: Held, last: int) -> int:
     )
 
 
-def _end(folder: Folder, tables: Held, batch: int) -> Any:
+def _end(folder: Folder, tables: TableBatches, batch: int) -> Any:
     plan = folder.read_plan(batch)
     return tables.ends.get(batch) if plan is None else plan.offset.to_json()
 
 
-def _write_plans(folder: Folder, tables: Held, batch: int) -> Iterator[Step]:
+def _write_plans(folder: Folder, tables: TableBatches, batch: int) -> Iterator[Step]:
     """Write the missing ends of a batch and of the one before it.
 
     The start of a written batch does not matter, but Spark needs a file for it.

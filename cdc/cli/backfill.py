@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, tell, told
+from cdc.cli.output import LEFT, json_option, print_result, run_as_command
 from cdc.errors import BadOption
 from cdc.model import Timestamp, timestamp
 from cdc.pipeline import (
@@ -59,7 +59,7 @@ def show(console: Console, done: BackfillResult) -> None:
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be done; write nothing.")
 @click.option("--run-id", "run", help="Calls with one id add documents to the changelog only once.")
 @json_option
-@told
+@run_as_command
 def main(
     path: str | None,
     overrides: tuple[str, ...],
@@ -104,7 +104,7 @@ def main(
         done = backfill_mirror(spark, config, namespace, part, repair, dry)
     if "changelog" in kinds:
         done = backfill_documents(spark, config, namespace, part, done, dry, run)
-    tell(asdict(done), json_path, lambda: show(Terminal(), done))
+    print_result(asdict(done), json_path, lambda: show(Terminal(), done))
     return LEFT if done.left else 0
 
 

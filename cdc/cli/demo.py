@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.output import LEFT, STDOUT, json_option, tell, told
+from cdc.cli.output import LEFT, STDOUT, json_option, print_result, run_as_command
 from cdc.cli.verify import show
 from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet, Writers, drop_orders, load_orders
@@ -80,7 +80,7 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
             spark.stop()
         finally:
             drop_orders(server, ORDERS)
-    tell(asdict(measured), json_path, lambda: show(console, [verdict]))
+    print_result(asdict(measured), json_path, lambda: show(console, [verdict]))
     return 0 if verdict.is_equal else LEFT
 
 
@@ -168,7 +168,7 @@ def _print(console: Console, frame: DataFrame) -> None:
     help="Orders to load before the start.",
 )
 @json_option
-@told
+@run_as_command
 def main(uri: str | None, documents: int, json_path: str | None) -> int:
     """Load orders, keep writing, replicate and verify. Exit code 6: the tables differ.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cdc.cli.output import json_option, tell, told
+from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.pipeline import (
     InferredColumns,
     add_columns,
@@ -72,7 +72,7 @@ def describe(inferred: InferredColumns) -> dict[str, Any]:
 )
 @click.option("--dry-run", is_flag=True, help="Show the columns; do not change the file.")
 @json_option
-@told
+@run_as_command
 def main(
     path: str,
     overrides: tuple[str, ...],
@@ -92,7 +92,7 @@ def main(
     for inferred in [] if dry_run else results:
         file.write_text(add_columns(file.read_text(), inferred))
     described = [describe(inferred) for inferred in results]
-    tell(described, json_path, lambda: show(console, results))
+    print_result(described, json_path, lambda: show(console, results))
     return 0
 
 

@@ -8,7 +8,7 @@ import click
 import rich.table
 from rich.console import Console
 
-from cdc.cli.output import json_option, tell, told
+from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
 from cdc.pipeline import config as configuration
 from cdc.pipeline import maintain, require_safe, session
@@ -45,7 +45,7 @@ def show(console: Console, done: list[Maintained]) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
-@told
+@run_as_command
 def main(
     path: str | None,
     overrides: tuple[str, ...],
@@ -61,7 +61,7 @@ def main(
     config = configuration.load(path, overrides)
     require_safe(hours)
     done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
-    tell([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
+    print_result([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
     return 0
 
 

@@ -18,7 +18,7 @@ import click
 
 from cdc import errors
 from cdc.errors import CdcError
-from cdc.logs import plain, print_plainly
+from cdc.logs import escape_controls, escape_default_logs
 from cdc.shutdown import Interrupt
 
 STDOUT = "-"
@@ -45,7 +45,7 @@ json_option = click.option(
 )
 
 
-def tell(result: Any, json_path: str | None, show: Callable[[], object]) -> None:
+def print_result(result: Any, json_path: str | None, show: Callable[[], object]) -> None:
     """Print a result as text or as JSON.
 
     Args:
@@ -80,7 +80,7 @@ P = ParamSpec("P")
 _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 
 
-def told(program: Callable[P, int]) -> Callable[P, None]:
+def run_as_command(program: Callable[P, int]) -> Callable[P, None]:
     """Decorate a program: it ends the process with its exit code, or an error line.
 
     Spark wraps an error of a task or of the source's planner in its own exceptions and several
@@ -89,7 +89,7 @@ def told(program: Callable[P, int]) -> Callable[P, None]:
 
     @wraps(program)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        print_plainly()
+        escape_default_logs()
         # py4j logs the stack trace of an error in a batch, which is reported below.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
         try:
@@ -121,5 +121,5 @@ def _find_cause(error: Exception) -> tuple[type[CdcError] | None, str]:
 
 
 def _end(kind: type[CdcError], message: str) -> None:
-    sys.stderr.write(f"error: {plain(message)}\n")
+    sys.stderr.write(f"error: {escape_controls(message)}\n")
     sys.exit(kind.exit_code)

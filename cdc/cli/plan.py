@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc import options as declared
-from cdc.cli.output import json_option, tell, told
+from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.errors import CdcError
-from cdc.logs import plain
+from cdc.logs import escape_controls
 from cdc.model import timestamp
-from cdc.mongo.connection import Need, on
+from cdc.mongo.connection import Need, on_shards
 from cdc.mongo.inspect import Examination, Work
 from cdc.options import SourceOptions
 from cdc.pipeline import config as configuration
@@ -74,7 +74,7 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     scope = f"database {found.database}" if found.database else "the whole deployment"
     say = console.print
     kind = "" if _names(found.shards) else "replica set "
-    say(f"{kind}{found.source}{on(found.shards)}; changes are read from {scope}")
+    say(f"{kind}{found.source}{on_shards(found.shards)}; changes are read from {scope}")
     if found.work:
         say(_collections_table(found.work))
     if any(len(each.shards) > 1 for each in found.work):
@@ -90,7 +90,7 @@ def _collections_table(work: list[Work]) -> Table:
     table = Table("collection", "documents", "size", "strategy", "splits", "images", "why")
     for each in work:
         images = "on" if each.images else "off"
-        size = _size(each.bytes) + on(each.shards)
+        size = _size(each.bytes) + on_shards(each.shards)
         row = (str(each.namespace), f"{each.documents:,}", size, each.strategy, f"{each.splits:,}")
         table.add_row(*row, images, each.reason)
     return table
@@ -118,7 +118,8 @@ def _describe_needs(needs: Iterable[Need], lacking: list[Need]) -> tuple[str, st
         resource = f"{need.db or '*'}.{need.coll or '*'}"
         parts[need in lacking].setdefault(resource, []).append(need.shard)
     granted, missing = (
-        _shorten([f"{resource}{on(shards)}" for resource, shards in part.items()]) for part in parts
+        _shorten([f"{resource}{on_shards(shards)}" for resource, shards in part.items()])
+        for part in parts
     )
     return granted, missing
 
@@ -141,7 +142,7 @@ def _describe_oplog(found: Examination, copy: Estimate) -> str:
     if found.window is None:
         return "its window is unknown, see 'Privileges' in the README"
     reach = found.window.seconds
-    where = on([found.window.shard])
+    where = on_shards([found.window.shard])
     text = f"reaches back {_duration(reach)} ({found.window.told_by}{where})"
     if copy.batch_seconds > reach:
         return f"{text}, LESS than a micro-batch of the copy: about {_duration(copy.batch_seconds)}"
@@ -217,7 +218,7 @@ def _problem_to_json(error: CdcError) -> dict[str, Any]:
     help="Assumed rate of the copy, all tasks together, in MB/s.",
 )
 @json_option
-@told
+@run_as_command
 def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: str | None) -> int:
     """Check what a new run would find, without reading documents. Exit code 0: it could succeed.
 
@@ -227,9 +228,9 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: s
     found = plan(config.source)
     copy = estimate(found.work, declared.parse(config.source), rate)
     result = to_json(found, copy, rate)
-    tell(result, json_path, lambda: show(Terminal(), found, copy, rate))
+    print_result(result, json_path, lambda: show(Terminal(), found, copy, rate))
     for problem in found.problems:
-        sys.stderr.write(f"error: {plain(str(problem))}\n")
+        sys.stderr.write(f"error: {escape_controls(str(problem))}\n")
     return found.problems[0].exit_code if found.problems else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cdc.cli.output import json_option, tell, told
+from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.pipeline import config as configuration
 from cdc.pipeline import repair, session
 from cdc.terminal import Terminal
@@ -15,7 +15,7 @@ from cdc.terminal import Terminal
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
 @json_option
-@told
+@run_as_command
 def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path: str | None) -> int:
     """Repair a checkpoint whose last files are damaged or missing.
 
@@ -29,7 +29,7 @@ def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path:
     done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
     lines = done or [f"{config.checkpoint} is not damaged"]
     result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
-    tell(result, json_path, lambda: Terminal().print(*lines, sep="\n", soft_wrap=True))
+    print_result(result, json_path, lambda: Terminal().print(*lines, sep="\n", soft_wrap=True))
     return 0
 
 

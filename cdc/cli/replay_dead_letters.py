@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from cdc.cli.output import LEFT, json_option, tell, told
+from cdc.cli.output import LEFT, json_option, print_result, run_as_command
 from cdc.pipeline import config as configuration
 from cdc.pipeline import replay, session
 from cdc.terminal import Terminal
@@ -16,7 +16,7 @@ from cdc.terminal import Terminal
 @click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @json_option
-@told
+@run_as_command
 def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) -> int:
     """Deliver dead letters whose column `repaired` contains BSON, or that can be mapped now.
 
@@ -27,7 +27,7 @@ def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) ->
     config = configuration.load(path, overrides)
     result = replay(session("mongodb-cdc replay-dead-letters"), config)
     line = f"{result.delivered:,} delivered, {result.left:,} left"
-    tell(asdict(result), json_path, lambda: Terminal().print(line))
+    print_result(asdict(result), json_path, lambda: Terminal().print(line))
     return LEFT if result.left else 0
 
 

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from cdc import options as declared
 from cdc.checkpoint import OFFSETS, Folder, lock_checkpoint, require_whole
-from cdc.cli.output import told
+from cdc.cli.output import run_as_command
 from cdc.delta.followers import mirror
 from cdc.monitoring import Display, Gauges, prometheus_settings
 from cdc.options import MODES
 from cdc.pipeline import Config, Replication, require_new, session
 from cdc.pipeline import config as configuration
 from cdc.shutdown import Stop, end, has_jvm_ended
-from cdc.source import Captured, preflight
+from cdc.source import CapturedCollection, preflight
 from cdc.terminal import Terminal
 
 _POLL_SECONDS = 0.2
@@ -57,7 +57,9 @@ def _run(
 
 
 @contextmanager
-def _lock_and_check(spark: SparkSession, config: Config) -> Iterator[tuple[bool, list[Captured]]]:
+def _lock_and_check(
+    spark: SparkSession, config: Config
+) -> Iterator[tuple[bool, list[CapturedCollection]]]:
     """Lock the checkpoint, and check it, the source and the tables.
 
     Yields the result of `_check_start`. A missing folder is created and locked after the checks: a
@@ -76,7 +78,7 @@ def _lock_and_check(spark: SparkSession, config: Config) -> Iterator[tuple[bool,
 
 def _check_start(
     spark: SparkSession, config: Config, folder: Folder
-) -> tuple[bool, list[Captured]]:
+) -> tuple[bool, list[CapturedCollection]]:
     """Raise the error that prevents a start, if any.
 
     Returns whether the checkpoint contains a batch to continue from, and the captured collections.
@@ -111,7 +113,7 @@ def _follow(
         raise
 
 
-def _count_copied(spark: SparkSession, config: Config, collection: Captured) -> int:
+def _count_copied(spark: SparkSession, config: Config, collection: CapturedCollection) -> int:
     """The number of documents that earlier runs copied."""
     table = config.table("mirror", collection.namespace)
     if table is None or not table.target.exists(spark):
@@ -133,7 +135,7 @@ def _count_copied(spark: SparkSession, config: Config, collection: Captured) -> 
     help="Serve metrics to Prometheus, and Spark's UI, on this port of 127.0.0.1.",
 )
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
-@told
+@run_as_command
 def main(
     path: str | None,
     mode: str | None,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, tell, told
+from cdc.cli.output import LEFT, json_option, print_result, run_as_command
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import RestoreResult, restore, session
 from cdc.pipeline import config as configuration
@@ -38,7 +38,7 @@ def show(console: Console, result: RestoreResult) -> None:
 @click.option("--collection", help="db.coll to restore; the one of --namespace if absent.")
 @click.option("--force", is_flag=True, help="Delete the content of the target first.")
 @json_option
-@told
+@run_as_command
 def main(
     path: str | None,
     overrides: tuple[str, ...],
@@ -61,7 +61,7 @@ def main(
     at = timestamp.parse(time)
     spark = session("mongodb-cdc restore")
     result = restore(spark, config, own, at, to_uri, into, force)
-    tell(asdict(result), json_path, lambda: show(Terminal(), result))
+    print_result(asdict(result), json_path, lambda: show(Terminal(), result))
     return LEFT if result.left_out else 0
 
 

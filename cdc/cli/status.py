@@ -18,12 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.checkpoint import Checkpoint
-from cdc.cli.output import json_option, tell, told
+from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.errors import BadOption, CdcError
-from cdc.logs import plain
+from cdc.logs import escape_controls
 from cdc.model import Timestamp, timestamp
 from cdc.mongo.inspect import COPYING
-from cdc.monitoring import Landed, Tables, View, look
+from cdc.monitoring import Tables, TableStats, View, read_status
 from cdc.pipeline import Config
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
@@ -42,27 +42,27 @@ def show(console: Console, view: View) -> None:
 
 def watch(console: Console, config: Config) -> NoReturn:
     """Refresh the status every two seconds until Ctrl-C; show an error and try again."""
-    screen: RenderableType = _screen(look(config))
+    screen: RenderableType = _screen(read_status(config))
     with Live(screen, console=console, auto_refresh=False) as live:
         while True:
             live.update(screen, refresh=True)
             time.sleep(_EVERY_SECONDS)
             try:
-                screen = _screen(look(config))
+                screen = _screen(read_status(config))
             except CdcError as error:
-                screen = Text(plain(f"error: {error}"))
+                screen = Text(escape_controls(f"error: {error}"))
 
 
 def _screen(view: View) -> RenderableType:
-    return Group(_collections(view), *(Text(plain(line)) for line in _lines(view)))
+    return Group(_collections(view), *(Text(escape_controls(line)) for line in _lines(view)))
 
 
 def _lines(view: View) -> list[str]:
-    lines = [f"{name + ':':14}{text}" for name, text in facts(view).items()]
+    lines = [f"{name + ':':14}{text}" for name, text in summarize_view(view).items()]
     return lines + [f"WARNING: {warning}" for warning in view.warnings]
 
 
-def facts(view: View) -> dict[str, str]:
+def summarize_view(view: View) -> dict[str, str]:
     """The status of the whole pipeline as text, by label."""
     metrics = view.metrics
     return {
@@ -83,7 +83,7 @@ def _collections(view: View) -> Table:
     for extent, tables in view.collections:
         share = _known(extent.copied, "{:.0%}") if extent.phase == COPYING else ""
         table.add_row(
-            plain(str(extent.namespace)),
+            escape_controls(str(extent.namespace)),
             f"{extent.documents:,}",
             extent.phase,
             share,
@@ -94,7 +94,7 @@ def _collections(view: View) -> Table:
     return table
 
 
-def _rows(table: Landed | None) -> str:
+def _rows(table: TableStats | None) -> str:
     return "" if table is None else f"{table.rows:,}"
 
 
@@ -172,10 +172,10 @@ def _write(path: str, view: View) -> None:
             "--html needs matplotlib, which is not installed.",
             "Install it: pip install 'mongodb-cdc-spark[report]'.",
         ) from error
-    Path(path).write_text(html_report.render_page(view, facts(view)))
+    Path(path).write_text(html_report.render_page(view, summarize_view(view)))
 
 
-def _describe_table(table: Landed | None) -> dict[str, Any] | None:
+def _describe_table(table: TableStats | None) -> dict[str, Any] | None:
     if table is None:
         return None
     newest = table.newest
@@ -193,7 +193,7 @@ def _describe_table(table: Landed | None) -> dict[str, Any] | None:
 @json_option
 @click.option("--html", "page", type=click.Path(), help="Write a page with plots to this file.")
 @click.option("--watch", "is_live", is_flag=True, help="Refresh every two seconds until Ctrl-C.")
-@told
+@run_as_command
 def main(
     path: str | None,
     overrides: tuple[str, ...],
@@ -212,10 +212,10 @@ def main(
     config = configuration.load(path, overrides)
     if is_live:
         watch(Terminal(), config)
-    view = look(config)
+    view = read_status(config)
     if page:
         _write(page, view)
-    tell(describe(view), json_path, lambda: show(Terminal(), view))
+    print_result(describe(view), json_path, lambda: show(Terminal(), view))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cdc.cli.output import told
+from cdc.cli.output import run_as_command
 from cdc.errors import BadToken
 from cdc.model import Token, document_key_json, resume_token, timestamp
 from cdc.terminal import Terminal
@@ -97,7 +97,7 @@ def show(console: Console, found: Token) -> None:
     help="The token's _typeBits in base64; without them the type of a number is a guess.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
-@told
+@run_as_command
 def main(given: str, type_bits: str | None, as_json: bool) -> int:
     """Print the content of a resume token: hex, or JSON with _data and _typeBits. Needs no server.
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, tell, told
+from cdc.cli.output import LEFT, json_option, print_result, run_as_command
 from cdc.pipeline import Verdict, select_namespaces, session, verify
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
@@ -41,7 +41,7 @@ def _show(console: Console, verdict: Verdict) -> None:
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
 @json_option
-@told
+@run_as_command
 def main(
     path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
 ) -> int:
@@ -54,7 +54,7 @@ def main(
     spark, console = session("mongodb-cdc verify"), Terminal()
     verdicts = [verify(spark, config, namespace) for namespace in chosen]
     result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
-    tell(result, json_path, lambda: show(console, verdicts))
+    print_result(result, json_path, lambda: show(console, verdicts))
     return 0 if all(verdict.is_equal for verdict in verdicts) else LEFT
 
 

@@ -22,7 +22,7 @@ _BULK = 5_000
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def order(number: int, chance: random.Random) -> dict[str, Any]:
+def make_order(number: int, chance: random.Random) -> dict[str, Any]:
     """A nested document of about 480 bytes."""
     lines = [
         {"sku": f"SKU-{chance.randrange(10_000):05d}", "quantity": chance.randrange(1, 9)}
@@ -56,7 +56,7 @@ def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: boo
         chance = random.Random(1)
         for begin in range(0, documents, _BULK):
             numbers = range(begin, min(begin + _BULK, documents))
-            orders.insert_many([order(number, chance) for number in numbers], ordered=False)
+            orders.insert_many([make_order(number, chance) for number in numbers], ordered=False)
 
 
 def drop_orders(uri: str, namespace: Namespace) -> None:
@@ -126,11 +126,11 @@ class Writers(Threads):
         kind = chance.random()
         if kind < 0.25:
             fresh = highest + 1 + 2 * chance.randrange(10**9) + number
-            self._orders.replace_one({"_id": fresh}, order(fresh, chance), upsert=True)
+            self._orders.replace_one({"_id": fresh}, make_order(fresh, chance), upsert=True)
         elif kind < 0.65:
             self._orders.update_one({"_id": key}, {"$set": {"status": chance.choice(_STATES)}})
         elif kind < 0.75:
-            self._orders.replace_one({"_id": key}, order(key, chance))
+            self._orders.replace_one({"_id": key}, make_order(key, chance))
         elif kind < 0.9:
             self._orders.delete_one({"_id": key})
         else:

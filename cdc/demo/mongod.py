@@ -127,7 +127,7 @@ class ReplicaSet:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="mongod-"))
         try:
-            for port in _free_ports(self._count):
+            for port in find_free_ports(self._count):
                 member = Member(port, self._binary, self._arguments, self._folder / str(port))
                 self.members.append(member)
             for member in self.members:
@@ -323,7 +323,7 @@ def _launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     ports: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if len(ports) == count:

@@ -5,7 +5,7 @@ Other packages import names from here only. `loading` imports the compiled modul
 
 from cdc.kernel import event_columns, loading, reply
 from cdc.kernel.event_columns import NONE, Events
-from cdc.kernel.loading import settled
+from cdc.kernel.loading import freeze_objects
 from cdc.kernel.places import MISFIT, MISSING, TAKEN, Numbers, Places
 from cdc.kernel.reply import WORTH
 
@@ -19,7 +19,7 @@ __all__ = [
     "Numbers",
     "Places",
     "event_columns",
+    "freeze_objects",
     "loading",
     "reply",
-    "settled",
 ]

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cdc.file_lock import locked
+from cdc.file_lock import lock
 
 
 @functools.cache
@@ -46,10 +46,10 @@ def _load(name: str) -> ModuleType:
     import numba
 
     folder = _folder(numba.__version__)
-    with locked(folder), _use_cache(numba.config, folder):
+    with lock(folder), _use_cache(numba.config, folder):
         module = importlib.import_module(f"cdc.kernel.{name}")
         module.compile_all()
-    settled(name)
+    freeze_objects(name)
     return module
 
 
@@ -116,7 +116,7 @@ def _use_cache(config: Any, folder: Path) -> Iterator[None]:
 
 
 @cache
-def settled(loaded: str) -> None:
+def freeze_objects(loaded: str) -> None:
     """Exclude all objects that exist now from garbage collection, in a Spark Python worker only.
 
     Spark's worker collects garbage after each task. With the objects of numba alone that takes

@@ -5,7 +5,7 @@ Guaranteed: `hand_over` holds every transition of an offset; equal input gives e
 """
 
 from cdc.model import resume_token, timestamp
-from cdc.model.capture_filter import PASSES, Excerpt, by, passes
+from cdc.model.capture_filter import PASSES, CaptureFilter, error_suffix, filter_marks
 from cdc.model.change import (
     GAP,
     RESYNC,
@@ -15,20 +15,27 @@ from cdc.model.change import (
     Change,
     Encode,
     control_rows,
+    describe_update,
     event_row,
     read_row,
     transaction,
-    updated,
     void_row,
 )
 from cdc.model.connection_string import (
     CONNECTION_STRING,
-    not_quoting,
+    quotable_name,
     require_connection_string,
-    require_given,
+    require_uri,
 )
-from cdc.model.coverage import MARKING, Coverage, Happening, Mark, Span, What, happenings
-from cdc.model.hand_over import Replaced, advance, begin_again, begun_again, reselect, withheld
+from cdc.model.coverage import MARKING, Coverage, Happening, Mark, Span, What, marks_of_row
+from cdc.model.hand_over import (
+    Replaced,
+    advance,
+    begin_again,
+    list_recopied,
+    list_withheld,
+    reselect,
+)
 from cdc.model.match_expression import Expression
 from cdc.model.merge_key import document_key_json, merge_key
 from cdc.model.offset import (
@@ -38,7 +45,7 @@ from cdc.model.offset import (
     Offset,
     Scan,
     Times,
-    are_the_same,
+    are_equal,
     beginning,
     decode_key,
     encode_key,
@@ -73,12 +80,12 @@ __all__ = [
     "VOID",
     "WATERMARK",
     "Again",
+    "CaptureFilter",
     "Change",
     "ControlSplit",
     "Copying",
     "Coverage",
     "Encode",
-    "Excerpt",
     "Expression",
     "Happening",
     "KeyRange",
@@ -98,32 +105,32 @@ __all__ = [
     "Watermark",
     "What",
     "advance",
-    "are_the_same",
+    "are_equal",
     "begin_again",
     "beginning",
-    "begun_again",
-    "by",
     "control_rows",
     "decode_key",
+    "describe_update",
     "document_key_json",
     "encode_key",
+    "error_suffix",
     "event_row",
+    "filter_marks",
     "full_name",
-    "happenings",
     "key_of",
+    "list_recopied",
+    "list_withheld",
     "literal",
+    "marks_of_row",
     "merge_key",
-    "not_quoting",
-    "passes",
+    "quotable_name",
     "read_row",
     "require_connection_string",
-    "require_given",
+    "require_uri",
     "reselect",
     "resume_token",
     "streaming",
     "timestamp",
     "transaction",
-    "updated",
     "void_row",
-    "withheld",
 ]

@@ -24,24 +24,24 @@ PASSES = "passes"
 _OMITTED = object()
 
 
-class Passes(NamedTuple):
+class FilterMarks(NamedTuple):
     """Whether the images of an event pass the filter; None for an image that does not exist."""
 
     before: bool | None = None
     after: bool | None = None
 
 
-_UNKNOWN = Passes()
+_UNKNOWN = FilterMarks()
 
 
-def passes(event: Mapping[str, Any]) -> Passes:
+def filter_marks(event: Mapping[str, Any]) -> FilterMarks:
     """The marks that the server's pipeline set in an event."""
     marks = event.get(PASSES)
-    return _UNKNOWN if marks is None else Passes(marks["before"], marks["after"])
+    return _UNKNOWN if marks is None else FilterMarks(marks["before"], marks["after"])
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class CaptureFilter:
     """A capture filter and a projection.
 
     `text` is the stored form of both; it is empty if all fields of all documents are captured.
@@ -55,7 +55,7 @@ class Excerpt:
     excludes: bool = False
 
     @classmethod
-    def of(cls, match: str | None, fields: str | None) -> Excerpt:
+    def of(cls, match: str | None, fields: str | None) -> CaptureFilter:
         """Parse the two options. Equivalent spellings have the same `text`. Raises BadOption."""
         options = {}
         if match is not None:
@@ -67,7 +67,7 @@ class Excerpt:
         return cls.parse(json.dumps(options) if options else "")
 
     @classmethod
-    def parse(cls, text: str) -> Excerpt:
+    def parse(cls, text: str) -> CaptureFilter:
         """Parse a stored `text`. Raises BadOption."""
         return _parse(text)
 
@@ -139,19 +139,19 @@ class Excerpt:
         return not is_listed and any(_is_within(each, at) for each in self.fields)
 
 
-def by(text: str) -> str:
+def error_suffix(text: str) -> str:
     """A suffix for error messages: the filter's expression may have failed for a document."""
-    return " with option 'filter'" if Excerpt.parse(text).condition is not None else ""
+    return " with option 'filter'" if CaptureFilter.parse(text).condition is not None else ""
 
 
 @lru_cache(maxsize=16)
-def _parse(text: str) -> Excerpt:
+def _parse(text: str) -> CaptureFilter:
     if not text:
-        return Excerpt()
+        return CaptureFilter()
     options = json.loads(text)
     condition = match_expression.parse(options["filter"]) if "filter" in options else None
     paths, excludes = _parse_fields(options["fields"]) if "fields" in options else ((), False)
-    return Excerpt(text, condition, paths, excludes)
+    return CaptureFilter(text, condition, paths, excludes)
 
 
 def _parse_fields(text: str) -> tuple[tuple[Path, ...], bool]:

@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnmappableValue
 from cdc.model import resume_token, timestamp
 from cdc.model.bson import Element, Json, elements, extended_json, value
-from cdc.model.capture_filter import Excerpt, passes
+from cdc.model.capture_filter import CaptureFilter, filter_marks
 from cdc.model.encoding import Column, relaxed_json
 from cdc.model.merge_key import document_key_json, merge_key
 from cdc.model.selection import Namespace, Selection
@@ -63,7 +63,7 @@ def read_row(
     key = key_of(document)
     return Change(
         op="read",
-        position=resume_token.behind(at),
+        position=resume_token.position_after(at),
         cluster_time=at.time * 1_000_000,
         cluster_inc=at.inc,
         db=namespace.db,
@@ -83,7 +83,7 @@ def event_row(
     exact_from: Timestamp | None,
     shard: str,
     selection: Selection,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
     encode: Encode,
 ) -> Change:
     """Return the row of a change event. An event of an unknown type is not an error.
@@ -112,7 +112,7 @@ def event_row(
     is_filtered = is_row and excerpt.condition is not None
     crossed = _find_crossing(event, after, exact_from) if is_filtered else None
     # The update description of a change that may cross the filter could reveal excluded values.
-    is_inside = not is_filtered or (not crossed and passes(event).after is True)
+    is_inside = not is_filtered or (not crossed and filter_marks(event).after is True)
     update = event.get("updateDescription") if is_row and is_inside else None
     image = after if after is not None or before is None else bytes(before.raw)
     return Change(
@@ -127,7 +127,9 @@ def event_row(
         document_key=None if document_key is None else document_key_json(document_key),
         before=None if before is None else encode(bytes(before.raw)),
         after=None if after is None else encode(after),
-        update_description=None if update is None else updated(bytes(update.raw), excerpt, image),
+        update_description=None
+        if update is None
+        else describe_update(bytes(update.raw), excerpt, image),
         txn=_find_transaction(event, shard),
         description=_describe_row(exact_from, crossed and operation)
         if is_row
@@ -140,13 +142,13 @@ def control_rows(split: ControlSplit) -> Iterator[Change]:
     """Yield the rows that state the effect of the batch on the tables of a sink."""
     if split.gap is not None:
         lost = _describe_missing_time(split.gap, split.at)
-        yield _control_row(GAP, split.gap, resume_token.behind(split.gap), lost)
+        yield _control_row(GAP, split.gap, resume_token.position_after(split.gap), lost)
     if split.description is not None:
         yield _control_row(
             WATERMARK, split.at, resume_token.high_water_mark(split.at), split.description
         )
     # After every event of the batch, and not after the first document that is read after it.
-    position = resume_token.behind(split.at)
+    position = resume_token.position_after(split.at)
     for namespace in split.resync:
         db, coll = namespace or (None, None)
         yield _control_row(RESYNC, split.at, position, None)._replace(db=db, coll=coll)
@@ -165,7 +167,7 @@ def void_row(split: SnapshotSplit) -> Change:
 
     Like the watermark row, it is only for the sink.
     """
-    row = _control_row(VOID, split.at, resume_token.behind(split.at), None)
+    row = _control_row(VOID, split.at, resume_token.position_after(split.at), None)
     return row._replace(db=split.namespace.db, coll=split.namespace.coll)
 
 
@@ -245,7 +247,7 @@ def _find_crossing(
     """
     if event["operationType"] not in ("update", "replace"):
         return None
-    before_passes, after_passes = passes(event)
+    before_passes, after_passes = filter_marks(event)
     if after_passes is None and exact_from is not None:  # the document was looked up
         after_passes = after is not None
     if after_passes is False:
@@ -260,7 +262,7 @@ def _describe_row(exact_from: Timestamp | None, crossed: str | None = None) -> s
     return json.dumps(description) if description else None
 
 
-def updated(data: bytes, excerpt: Excerpt, image: bytes | None) -> str:
+def describe_update(data: bytes, excerpt: CaptureFilter, image: bytes | None) -> str:
     """Return the column `update_description`.
 
     Args:

@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"file:(//)?(?!.*://).*", re.DOTALL)
 
 
-def not_quoting(name: str) -> str:
+def quotable_name(name: str) -> str:
     """The part of an option's name that an error may quote.
 
     The name is a connection string if the user forgot "uri=".
@@ -23,7 +23,7 @@ def not_quoting(name: str) -> str:
     return name.partition(":")[0]
 
 
-def require_given(uri: str) -> None:
+def require_uri(uri: str) -> None:
     """Raises BadOption unless it is `env:NAME`, `file:PATH` or a connection string."""
     if not uri.startswith(("env:", "file:")):
         require_connection_string(uri)

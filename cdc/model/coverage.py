@@ -89,7 +89,7 @@ class Happening(NamedTuple):
         return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
 
 
-def happenings(
+def marks_of_row(
     op: str,
     db: str | None,
     coll: str | None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from bson.timestamp import Timestamp
 
-from cdc.model.capture_filter import Excerpt
+from cdc.model.capture_filter import CaptureFilter
 from cdc.model.offset import Again, Offset, Scan
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
@@ -77,7 +77,7 @@ def reselect(
     start: Offset,
     time: Timestamp,
     selection: Selection,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
     added: Iterable[Namespace],
 ) -> Offset:
     """Return the offset after the last batch with the selection and capture filter of `start`.
@@ -117,13 +117,13 @@ def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
     return replace(offset, again=ordered, copying=copying)
 
 
-def begun_again(start: Offset, end: Offset) -> list[Namespace]:
+def list_recopied(start: Offset, end: Offset) -> list[Namespace]:
     """Return the collections that are to be copied again since the batch between two offsets."""
     before = {each.namespace for each in start.again}
     return [each.namespace for each in end.again if each.namespace not in before]
 
 
-def withheld(start: Offset, end: Offset) -> list[Again]:
+def list_withheld(start: Offset, end: Offset) -> list[Again]:
     """Return the collections whose changes before their copy are withheld.
 
     Their copy begins in the batch between the two offsets. It shows a later time than the time up

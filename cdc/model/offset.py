@@ -200,7 +200,7 @@ class Offset:
         return offset
 
 
-def are_the_same(one: Any, other: Any) -> bool:
+def are_equal(one: Any, other: Any) -> bool:
     """Whether two stored offsets are equal, even if different releases wrote them."""
     try:
         return one == other or Offset.from_json(one) == Offset.from_json(other)

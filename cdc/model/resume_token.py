@@ -76,7 +76,7 @@ def high_water_mark(time: Timestamp) -> str:
     return f"{_TIMESTAMP_TYPE}{time.time:08X}{time.inc:08X}{_HIGH_WATER_MARK}"
 
 
-def behind(time: Timestamp) -> str:
+def position_after(time: Timestamp) -> str:
     """The position after every event at `time` and before any later one.
 
     A document read as of `time` gets this position, because it reflects all of those events. It is

@@ -25,7 +25,7 @@ from pymongo.write_concern import WriteConcern
 from cdc.errors import TargetNotEmpty, UnmappableValue
 from cdc.model import Namespace, key_of
 from cdc.model.bson import element, elements
-from cdc.mongo.connection import connect, may_pass, repeated
+from cdc.mongo.connection import connect, may_pass, retry_call
 
 _Write: TypeAlias = InsertOne[dict[str, Any]] | UpdateOne
 _UNFINISHED = "mongodb_cdc_restores"
@@ -69,16 +69,16 @@ class Destination:
                 also deletes what a restore of this identity wrote if it ended with documents left
                 out.
 
-        Raises TargetNotEmpty, and what `retry.repeated` raises.
+        Raises TargetNotEmpty, and what `retry_call` raises.
         """
-        unfinished = repeated(self._read_unfinished, self.retry_seconds, self._attempted)
+        unfinished = retry_call(self._read_unfinished, self.retry_seconds, self._attempted)
         is_ours = unfinished is not None and unfinished["identity"] == dict(identity)
         if force and unfinished is not None and "ended" in unfinished:
             is_ours = False
         if not is_ours:
             self._claim(identity, unfinished is not None, force)
         if unfinished is None or not is_ours or not unfinished["emptied"]:
-            repeated(self._delete_documents, self.retry_seconds, self._attempted)
+            retry_call(self._delete_documents, self.retry_seconds, self._attempted)
         return is_ours
 
     def write(self, documents: Iterable[tuple[int, bytes]]) -> dict[int, str]:
@@ -87,12 +87,14 @@ class Destination:
         It must be called between `begin` and `finish`; any number of processes may call it. Each
         document has a number of its own. The result maps the numbers of the documents that the
         server refuses to the reasons, which contain no values. These documents are left out; all
-        others are written. Raises what `retry.repeated` raises, also if the target accepts no
+        others are written. Raises what `retry_call` raises, also if the target accepts no
         document at all.
         """
         left_out: dict[int, str] = {}
         for chunk in _chunks(documents):
-            left_out |= repeated(partial(self._insert, chunk), self.retry_seconds, self._attempted)
+            left_out |= retry_call(
+                partial(self._insert, chunk), self.retry_seconds, self._attempted
+            )
         return left_out
 
     def finish(self, is_whole: bool = True) -> None:
@@ -104,7 +106,7 @@ class Destination:
             else:
                 self._restores.update_one(self._record, {"$set": {"ended": True}})
 
-        repeated(record_end, self.retry_seconds, self._attempted)
+        retry_call(record_end, self.retry_seconds, self._attempted)
 
     def _read_unfinished(self) -> dict[str, Any] | None:
         return self._restores.find_one(self._record)
@@ -113,14 +115,14 @@ class Destination:
         def is_free() -> bool:
             return not is_anothers and self._collection().find_one({}, {"_id": 1}) is None
 
-        if not force and not repeated(is_free, self.retry_seconds, self._attempted):
+        if not force and not retry_call(is_free, self.retry_seconds, self._attempted):
             what = "an unfinished restore of other data" if is_anothers else "documents already"
             raise TargetNotEmpty(
                 f"{self._attempted}: the collection contains {what}; nothing was written.",
                 "Name an empty collection, or add --force to delete its documents first.",
             )
         entry = {"identity": dict(identity), "emptied": False}
-        repeated(
+        retry_call(
             lambda: self._restores.replace_one(self._record, entry, upsert=True),
             self.retry_seconds,
             self._attempted,

@@ -12,8 +12,8 @@ from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cdc.logs import plain
-from cdc.monitoring import Made, View
+from cdc.logs import escape_controls
+from cdc.monitoring import TableCommit, View
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -60,7 +60,7 @@ def render_page(view: View, facts: dict[str, str]) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(plain(text))
+    return html.escape(escape_controls(text))
 
 
 def _collections(view: View) -> str:
@@ -94,13 +94,13 @@ def _plots(view: View) -> str:
     return text[text.index("<svg") :]
 
 
-def _lag(axes: Axes, made: list[Made]) -> None:
+def _lag(axes: Axes, made: list[TableCommit]) -> None:
     axes.set_title("seconds from a batch's time to its commit")
     axes.plot([_day(each.moment) for each in made], [each.freshness for each in made], ".-")
     _set_time_axis(axes)
 
 
-def _throughput(axes: Axes, made: list[Made]) -> None:
+def _throughput(axes: Axes, made: list[TableCommit]) -> None:
     """Plot the rows per second into all tables together, in intervals of equal length."""
     axes.set_title("rows written, per second")
     if made:
@@ -116,7 +116,7 @@ def _copies(axes: Axes, view: View) -> None:
     shares = [(e.namespace, e.copied) for e, _ in view.collections if e.copied is not None]
     shares = shares[:_MOST_BARS]
     # matplotlib reads a dollar sign as the start of a formula.
-    names = [plain(str(name)).replace("$", r"\$") for name, _ in shares]
+    names = [escape_controls(str(name)).replace("$", r"\$") for name, _ in shares]
     axes.barh(range(len(shares)), [100 * copied for _, copied in shares])
     axes.set_yticks(range(len(shares)), names)
     axes.set_xlim(0, 100)

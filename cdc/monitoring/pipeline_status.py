@@ -11,10 +11,10 @@ from functools import partial
 from cdc import options as declared
 from cdc.checkpoint import Checkpoint, checkpoint
 from cdc.model import Namespace, timestamp
-from cdc.mongo.inspect import Extent, Metrics, Passed
-from cdc.monitoring.table_stats import Landed, Made, is_readable, landed
+from cdc.mongo.inspect import CopyProgress, FinishedBatches, Metrics
+from cdc.monitoring.table_stats import TableCommit, TableStats, is_readable, read_table_stats
 from cdc.pipeline import Config
-from cdc.source import standing
+from cdc.source import query_status
 
 # To read a table takes some milliseconds, or one or two requests to an object store.
 _MOST_COLLECTIONS, _THREADS = 200, 8
@@ -25,8 +25,8 @@ _QUIET_SECONDS = 120.0
 class Tables:
     """Statistics of a collection's tables; None if there is no table or it was not read."""
 
-    changelog: Landed | None = None
-    mirror: Landed | None = None
+    changelog: TableStats | None = None
+    mirror: TableStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class View:
     path: str
     kept: Checkpoint
     metrics: Metrics
-    collections: list[tuple[Extent, Tables]]
+    collections: list[tuple[CopyProgress, Tables]]
     letters: int | None
     oplog_warn: float
     missed: float
 
     @property
-    def made(self) -> list[Made]:
+    def made(self) -> list[TableCommit]:
         """The newest commits with rows, of all tables."""
         tables = [each for _, pair in self.collections for each in (pair.changelog, pair.mirror)]
         return [commit for each in tables if each for commit in each.commits if commit.rows]
@@ -102,7 +102,7 @@ class View:
             )
 
 
-def look(config: Config) -> View:
+def read_status(config: Config) -> View:
     """Read the status of a pipeline, with the tables of its first 200 collections only.
 
     Raises CdcError.
@@ -110,8 +110,8 @@ def look(config: Config) -> View:
     kept = checkpoint.read(config.checkpoint)
     last, before, passed = kept.last, kept.before, None
     if last and before:
-        passed = Passed(before.offset, last.offset, last.began - before.began)
-    found = standing(config.source, last.offset if last else None, passed)
+        passed = FinishedBatches(before.offset, last.offset, last.began - before.began)
+    found = query_status(config.source, last.offset if last else None, passed)
     options = declared.parse(config.source)
     with ThreadPoolExecutor(_THREADS) as threads:
         first = found.collections[:_MOST_COLLECTIONS]
@@ -133,13 +133,13 @@ def _read_tables(config: Config, namespace: Namespace) -> Tables:
     return Tables(changelog, mirror)
 
 
-def _read_table(config: Config, kind: str, namespace: Namespace) -> Landed | None:
+def _read_table(config: Config, kind: str, namespace: Namespace) -> TableStats | None:
     table = config.table(kind, namespace)
-    return None if table is None or table.is_shared else landed(table.target)
+    return None if table is None or table.is_shared else read_table_stats(table.target)
 
 
 def _count_letters(config: Config) -> int | None:
     targets = config.layout.letters()
     if not all(map(is_readable, targets)):
         return None
-    return sum(found.rows for target in targets if (found := landed(target)))
+    return sum(found.rows for target in targets if (found := read_table_stats(target)))

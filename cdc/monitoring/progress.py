@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from cdc.delta.sink import BatchReport
-from cdc.logs import line, plain
+from cdc.logs import escape_controls, format_line
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import Status
 
@@ -64,7 +64,9 @@ class Display:
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
         if report.counts and not self._console.is_terminal:
-            self._console.print(line("cdc.cli.replicate", self._line(report)), soft_wrap=True)
+            self._console.print(
+                format_line("cdc.cli.replicate", self._line(report)), soft_wrap=True
+            )
 
     def show_status(self, status: Status) -> None:
         """Show rate, lag, freshness and the oplog's window."""
@@ -78,7 +80,9 @@ class Display:
         total = max(copied, self._expected.get(namespace, 0))
         task = self._tasks.get(namespace)
         if task is None:
-            task = self._tasks[namespace] = self._bars.add_task(plain(str(namespace)), rate="")
+            task = self._tasks[namespace] = self._bars.add_task(
+                escape_controls(str(namespace)), rate=""
+            )
         self._bars.update(task, completed=copied, total=copied if complete else total)
         speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
         self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")

@@ -21,7 +21,7 @@ _COMMITS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TableCommit:
     """One commit of a pipeline.
 
     `moment` is its time in seconds since 1970. `rows` is the number of rows that it added or
@@ -39,14 +39,14 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class TableStats:
     """Statistics of a table. `commits` are the newest ones of pipelines, newest first."""
 
     rows: int
-    commits: tuple[Made, ...]
+    commits: tuple[TableCommit, ...]
 
     @property
-    def newest(self) -> Made | None:
+    def newest(self) -> TableCommit | None:
         return self.commits[0] if self.commits else None
 
 
@@ -56,7 +56,7 @@ def is_readable(target: Target) -> bool:
     return not target.is_name and "%" not in target.address
 
 
-def landed(target: Target) -> Landed | None:
+def read_table_stats(target: Target) -> TableStats | None:
     """Read the statistics of a table; None if it does not exist yet or cannot be read."""
     if not is_readable(target):
         return None
@@ -65,7 +65,7 @@ def landed(target: Target) -> Landed | None:
     except TableNotFoundError:
         return None
     found = (_parse_commit(each) for each in table.history(_COMMITS))
-    return Landed(_count_rows(table), tuple(each for each in found if each is not None))
+    return TableStats(_count_rows(table), tuple(each for each in found if each is not None))
 
 
 def _count_rows(table: DeltaTable) -> int:
@@ -74,9 +74,13 @@ def _count_rows(table: DeltaTable) -> int:
     return int(counted["n"][0].as_py())
 
 
-def _parse_commit(entry: Mapping[str, Any]) -> Made | None:
+def _parse_commit(entry: Mapping[str, Any]) -> TableCommit | None:
     commit = Commit.parse(entry.get("userMetadata"))
-    return None if commit is None else Made(commit, entry["timestamp"] / 1000, _changed_rows(entry))
+    return (
+        None
+        if commit is None
+        else TableCommit(commit, entry["timestamp"] / 1000, _changed_rows(entry))
+    )
 
 
 def _changed_rows(entry: Mapping[str, Any]) -> int | None:

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from cdc.errors import BadOption
-from cdc.model import Excerpt, Selection, require_given, resume_token, timestamp
+from cdc.model import CaptureFilter, Selection, require_uri, resume_token, timestamp
 
 T = TypeVar("T")
 MODES = ("initial", "snapshot", "latest", "timestamp", "token", "earliest")
@@ -246,10 +246,10 @@ class SourceOptions:
     )
 
     selection: Selection = field(init=False, repr=False, compare=False)
-    capture: Excerpt = field(init=False, repr=False, compare=False)
+    capture: CaptureFilter = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_given(self.uri)
+        require_uri(self.uri)
         _check_rate(self)
         _check_start(self.mode, self.start)
         _check_window(self)
@@ -257,7 +257,7 @@ class SourceOptions:
         selection.require_possible()
         # The only way to set an attribute of a frozen dataclass.
         object.__setattr__(self, "selection", selection)
-        object.__setattr__(self, "capture", Excerpt.of(self.filter, self.fields))
+        object.__setattr__(self, "capture", CaptureFilter.of(self.filter, self.fields))
 
     def list_batch_only(self) -> dict[str, str]:
         """Return the options that are set although only batch reads accept them, by name."""

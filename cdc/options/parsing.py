@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc.errors import BadOption
-from cdc.model import not_quoting
+from cdc.model import quotable_name
 from cdc.options.declared import OPTIONS, Option, SourceOptions
 
 _BY_NAME = {option.name: option for option in OPTIONS}
@@ -22,7 +22,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     values = {name.lower(): value for name, value in given.items()}
     unknown = sorted(set(values) - set(_BY_NAME))
     if unknown:
-        name = not_quoting(unknown[0])
+        name = quotable_name(unknown[0])
         raise BadOption(f"There is no option '{name}'.", nearest(name, list(_BY_NAME)))
     return SourceOptions(
         **{option.attribute: _parse_value(option, values.get(option.name)) for option in OPTIONS}

@@ -15,7 +15,7 @@ from cdc.pipeline.config import Config
 from cdc.pipeline.maintenance import maintain, replay, require_safe
 from cdc.pipeline.replication import Replication
 from cdc.pipeline.restoration import RestoreResult, restore
-from cdc.pipeline.run_metrics import Status, changes_of
+from cdc.pipeline.run_metrics import Status, count_changes
 from cdc.pipeline.spark_session import end, session, under_spark_submit
 from cdc.pipeline.table_commits import require_new
 from cdc.pipeline.verification import Verdict, select_namespaces, verify
@@ -33,9 +33,9 @@ __all__ = [
     "backfill_changelog",
     "backfill_documents",
     "backfill_mirror",
-    "changes_of",
     "column_text",
     "config",
+    "count_changes",
     "end",
     "infer",
     "maintain",

@@ -206,7 +206,7 @@ def _rows(source: DataFrame, wrong: DataFrame, namespace: Namespace, at: Timesta
     is_extra = F.col("what") == "extra"
     delete = {
         "op": F.lit("delete"),
-        "position": F.lit(resume_token.behind(at)),
+        "position": F.lit(resume_token.position_after(at)),
         "cluster_time": F.timestamp_seconds(F.lit(at.time)),
         "cluster_inc": F.lit(at.inc),
         "db": F.lit(namespace.db),

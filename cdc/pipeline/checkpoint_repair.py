@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from cdc.checkpoint import Folder, Step, lock_checkpoint, plan_repair, require_whole
 from cdc.errors import CheckpointDamaged
 from cdc.pipeline.config import Config
-from cdc.pipeline.table_commits import held
+from cdc.pipeline.table_commits import read_table_batches
 
 
 def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[Step]:
@@ -28,7 +28,7 @@ def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[S
             " other paths.",
         )
     with lock_checkpoint(config.checkpoint):
-        steps = plan_repair(folder, held(spark, config, folder.pipeline()))
+        steps = plan_repair(folder, read_table_batches(spark, config, folder.pipeline()))
         if not dry_run:
             for step in steps:
                 step.run()

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cdc import options as declared
 from cdc.delta.tables import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
-from cdc.model import Namespace, not_quoting
+from cdc.model import Namespace, quotable_name
 
 T = TypeVar("T")
 SINK_KEYS = {
@@ -103,7 +103,7 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
-            raise BadOption(f"'{not_quoting(name)}' sets no value.", "Write it as name=value.")
+            raise BadOption(f"'{quotable_name(name)}' sets no value.", "Write it as name=value.")
         section, _, rest = name.partition(".")
         if section in sections:
             sections[section][rest] = value
@@ -136,10 +136,10 @@ def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[s
             f"{path}: an override is not a section.",
             "Write [[override]] above the options of each.",
         )
-    overrides.extend(dict(_flat(values)) for values in given)
+    overrides.extend(dict(_flatten(values)) for values in given)
     for name, values in content.items():
         _require_section(path, name, values)
-        sections[name] = dict(_flat(values))
+        sections[name] = dict(_flatten(values))
 
 
 def _are_tables(values: Any) -> bool:
@@ -154,7 +154,7 @@ def _require_section(path: str, name: str, values: Any) -> None:
             f"{path}: '{name}' is not an option but a section.",
             f"Write [{name}] once, and its options below it.",
         )
-    option = next((full for full, _ in _flat({name: values})), name)
+    option = next((full for full, _ in _flatten({name: values})), name)
     if _section_of(option) or not (isinstance(values, dict) or _are_tables(values)):
         raise BadOption(
             f"{path}: option '{option}' is not in a section.",
@@ -164,12 +164,12 @@ def _require_section(path: str, name: str, values: Any) -> None:
     raise BadOption(f"{path}: there is no section [{name}].", declared.nearest(name, known))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """Join the names of nested tables: TOML parses `document.format = "json"` as a table."""
     for name, value in values.items():
         # The keys of `columns` are names of the user, not options.
         if isinstance(value, dict) and prefix + name != "columns":
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

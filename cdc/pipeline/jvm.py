@@ -13,7 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
-from cdc.file_lock import locked
+from cdc.file_lock import lock
 from cdc.shutdown import kill_children_on_error
 
 OLDEST = 17
@@ -40,7 +40,7 @@ def start_jvm(conf: SparkConf) -> None:
     reading, writing = os.pipe()
     relay = _Relay(reading)
     try:
-        with locked(_lock_folder(conf)), kill_children_on_error():
+        with lock(_lock_folder(conf)), kill_children_on_error():
             gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import cdc
 from cdc import options as declared
-from cdc.checkpoint import is_here
+from cdc.checkpoint import is_local
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import TransientError
 from cdc.mongo.inspect import ServerClock
@@ -22,7 +22,7 @@ from cdc.mongo.topology import end_cursors
 from cdc.pipeline.config import Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.source import NAME
-from cdc.tasks import source_of
+from cdc.tasks import discover_once
 
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
@@ -73,7 +73,7 @@ class Replication:
                 self._on_batch(report)
 
     def _open_sink(self, pipeline: str) -> Sink:
-        clock = ServerClock(partial(source_of, declared.parse(self._config.source)))
+        clock = ServerClock(partial(discover_once, declared.parse(self._config.source)))
         limit = self._config.dead_letters_limit
         return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
 
@@ -101,7 +101,7 @@ class Replication:
 
     def _end_leftovers(self) -> None:
         """Close the cursors that the killed planner and killed earlier runs left open."""
-        end_cursors(partial(source_of, declared.parse(self._config.source)), self._comment)
+        end_cursors(partial(discover_once, declared.parse(self._config.source)), self._comment)
 
     def status(self) -> Status:
         """Return the metrics of the last trigger and the last batch."""
@@ -136,7 +136,7 @@ def _make_comment(config: Config) -> str:
     elsewhere the same path is another checkpoint.
     """
     name = config.checkpoint
-    if is_here(name):
+    if is_local(name):
         name = f"{platform.node()}:{Path(name).resolve()}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{declared.parse(config.source).comment} {digest}"

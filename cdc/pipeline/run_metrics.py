@@ -56,7 +56,7 @@ class Meter:
         """Count a batch that has been written."""
         with self._lock:
             self._batch = report.batch_id
-            self._rate.passed(changes_of(report))
+            self._rate.passed(count_changes(report))
             self._freshness = report.freshness or self._freshness
             self._inexact.update(report.inexact)
 
@@ -69,7 +69,7 @@ class Meter:
             return Status(self._batch, metrics, self._freshness, dict(self._inexact))
 
 
-def changes_of(report: BatchReport) -> int:
+def count_changes(report: BatchReport) -> int:
     """The number of a batch's rows that are events: all but `read`, `resync` and `gap` rows."""
     return sum(
         count

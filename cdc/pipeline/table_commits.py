@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pyspark.sql import SparkSession
 
 from cdc import options as declared
-from cdc.checkpoint import REPAIR, Held
+from cdc.checkpoint import REPAIR, TableBatches
 from cdc.delta.tables import (
     KINDS,
     PIPELINE,
@@ -23,7 +23,7 @@ from cdc.model import Namespace
 from cdc.pipeline.config import Config
 
 
-def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
+def read_table_batches(spark: SparkSession, config: Config, pipeline: str | None) -> TableBatches:
     """Read which batches the tables of a pipeline contain.
 
     Without `pipeline`, it is the only pipeline that owns tables of the captured collections. Raises
@@ -37,7 +37,7 @@ def held(spark: SparkSession, config: Config, pipeline: str | None) -> Held:
     own = [newest_commit(spark, table.target) for table, owner in found if owner == pipeline]
     commits = [newest[1] for newest in own if newest]
     ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}
-    return Held(pipeline, max((commit.batch for commit in commits), default=None), ends)
+    return TableBatches(pipeline, max((commit.batch for commit in commits), default=None), ends)
 
 
 def require_new(

@@ -6,18 +6,18 @@ Batch: the same splits, all at one cluster time. `inquiry`: what programs ask wi
 
 from cdc.source.batch_readers import SnapshotReader, WindowReader
 from cdc.source.data_source import NAME, MongoCdcSource, schema
-from cdc.source.inquiry import Captured, plan, preflight, standing
+from cdc.source.inquiry import CapturedCollection, plan, preflight, query_status
 from cdc.source.stream_reader import ChangeReader
 
 __all__ = [
     "NAME",
-    "Captured",
+    "CapturedCollection",
     "ChangeReader",
     "MongoCdcSource",
     "SnapshotReader",
     "WindowReader",
     "plan",
     "preflight",
+    "query_status",
     "schema",
-    "standing",
 ]

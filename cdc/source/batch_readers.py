@@ -15,8 +15,8 @@ from cdc.mongo.plan import (
     Start,
     confirmed_edge,
     range_splits,
-    reached,
     snapshot_splits,
+    wait_until,
     window_splits,
 )
 from cdc.mongo.topology import Source
@@ -67,7 +67,7 @@ class WindowReader(DataSourceReader):
         check(source, Wanted(selection, is_new=False, start=start, excerpt=capture))
         given = self._options.to
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
-        if not reached(source, until):
+        if not wait_until(source, until):
             raise BadOption(
                 "Option 'to' lies in the future of the server.", "Set it to an earlier time."
             )

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from cdc import options as declared
 from cdc.model import Namespace, Offset
-from cdc.mongo.collections import Collection, estimated_documents
-from cdc.mongo.inspect import Examination, Passed, Standing, check, examine, shards_of
-from cdc.mongo.inspect import standing as read_standing
+from cdc.mongo.collections import Collection, estimate_documents
+from cdc.mongo.inspect import Examination, FinishedBatches, Status, check, examine, shards_of
+from cdc.mongo.inspect import read_status as read_standing
 from cdc.mongo.topology import Source
 from cdc.source.translation import make_wanted
 from cdc.tasks import discover_source, query_source
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedCollection:
     """A selected collection and its approximate number of documents."""
 
     namespace: Namespace
     documents: int
 
 
-def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
+def preflight(given: Mapping[str, str], is_new: bool = True) -> list[CapturedCollection]:
     """Check a source like the start of a run; return the collections that the run captures.
 
     Args:
@@ -34,16 +34,18 @@ def preflight(given: Mapping[str, str], is_new: bool = True) -> list[Captured]:
     """
     options = declared.parse(given)
 
-    def list_captured(source: Source) -> list[Captured]:
+    def list_captured(source: Source) -> list[CapturedCollection]:
         listed = check(source, make_wanted(source, options, is_new)).collections
-        return [Captured(each.namespace, _estimate_documents(source, each)) for each in listed]
+        return [
+            CapturedCollection(each.namespace, _estimate_documents(source, each)) for each in listed
+        ]
 
     return query_source(options, list_captured)
 
 
 def _estimate_documents(source: Source, collection: Collection) -> int:
     clients = (source.clients[shard] for shard in shards_of(source, collection))
-    return sum(estimated_documents(client, collection.namespace) for client in clients)
+    return sum(estimate_documents(client, collection.namespace) for client in clients)
 
 
 def plan(given: Mapping[str, str]) -> Examination:
@@ -59,7 +61,9 @@ def plan(given: Mapping[str, str]) -> Examination:
     return query_source(options, examine_source)
 
 
-def standing(given: Mapping[str, str], at: Offset | None, passed: Passed | None) -> Standing:
+def query_status(
+    given: Mapping[str, str], at: Offset | None, passed: FinishedBatches | None
+) -> Status:
     """Read the status of a run with these options.
 
     Args:

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from cdc.errors import BadOption, LoginRefused, TransientError
 from cdc.model import NEVER, Offset, Timestamp, streaming
-from cdc.mongo.connection import Member, Progress, repeated
+from cdc.mongo.connection import Member, Progress, retry_call
 from cdc.mongo.inspect import Gauges, check, require_own
 from cdc.mongo.plan import Planner, Sweeper, Watch, first_offset
-from cdc.mongo.topology import Lookout, Source
+from cdc.mongo.topology import OplogWatch, Source
 from cdc.options import SourceOptions
 from cdc.source.translation import (
     apply_limit,
@@ -47,7 +47,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limits = make_limits(options)
         self._known_planner: Planner | None = None
         captured = options.selection, options.capture
-        self._gauges = Gauges(Lookout(options.oplog_window_warn), *captured)
+        self._gauges = Gauges(OplogWatch(options.oplog_window_warn), *captured)
         self._watch = Watch(self._open, *captured, float(options.heartbeat_interval))
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
@@ -71,7 +71,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _answer(self, question: Callable[[], T]) -> T:
         """Repeat a question for `retry.seconds`. Spark itself calls `latestOffset` again."""
-        return repeated(question, self._options.retry_seconds, "Asking MongoDB")
+        return retry_call(question, self._options.retry_seconds, "Asking MongoDB")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._parse_offset(start)
@@ -98,7 +98,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch; `offset` if there is nothing new or no answer.
 
         A server that cannot answer (a shard without a primary, for instance) or refuses the
-        password is an error only after `retry.seconds` of failures, see `retrying`.
+        password is an error only after `retry.seconds` of failures, see `retry_attempts`.
         """
         planner = self._planner()
         planner.limits = apply_limit(self._limits, limit)

@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from cdc.kernel import settled
-from cdc.logs import print_plainly
+from cdc.kernel import freeze_objects
+from cdc.logs import escape_default_logs
 from cdc.model import ControlSplit, Split
 from cdc.mongo.connection import Pace
 from cdc.mongo.inspect import Wanted
@@ -20,7 +20,7 @@ from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 from cdc.tasks import record_batches
 
-print_plainly()  # for Spark's Python processes too: they print to the same place as its JVM
+escape_default_logs()  # for Spark's Python processes too: they print to the same place as its JVM
 
 
 class Partition(InputPartition):
@@ -54,7 +54,7 @@ def read_partition(
     for split in partition.splits:
         yield from record_batches(split, options, arrow, may_be_void, pace)
     pace.wait()
-    settled("all that a task needs")
+    freeze_objects("all that a task needs")
 
 
 def make_wanted(

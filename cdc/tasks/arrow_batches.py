@@ -16,7 +16,15 @@ from bson.raw_bson import RawBSONDocument
 from cdc.arrow import cells
 from cdc.kernel import WORTH, Places
 from cdc.kernel import event_columns as at
-from cdc.model import Change, Excerpt, SnapshotSplit, StreamSplit, read_row, transaction, updated
+from cdc.model import (
+    CaptureFilter,
+    Change,
+    SnapshotSplit,
+    StreamSplit,
+    describe_update,
+    read_row,
+    transaction,
+)
 from cdc.model.bson import element
 from cdc.model.encoding import Column
 from cdc.mongo.read import Documents, Located, Run
@@ -53,8 +61,8 @@ def encode_documents(
     for places in _parts(documents.raw):
         first = read_row(places[0], split.namespace, split.at, documents.exact_from, _encode_empty)
         formats = options.document_format, options.document_json
-        key, document_key = cells.keys(places, alone=False)
-        after = cells.images(places, schema.field("after").type, *formats)
+        key, document_key = cells.encode_keys(places, alone=False)
+        after = cells.encode_images(places, schema.field("after").type, *formats)
         own = {"key": key, "document_key": document_key, "after": after}
         yield _fill_columns(own, first, len(places), schema)
 
@@ -63,23 +71,27 @@ def encode_events(
     run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Encode events as columns: the same rows as those of `event_row`."""
-    located, excerpt = run.located, Excerpt.parse(split.excerpt)
+    located, excerpt = run.located, CaptureFilter.parse(split.excerpt)
     formats = options.document_format, options.document_json
     seconds = (located.times >> np.uint64(32)).astype(np.int64)
     wall, has_wall = located.events[:, at.WALL], located.has(at.WALL)
-    key, document_key = cells.keys(located.places(at.KEY), alone=True)
+    key, document_key = cells.encode_keys(located.places(at.KEY), alone=True)
     columns = {
-        "op": cells.texts(located.places(at.OPERATION)),
-        "position": cells.texts(located.places(at.POSITION)),
+        "op": cells.copy_texts(located.places(at.OPERATION)),
+        "position": cells.copy_texts(located.places(at.POSITION)),
         "cluster_time": _times(seconds * 1_000_000, None),
         "cluster_inc": pa.array(located.times & np.uint64(0xFFFFFFFF)).cast(pa.int32()),
         "wall_time": _times(np.where(has_wall, wall, 0) * 1000, ~has_wall),
-        "db": cells.texts(located.places(at.DATABASE)),
-        "coll": cells.texts(located.places(at.COLL)),
+        "db": cells.copy_texts(located.places(at.DATABASE)),
+        "coll": cells.copy_texts(located.places(at.COLL)),
         "key": key,
         "document_key": document_key,
-        "before": cells.images(located.places(at.BEFORE), schema.field("before").type, *formats),
-        "after": cells.images(located.places(at.AFTER), schema.field("after").type, *formats),
+        "before": cells.encode_images(
+            located.places(at.BEFORE), schema.field("before").type, *formats
+        ),
+        "after": cells.encode_images(
+            located.places(at.AFTER), schema.field("after").type, *formats
+        ),
         "update_description": _updates(located, excerpt),
         "txn": pa.array(_transactions(located, split.shard), schema.field("txn").type),
         "description": pa.nulls(len(run), pa.string()),
@@ -92,10 +104,12 @@ def _times(micros: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -
     return pa.array(micros, mask=missing).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _updates(located: Located, excerpt: Excerpt) -> pa.Array:
+def _updates(located: Located, excerpt: CaptureFilter) -> pa.Array:
     places = located.places(at.UPDATE)
     if not excerpt.fields:
-        return cells.jsons(places, lambda description: updated(description, excerpt, None))
+        return cells.encode_json(
+            places, lambda description: describe_update(description, excerpt, None)
+        )
     images = [
         after if after is not None else before
         for before, after in zip(
@@ -103,7 +117,9 @@ def _updates(located: Located, excerpt: Excerpt) -> pa.Array:
         )
     ]
     updates = zip(located.documents(at.UPDATE), images, strict=True)
-    texts = [None if each is None else updated(each, excerpt, image) for each, image in updates]
+    texts = [
+        None if each is None else describe_update(each, excerpt, image) for each, image in updates
+    ]
     return pa.array(texts, pa.string())
 
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def ahead(items: Iterator[T], interrupt: Callable[[], None]) -> Generator[T]:
+def prefetch(items: Iterator[T], interrupt: Callable[[], None]) -> Generator[T]:
     """Yield the items in order, while another thread already reads the next one.
 
     So one item more is in memory than without it. An error is raised after the same item as without

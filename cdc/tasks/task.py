@@ -12,9 +12,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from cdc.model import (
+    CaptureFilter,
     Change,
     ControlSplit,
-    Excerpt,
     Selection,
     SnapshotSplit,
     Split,
@@ -25,17 +25,17 @@ from cdc.model import (
     void_row,
 )
 from cdc.model.encoding import encoder
-from cdc.mongo.connection import UNLIMITED, Member, Pace, begun, member, repeated
+from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
 from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, sharded, snapshot
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
-from cdc.tasks.prefetch import ahead
+from cdc.tasks.prefetch import prefetch
 
 T = TypeVar("T")
 
 
-def source_of(options: SourceOptions) -> Source:
+def discover_once(options: SourceOptions) -> Source:
     """Discover the replica set or cluster of `uri`, in one attempt.
 
     Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
@@ -46,12 +46,14 @@ def source_of(options: SourceOptions) -> Source:
 
 
 def discover_source(options: SourceOptions) -> Source:
-    """Discover the source like `source_of`, with retries for `retry.seconds`.
+    """Discover the source like `discover_once`, with retries for `retry.seconds`.
 
     A primary that shuts down or steps down is retried. SourceUnreachable and LoginRefused are
     raised at once.
     """
-    return begun(partial(source_of, options), options.retry_seconds, "Connecting to MongoDB")
+    return retry_first_call(
+        partial(discover_once, options), options.retry_seconds, "Connecting to MongoDB"
+    )
 
 
 def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
@@ -60,7 +62,7 @@ def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
     The question is repeated, for at most `retry.seconds`, after errors that a repetition may cure.
     """
     source = discover_source(options)
-    return repeated(partial(question, source), options.retry_seconds, "Asking MongoDB")
+    return retry_call(partial(question, source), options.retry_seconds, "Asking MongoDB")
 
 
 def _discover_shards(options: SourceOptions) -> sharded_cluster.Cluster:
@@ -68,7 +70,7 @@ def _discover_shards(options: SourceOptions) -> sharded_cluster.Cluster:
 
 
 def _find_shards(options: SourceOptions) -> sharded_cluster.Cluster:
-    return repeated(
+    return retry_call(
         partial(_discover_shards, options), options.retry_seconds, "Looking for the shards"
     )
 
@@ -85,7 +87,7 @@ def record_batches(
     may_be_void: bool,
     pace: Pace = UNLIMITED,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a split (see `rows`) as Arrow batches.
+    """Read the rows of a split (see `read_split`) as Arrow batches.
 
     The next reply is read while the previous one is encoded. Large replies of documents and runs of
     events are encoded as columns, all else row by row. The rows are the same.
@@ -94,14 +96,14 @@ def record_batches(
         split: What to read.
         options: The options of the source.
         schema: The schema of the batches.
-        may_be_void: See `rows`.
+        may_be_void: See `read_split`.
         pace: Limits the rate of reads, over all splits of the task.
     """
     if isinstance(split, SnapshotSplit):
-        with closing(ahead(_documents(split, options, may_be_void, pace), pace.end)) as read:
+        with closing(prefetch(_documents(split, options, may_be_void, pace), pace.end)) as read:
             yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        with closing(ahead(_changes(split, options, pace), pace.end)) as changes:
+        with closing(prefetch(_changes(split, options, pace), pace.end)) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
         yield from arrow_batches.encode_rows(control_rows(split), schema)
@@ -137,7 +139,7 @@ def _event_batches(
             yield from arrow_batches.encode_rows(_event_rows(parts, split, options), schema)
 
 
-def rows(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:
+def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:
     """Yield each row of a split once.
 
     If the collection no longer exists, the split ends early with `may_be_void`. Otherwise
@@ -156,7 +158,7 @@ def _event_rows(
     changes: Iterable[Sequence[Event]], split: StreamSplit, options: SourceOptions
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
-    selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
+    selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
     for events in changes:
         for event in events:
             yield event_row(*event, split.shard, selection, excerpt, encode)

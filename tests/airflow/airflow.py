@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdc.demo.mongod import _free_ports
+from cdc.demo.mongod import find_free_ports
 from tests.documents import ROOT, code
 from tests.jvm import SHORT_LIVED
 
@@ -28,7 +28,7 @@ class Airflow:
 
     def __init__(self, home: Path, config: Path, collection: str, connection: Mapping[str, Any]):
         self.home = home
-        self._port = _free_ports(1)[0]
+        self._port = find_free_ports(1)[0]
         self.environment = {
             **os.environ,
             **SHORT_LIVED,

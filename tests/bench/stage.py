@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdc
 from cdc import options as declared
-from cdc.demo import ReplicaSet, load_orders, order
+from cdc.demo import ReplicaSet, load_orders, make_order
 from cdc.kernel import loading
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import session
@@ -175,5 +175,5 @@ def _change(server: ReplicaSet, changes: int) -> tuple[Window, Window]:
 def _changed(number: int, keys: int, chance: random.Random) -> Any:
     key = chance.randrange(keys // _HOT if number % 2 else keys)
     if number % 10 == 0:
-        return ReplaceOne({"_id": key}, order(key, chance))
+        return ReplaceOne({"_id": key}, make_order(key, chance))
     return UpdateOne({"_id": key}, {"$set": {"status": f"state {number}"}, "$inc": {"seen": 1}})

@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from cdc.cli.commands import main
 from cdc.demo import ReplicaSet
-from cdc.demo.mongod import Member, _free_ports, embedded_mongod
+from cdc.demo.mongod import Member, embedded_mongod, find_free_ports
 from cdc.mongo.connection import unreachable
 from tests.cli.first_errors import require_short
 from tests.mongo.access import SECRET, Guarded
@@ -28,7 +28,7 @@ _QUICK = "server.timeout.ms=1000"
 def server(folder: Path, *arguments: str) -> Iterator[str]:
     """The address of a server that nobody has made a replica set of."""
     common = ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
-    [port] = _free_ports(1)
+    [port] = find_free_ports(1)
     member = Member(port, embedded_mongod(), [*common, *arguments], folder / str(port))
     member.launch()
     try:
@@ -100,7 +100,7 @@ LEADING = {
 @pytest.mark.parametrize("what", LEADING)
 def test_a_uri_that_leads_elsewhere_is_told_by_what_is_there(what: str, mongod: ReplicaSet) -> None:
     uri, code, says = LEADING[what]
-    [free] = _free_ports(1)
+    [free] = find_free_ports(1)
     uri, *more = uri.format(uri=mongod.uri, free=free).split()
     done = planned(uri, "shop.orders", *more, *([_QUICK] if code == 3 else []))
     assert done.exit_code == code, done.output
@@ -135,7 +135,7 @@ def test_what_is_looked_for_in_vain_is_told_long_before_the_end(
 ) -> None:
     """Guards: half a minute of silence."""
     monkeypatch.setattr(unreachable, "_PATIENCE_SECONDS", 0.1)
-    [free] = _free_ports(1)
+    [free] = find_free_ports(1)
     planned(f"mongodb://127.0.0.1:{free}", "shop.orders", _QUICK)
     assert caplog.messages == [
         f"nothing listens at 127.0.0.1:{free}; looking for a server for 1 s (server.timeout.ms)"

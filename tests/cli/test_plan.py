@@ -19,7 +19,7 @@ from cdc.demo import ReplicaSet
 from cdc.model import MIN_KEY, Namespace, Selection
 from cdc.mongo.collections import enumerator
 from cdc.mongo.connection import OPLOG, Need, connect
-from cdc.mongo.connection.privileges import optional, required
+from cdc.mongo.connection.privileges import optional_needs, required_needs
 from cdc.mongo.inspect import Work
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
@@ -191,7 +191,7 @@ def test_what_is_better_to_have_is_told_and_does_not_fail(
     guarded: Guarded, shop: Namespace
 ) -> None:
     """Guards: without splitVector, collStats and local a run succeeds, as documented."""
-    needs = required(Selection.of([shop]))
+    needs = required_needs(Selection.of([shop]))
     found = planned(guarded.user(needs), shop)
     held = {(each["action"], each["coll"]): each["held"] for each in found["privileges"]}
     assert held == {
@@ -208,7 +208,7 @@ def test_what_is_better_to_have_is_told_and_does_not_fail(
     assert 0.9 < work["bytes"] / (500 * 10_030) < 1.1
     assert found["oplog"] is None
 
-    found = planned(guarded.user([*needs, *optional([shop])]), shop)
+    found = planned(guarded.user([*needs, *optional_needs([shop])]), shop)
     assert all(each["held"] for each in found["privileges"])
     assert found["collections"][0]["strategy"] == "splitVector"
     assert found["oplog"]["told_by"] == str(OPLOG)
@@ -218,7 +218,7 @@ def test_what_is_better_to_have_is_told_and_does_not_fail(
 def test_what_a_run_cannot_do_without_fails_and_the_rest_is_told(
     guarded: Guarded, shop: Namespace, action: str
 ) -> None:
-    needs = [need for need in required(Selection.of([shop])) if need.action != action]
+    needs = [need for need in required_needs(Selection.of([shop])) if need.action != action]
     found = planned(guarded.user(needs), shop, 1)
     [problem] = found["problems"]
     assert problem["error"] == "NotPermitted"
@@ -229,7 +229,7 @@ def test_what_a_run_cannot_do_without_fails_and_the_rest_is_told(
 
 
 def test_the_tables_show_what_is_missing_and_where(guarded: Guarded, shop: Namespace) -> None:
-    uri = guarded.user([*required(Selection.of([shop])), Need("splitVector", *shop)])
+    uri = guarded.user([*required_needs(Selection.of([shop])), Need("splitVector", *shop)])
     given = (f"uri={uri}", f"collections={shop}", "sink.path=/lake")
     arguments = [argument for each in given for argument in ("-o", each)]
     result = CliRunner().invoke(plan.main, arguments)

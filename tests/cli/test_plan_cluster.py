@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from cdc.cli import plan
 from cdc.model import MIN_KEY, Copying, Namespace, Selection
-from cdc.mongo.connection import Need, on
-from cdc.mongo.connection.privileges import optional, required
+from cdc.mongo.connection import Need, on_shards
+from cdc.mongo.connection.privileges import optional_needs, required_needs
 from cdc.mongo.topology import sharded_cluster
 from tests.mongo.access import SECRET, GuardedCluster
 from tests.mongo.capture import Client, asked
@@ -23,10 +23,10 @@ from tests.mongo.cluster import Cluster
 MIB = 2**20
 SHARDS = ("s1", "s2")
 ORDERS, PLAIN = Namespace("planned", "orders"), Namespace("planned", "plain")
-NEEDED = required(Selection.of([ORDERS]), SHARDS)
+NEEDED = required_needs(Selection.of([ORDERS]), SHARDS)
 BETTER = [
-    *(need for shard in SHARDS for need in optional([ORDERS], shard)),
-    *optional([PLAIN], "s2"),
+    *(need for shard in SHARDS for need in optional_needs([ORDERS], shard)),
+    *optional_needs([PLAIN], "s2"),
 ]
 
 
@@ -130,7 +130,7 @@ def test_what_a_run_cannot_do_without_fails_and_the_rest_is_told(
     found = told(guarded.user(need for need in NEEDED if need not in lost), 1)
     [problem] = found["problems"]
     assert (problem["error"], problem["exit_code"]) == ("NotPermitted", 1)
-    assert f"lacks {lost[0]}{on(need.shard for need in lost)}." in problem["message"]
+    assert f"lacks {lost[0]}{on_shards(need.shard for need in lost)}." in problem["message"]
     lacking = [
         Need(each["action"], each["db"], each["coll"], each["shard"])
         for each in found["privileges"]

@@ -24,10 +24,10 @@ from cdc.cli import status
 from cdc.delta.tables import Commit, State
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, Offset, Selection, Timestamp
-from cdc.mongo.connection.privileges import required
-from cdc.mongo.inspect import Extent, Metrics, source_status
-from cdc.mongo.topology import Left
-from cdc.monitoring import Landed, Made, Tables, View, html_report
+from cdc.mongo.connection.privileges import required_needs
+from cdc.mongo.inspect import CopyProgress, Metrics, source_status
+from cdc.mongo.topology import Remaining
+from cdc.monitoring import TableCommit, Tables, TableStats, View, html_report
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
@@ -205,7 +205,7 @@ def test_what_is_to_be_copied_from_now_on_is_not_told_as_copied(
 def test_what_the_user_may_not_know_is_unknown(guarded: Guarded, tmp_path: Path) -> None:
     guarded.client["looked"]["a"].insert_one({"_id": 0})
     collections = "looked.a"
-    needs = required(Selection.parse(collections))
+    needs = required_needs(Selection.parse(collections))
     uri = guarded.user(needs, guarded.by_uuid)
     job = Job({"uri": uri, "collections": collections}, tmp_path / "_checkpoint")
     for _ in range(2):
@@ -312,13 +312,16 @@ def view(**told: Any) -> View:
     namespace, now = Namespace("shop", "a<b>$c"), int(time.time())
     at, written = Timestamp(now - 5, 1), now - told.pop("quiet", 3.0)
     commit = Commit(7, at, {namespace: State(exact_from=told.pop("exact_from", None))})
-    landed = Landed(2, (Made(commit, now - 3.0, 2), Made(commit, now - 9.0, 2)))
-    edge, left = Timestamp(at.time + told.pop("lag", 5), 1), told.pop("left", Left(48.0, 90.0, ""))
+    landed = TableStats(2, (TableCommit(commit, now - 3.0, 2), TableCommit(commit, now - 9.0, 2)))
+    edge, left = (
+        Timestamp(at.time + told.pop("lag", 5), 1),
+        told.pop("left", Remaining(48.0, 90.0, "")),
+    )
     return View(
         path="/lake",
         kept=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
         metrics=Metrics(at, edge, 1.0, left, 100.0),
-        collections=[(Extent(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
+        collections=[(CopyProgress(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
         letters=told.pop("letters", 0),
         oplog_warn=25.0,
         missed=120.0,
@@ -329,7 +332,7 @@ def view(**told: Any) -> View:
     ("told", "said"),
     [
         ({}, None),
-        ({"left": Left(3.0, 12.0, "")}, "3.0 hours more (12 %)"),
+        ({"left": Remaining(3.0, 12.0, "")}, "3.0 hours more (12 %)"),
         ({"quiet": 500.0, "lag": 400}, "No batch was written for 50"),
         ({"quiet": 500.0, "lag": 4}, None),
         ({"quiet": 5.0, "lag": 400}, None),

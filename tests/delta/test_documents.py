@@ -17,9 +17,9 @@ from cdc.delta.reading import LOSSES, restored
 from cdc.errors import UnmappableValue
 from cdc.model import document_key_json, key_of
 from cdc.model.bson import DOCUMENT, MAX_DEPTH, elements
-from cdc.model.encoding import Column, encoder, object_of, relaxed_json
+from cdc.model.encoding import Column, encoder, pack_object, relaxed_json
 from cdc.model.encoding.document import canonical_json, unmappable_json
-from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding.variant import pack_metadata
 from tests.model import mixed
 from tests.model.nesting import NESTINGS, called_deep, nested
 from tests.model.test_merge_key import OTHERS, SPECIAL_NUMBERS, document, of
@@ -300,7 +300,7 @@ OF_OTHERS: dict[str, tuple[bytes, Any]] = {
 @pytest.mark.parametrize("name", OF_OTHERS)
 def test_types_of_a_variant_that_only_others_write_are_read_too(name: str) -> None:
     leaf, value = OF_OTHERS[name]
-    image = {"value": object_of([0], [leaf]), "metadata": metadata_of([b"v"])}
+    image = {"value": pack_object([0], [leaf]), "metadata": pack_metadata([b"v"])}
     assert restored(image, '{"_id":1}') == bson.encode({"_id": 1, "v": value})
 
 
@@ -312,15 +312,18 @@ def test_types_of_a_variant_that_only_others_write_are_read_too(name: str) -> No
         *['{"a":' * 300 + "1" + "}" * 300, '{"a":' + "[" * 300 + "]" * 300 + "}"],
         *['{"$unmappable":"x","$bson":1}', '{"$unmappable":"x","$bson":null}'],
         {"value": b"", "metadata": b""},
-        {"value": b"\0", "metadata": metadata_of([])},  # null
-        {"value": object_of([0, 0], [b"\0", b"\0"]), "metadata": metadata_of([b"v"])},
-        {"value": object_of([1], [b"\0"]), "metadata": metadata_of([b"v"])},
-        {"value": object_of([0], [b"\x50" + bytes(16)]), "metadata": metadata_of([b"v"])},  # UUID
-        {"value": object_of([0], [b"\x05\xff"]), "metadata": metadata_of([b"v"])},
-        {"value": object_of([0], [b"\x05a"]), "metadata": metadata_of([b"\xff"])},
+        {"value": b"\0", "metadata": pack_metadata([])},  # null
+        {"value": pack_object([0, 0], [b"\0", b"\0"]), "metadata": pack_metadata([b"v"])},
+        {"value": pack_object([1], [b"\0"]), "metadata": pack_metadata([b"v"])},
         {
-            "value": object_of([0], [b"\x28\0" + (10**38 - 1).to_bytes(16, "little")]),
-            "metadata": metadata_of([b"v"]),
+            "value": pack_object([0], [b"\x50" + bytes(16)]),
+            "metadata": pack_metadata([b"v"]),
+        },  # UUID
+        {"value": pack_object([0], [b"\x05\xff"]), "metadata": pack_metadata([b"v"])},
+        {"value": pack_object([0], [b"\x05a"]), "metadata": pack_metadata([b"\xff"])},
+        {
+            "value": pack_object([0], [b"\x28\0" + (10**38 - 1).to_bytes(16, "little")]),
+            "metadata": pack_metadata([b"v"]),
         },
     ],
 )

@@ -20,7 +20,7 @@ from cdc.demo import ReplicaSet
 from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace
 from cdc.pipeline import repair
-from cdc.pipeline.table_commits import Held, held
+from cdc.pipeline.table_commits import TableBatches, read_table_batches
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
 
@@ -106,7 +106,7 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
     whole, last = past.folder / "_checkpoint", past.last
     assert last == 2
     original = {n: lines(whole / f"offsets/{n}") for n in range(last + 1)}
-    truth = Held("it", None, {})
+    truth = TableBatches("it", None, {})
     refused = 0
     for *hows, newest in CASES:
         folder = Folder(past.spark, str(tmp_path / "c"))
@@ -360,7 +360,7 @@ def test_one_job_at_a_time_goes_on_with_a_checkpoint(
 
 
 def test_tables_tell_the_end_of_their_last_batch(past: Past, spark: SparkSession) -> None:
-    found = held(spark, past.config(past.folder), None)
+    found = read_table_batches(spark, past.config(past.folder), None)
     its = json.loads((past.folder / "_checkpoint/metadata").read_text())
     last = past.folder / f"_checkpoint/offsets/{past.last}"
-    assert found == Held(its["id"], past.last, {past.last: lines(last)})
+    assert found == TableBatches(its["id"], past.last, {past.last: lines(last)})

@@ -30,7 +30,7 @@ def past(
 def test_rows_are_those_that_spark_counts_also_where_some_are_deleted(past: Past) -> None:
     """Guards: rows that a deletion vector takes away are in the file still."""
     config = past.config(past.folder)
-    view = pipeline_status.look(config)
+    view = pipeline_status.read_status(config)
     [(extent, tables)] = view.collections
     assert extent.phase == "streaming"
     for kind, found in (("mirror", tables.mirror), ("changelog", tables.changelog)):

@@ -22,8 +22,8 @@ from cdc.arrow import typed_columns
 from cdc.kernel import event_columns as at
 from cdc.kernel import loading
 from cdc.model.bson import ARRAY, DOCUMENT, elements
-from cdc.model.encoding import encoder, object_of
-from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding import encoder, pack_object
+from cdc.model.encoding.variant import pack_metadata
 from cdc.model.typed import Array, Decimals, Integer, Map, Plan, Scalar, Struct
 
 Place = tuple[int, int]
@@ -253,7 +253,7 @@ def run(seed: int, count: int) -> None:
             read(damaged(draw, draw.choice(given)))
     for end in short_ends():
         kernels.read_end(end)
-        kernels.read_variant(object_of([0], [end]), metadata_of([b"a"]))
+        kernels.read_variant(pack_object([0], [end]), pack_metadata([b"a"]))
     for _ in range(count // 10):
         fields = {name: draw.choice(documents) for name in COLUMNS}
         content = b"".join(b"\x03" + n.encode() + b"\0" + each for n, each in fields.items())

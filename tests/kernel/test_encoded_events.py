@@ -21,14 +21,14 @@ from cdc.demo import ReplicaSet
 from cdc.errors import TransientError
 from cdc.kernel import loading, reply
 from cdc.kernel.event_columns import COUNT, STOP
-from cdc.model import Excerpt, Selection, StreamSplit, event_row
+from cdc.model import CaptureFilter, Selection, StreamSplit, event_row
 from cdc.model.bson import elements
 from cdc.model.encoding import encoder
 from cdc.model.encoding.document import FORMATS
 from cdc.mongo.connection import client
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, Event, Located, Run, change_stream, images
-from cdc.mongo.read.event_run import plain, run, stretches
+from cdc.mongo.read.event_run import make_run, select_plain, split_mask
 from cdc.tasks import arrow_batches, task
 from tests.kernel.arrow import options, schema
 from tests.mongo.capture import Watched, last_write
@@ -107,7 +107,7 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
 
 
 def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.Table:
-    selection, excerpt = Selection.parse(split.collections), Excerpt.parse(split.excerpt)
+    selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
     rows = [event_row(*event, split.shard, selection, excerpt, encoder(format)) for event in events]
     return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 
@@ -127,11 +127,11 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 @pytest.mark.parametrize("asked", ["auto", "when_available", "off"])
 def test_what_is_told_of_each_is_what_it_is_told_alone(asked: str) -> None:
     located, asking = of(list(USUAL.values())), IMAGES[asked]
-    found = run(located, asking)
+    found = make_run(located, asking)
     nobody = object()
     alone = [
-        images.told(nobody, located.raw(row), asking, asking, AT, Excerpt())  # type: ignore[arg-type]
-        for row, is_plain in enumerate(plain(located, asking))
+        images.complete_event(nobody, located.raw(row), asking, asking, AT, CaptureFilter())  # type: ignore[arg-type]
+        for row, is_plain in enumerate(select_plain(located, asking))
         if is_plain
     ]
     assert len(alone) == len(USUAL)
@@ -154,28 +154,28 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_tokyo")
 def test_the_time_of_a_clock_is_the_servers_wherever_it_is_read() -> None:
-    found = run(of([change()]), IMAGES["auto"])
+    found = make_run(of([change()]), IMAGES["auto"])
     for rows in (at_once(found, SPLIT, "bson"), one_by_one(list(found), SPLIT, "bson")):
         [told] = rows["wall_time"].cast(pa.int64()).to_pylist()
         assert told == 1_700_000_000_123_000
 
 
 def test_with_fields_alone_the_update_tells_those_alone() -> None:
-    told = replace(SPLIT, excerpt=Excerpt.of(None, "a").text)
-    found = run(of(list(USUAL.values())), IMAGES["auto"])
+    told = replace(SPLIT, excerpt=CaptureFilter.of(None, "a").text)
+    found = make_run(of(list(USUAL.values())), IMAGES["auto"])
     assert_same(at_once(found, told, "bson"), one_by_one(list(found), told, "bson"))
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_an_event_that_needs_another_look_is_not_told_at_once(name: str) -> None:
-    chosen = plain(of([change(), UNUSUAL[name], change()]), IMAGES["when_available"])
+    chosen = select_plain(of([change(), UNUSUAL[name], change()]), IMAGES["when_available"])
     assert chosen.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(("asked", "field"), [("auto", "fullDocument"), ("update_lookup", "_")])
 def test_what_has_to_be_looked_up_is_not_told_at_once(asked: str, field: str) -> None:
     events = [change(**{field: None}), change(operationType="delete", fullDocument=None)]
-    assert plain(of(events), IMAGES[asked]).tolist() == [False, True]
+    assert select_plain(of(events), IMAGES[asked]).tolist() == [False, True]
 
 
 def test_a_reply_that_holds_no_documents_is_read_one_by_one() -> None:
@@ -218,7 +218,7 @@ def test_stretches_cover_everything_once_and_in_order() -> None:
     draw = random.Random(3)
     for _ in range(300):
         chosen = np.array([draw.random() < 0.7 for _ in range(draw.randrange(1, 20))])
-        found = list(stretches(chosen, 3))
+        found = list(split_mask(chosen, 3))
         rows = [row for part, _ in found for row in range(len(chosen))[part]]
         assert rows == list(range(len(chosen)))
         assert all(chosen[part].all() and part.stop - part.start >= 3 for part, at in found if at)
@@ -277,7 +277,7 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
     given = {"uri": mongod.uri, "collections": changed.collections, "document.format": "bson"}
     parsed, arrow = declared.parse(given), schema("bson")
     found = pa.Table.from_batches(task.record_batches(changed, parsed, arrow, may_be_void=True))
-    rows = task.rows(changed, parsed, may_be_void=True)
+    rows = task.read_split(changed, parsed, may_be_void=True)
     assert_same(found, pa.Table.from_batches(arrow_batches.encode_rows(rows, arrow)))
     assert {"create", "drop", "insert", "update", "replace", "delete"} <= set(
         found["op"].to_pylist()

@@ -48,7 +48,9 @@ def assert_same(
     encode = encoder(format, mode)
     expected = [encode(document) for document in documents]
     for fill in fills:
-        column = cells.images(surrounded(documents, fill), KINDS[format], format, mode).to_pylist()
+        column = cells.encode_images(
+            surrounded(documents, fill), KINDS[format], format, mode
+        ).to_pylist()
         if format == "variant":
             column = [(cell["value"], cell["metadata"]) for cell in column]
         assert column == expected
@@ -154,9 +156,9 @@ def test_where_there_is_no_document_there_is_null() -> None:
     starts = np.array([-1, *places.starts, -1], np.int64)
     stops = np.array([-1, *places.stops, -1], np.int64)
     for format, kind in KINDS.items():
-        column = cells.images(Places(places.data, starts, stops), kind, format, "relaxed")
+        column = cells.encode_images(Places(places.data, starts, stops), kind, format, "relaxed")
         assert column.is_null().to_pylist() == [True, False, False, True]
-        assert column.slice(1, 2).equals(cells.images(places, kind, format, "relaxed"))
+        assert column.slice(1, 2).equals(cells.encode_images(places, kind, format, "relaxed"))
 
 
 def test_cells_that_need_more_room_than_the_documents_get_it() -> None:

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from cdc.arrow import typed_columns
 from cdc.delta.columns import Columns, path_text
 from cdc.delta.columns.arrow_columns import plan_of
-from cdc.model.encoding import encoder, object_of
-from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding import encoder, pack_object
+from cdc.model.encoding.variant import pack_metadata
 from cdc.model.encoding.variant_bytes import DECIMAL4, DOUBLE, dictionary
 from cdc.model.typed import MOST_DIGITS
 from tests.kernel.arrow import VARIANT
@@ -193,10 +193,10 @@ def double(value: float) -> bytes:
 def into_decimals(cells: Mapping[tuple[int, int], Sequence[bytes | None]]) -> dict[Any, Any]:
     """The values of each type in a column of that type, None where one does not fit."""
     names = [f"c{p}_{s}" for p, s in cells]
-    metadata = metadata_of([name.encode() for name in names])
+    metadata = pack_metadata([name.encode() for name in names])
     order = sorted(range(len(names)), key=names.__getitem__)
     rows = [
-        (object_of([n for n in order if row[n]], [row[n] for n in order if row[n]]), metadata)
+        (pack_object([n for n in order if row[n]], [row[n] for n in order if row[n]]), metadata)
         for row in zip(*cells.values(), strict=True)
     ]
     texts = {name: f"decimal({p},{s})" for name, (p, s) in zip(names, cells, strict=True)}
@@ -341,7 +341,7 @@ def test_few_documents_are_told_apart_from_many_by_their_bytes(
         monkeypatch.setattr(typed_columns, name, lambda *_, name=name: seen.append(name))
     documents = variants([DOCUMENT])
     for count in (0, 10, 10_000):
-        typed_columns.taken(
+        typed_columns.take_columns(
             pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
         )
     assert seen == ["convert_one_by_one", "convert_one_by_one", "convert_at_once"]

@@ -26,8 +26,8 @@ from cdc.model import (
     advance,
     begin_again,
     beginning,
+    list_withheld,
     streaming,
-    withheld,
 )
 
 RECORDED = Path(__file__).parent / "offsets"
@@ -412,12 +412,15 @@ def test_a_collection_refilled_twice_waits_once_and_since_the_first_time() -> No
 def test_what_was_withheld_is_told_when_the_copy_begins_and_as_of_a_later_time() -> None:
     held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
     scan = Scan(copying("shop.a"), key(5))
-    assert withheld(held, advance(held, at(2), (scan,))) == []
+    assert list_withheld(held, advance(held, at(2), (scan,))) == []
     begun = advance(held, at(3), (scan,))
-    assert withheld(held, begun) == [Again(A, at(2))]
-    assert withheld(begun, advance(begun, at(4), (Scan(copying("shop.a", key(5)), MAX_KEY),))) == []
+    assert list_withheld(held, begun) == [Again(A, at(2))]
+    assert (
+        list_withheld(begun, advance(begun, at(4), (Scan(copying("shop.a", key(5)), MAX_KEY),)))
+        == []
+    )
     gone = advance(held, at(3), replaced=Replaced(emptied=frozenset({A})))
-    assert withheld(held, gone) == []
+    assert list_withheld(held, gone) == []
 
 
 def test_a_collection_that_was_to_be_copied_again_and_does_not_exist_is_done() -> None:

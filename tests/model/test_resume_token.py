@@ -64,8 +64,8 @@ def test_what_was_read_at_a_time_sorts_behind_its_events_and_before_later_ones(
 ) -> None:
     early, late = sorted([one, other])
     assume(early < LAST)  # nothing comes behind it
-    assert event(early, tail) < resume_token.behind(early)
-    assert early == late or resume_token.behind(early) <= resume_token.high_water_mark(
+    assert event(early, tail) < resume_token.position_after(early)
+    assert early == late or resume_token.position_after(early) <= resume_token.high_water_mark(
         late
     ) < event(late, tail)
 
@@ -81,7 +81,7 @@ def test_the_time_of_a_token_is_the_one_it_was_made_for(time: Timestamp, tail: s
     assert resume_token.time_of(event(time, tail)) == time
     assert resume_token.time_of(resume_token.high_water_mark(time)) == time
     assume(time < LAST)
-    assert resume_token.time_of(resume_token.behind(time)) == timestamp.after(time)
+    assert resume_token.time_of(resume_token.position_after(time)) == timestamp.after(time)
 
 
 UUID = "5A1004BBBC97B54DD0429F9940DF2F562E0C6B"
@@ -140,7 +140,7 @@ def test_recorded_tokens_sort_as_they_came_and_behind_the_high_water_mark(
     assert tokens == sorted(set(tokens))
     for data in tokens:
         time = resume_token.time_of(data)
-        assert resume_token.high_water_mark(time) <= data < resume_token.behind(time)
+        assert resume_token.high_water_mark(time) <= data < resume_token.position_after(time)
 
 
 def test_a_high_water_mark_is_the_one_that_the_server_gives() -> None:

@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 from cdc.model import (
     MAX_KEY,
     Again,
-    Excerpt,
+    CaptureFilter,
     Namespace,
     Offset,
     Replaced,
@@ -57,7 +57,7 @@ CASES = {
         AGAIN, advance(AGAIN, at(3), absent=frozenset({A})), {A}
     ),
     "one is not selected any more": Case(
-        AGAIN, reselect(AGAIN, at(3), Selection.parse("shop.b"), Excerpt(), []), set()
+        AGAIN, reselect(AGAIN, at(3), Selection.parse("shop.b"), CaptureFilter(), []), set()
     ),
     "all begin again": Case(AGAIN, begin_again(advance(AGAIN, at(3)), [A, B, C]), set()),
 }
@@ -82,7 +82,7 @@ def test_a_batch_holds_all_changes_of_what_was_copied_before_it() -> None:
 
 
 def test_what_is_taken_out_leaves_with_the_last_batch_that_tells_of_it() -> None:
-    end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), Excerpt(), [])
+    end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), CaptureFilter(), [])
     watermark = Watermark.of(PARTLY, end)
     names = ("shop.a", "shop.b", "shop.c", "other.a")
     assert [each for each in names if watermark.leaves(name(each))] == ["shop.a"]

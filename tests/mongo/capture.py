@@ -42,7 +42,7 @@ from cdc.model import (
     key_of,
     merge_key,
 )
-from cdc.mongo.connection import Member, member, retry, time_told
+from cdc.mongo.connection import Member, member, reply_time, retry
 from cdc.mongo.plan import Limits, Planner, Sweeper, first_offset, start_of
 from cdc.mongo.topology import Cluster, Source, commit_point, replica_set
 from cdc.tasks import task
@@ -130,7 +130,7 @@ class Capture:
         named = {"uri": uri, "collections": collections, "mode": mode}
         self.options = declared.parse({**named, **defaults, **given})
         self.selection, self.excerpt = self.options.selection, self.options.capture
-        found = task.source_of(self.options)
+        found = task.discover_once(self.options)
         start = start_of(found, mode, self.options.start)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
         self.planner = Planner(
@@ -212,7 +212,7 @@ class Capture:
         return self.source.open(shard) if shard else self.open_member()
 
     def rows_of(self, split: Split, may_be_void: bool = True) -> list[Change]:
-        return list(task.rows(split, self.options, may_be_void))
+        return list(task.read_split(split, self.options, may_be_void))
 
     def batch(self) -> Batch:
         """Plans and reads one batch."""
@@ -247,7 +247,7 @@ class Capture:
 def _told_by(client: Client) -> Timestamp:
     """A member's time, which one that was just started does not tell an ordinary user at once."""
     asked = partial(client.admin.command, "ping")
-    time: Timestamp = retry.repeated(lambda: time_told(asked()), 20, "Asking for the time")
+    time: Timestamp = retry.retry_call(lambda: reply_time(asked()), 20, "Asking for the time")
     return time
 
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from cdc.delta.sink import BatchReport, Freshness
 from cdc.model import Namespace, Timestamp
 from cdc.mongo.inspect import Metrics
-from cdc.mongo.topology import Left
+from cdc.mongo.topology import Remaining
 from cdc.monitoring import Display
-from cdc.pipeline import Status, changes_of
+from cdc.pipeline import Status, count_changes
 from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
-METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Left(30.24, 85.4, ""), 100.0)
+METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Remaining(30.24, 85.4, ""), 100.0)
 
 
 def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
@@ -62,7 +62,7 @@ def _shown(display: Display, said: io.StringIO) -> str:
 
 
 def test_what_the_source_says_by_itself_is_no_change() -> None:
-    assert changes_of(report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1)) == 6
+    assert count_changes(report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1)) == 6
 
 
 def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None:

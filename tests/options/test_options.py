@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from cdc.errors import BadOption, BadToken
-from cdc.model import Excerpt, Selection
+from cdc.model import CaptureFilter, Selection
 from cdc.options import OPTIONS, Option, parse
 
 NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
@@ -190,19 +190,19 @@ def test_fields_that_contradict_each_other_are_refused(fields: str, says: str) -
 
 
 def test_fields_are_paths_beside_the_id() -> None:
-    assert Excerpt.of(None, "_id, a , b.c").fields == (("a",), ("b", "c"))
-    assert Excerpt.of(None, "-a.b").excludes
-    assert Excerpt.of(None, "_id").fields == (("_id",),)
+    assert CaptureFilter.of(None, "_id, a , b.c").fields == (("a",), ("b", "c"))
+    assert CaptureFilter.of(None, "-a.b").excludes
+    assert CaptureFilter.of(None, "_id").fields == (("_id",),)
 
 
 def test_collections_filter_and_fields_are_parsed_once_and_with_what_replaces_them() -> None:
     options = parse({**NEEDED, "filter": '{"region": "EU"}', "fields": "-ssn"})
     assert options.selection == Selection.parse("shop.orders")
-    assert options.capture == Excerpt.of('{"region": "EU"}', "-ssn")
+    assert options.capture == CaptureFilter.of('{"region": "EU"}', "-ssn")
     assert options.selection is options.selection
     other = replace(options, collections="shop.others", fields=None)
     assert other.selection == Selection.parse("shop.others")
-    assert other.capture == Excerpt.of('{"region": "EU"}', None)
+    assert other.capture == CaptureFilter.of('{"region": "EU"}', None)
     with pytest.raises(BadOption, match="'start' is set"):
         replace(options, start="5:1")
 

@@ -33,14 +33,14 @@ def test_the_example_names_every_option_with_its_default() -> None:
             flags=re.M,
         )
     )
-    source = dict(configuration._flat(shown["source"]))
+    source = dict(configuration._flatten(shown["source"]))
     expected = {option.name for option in declared.OPTIONS} - _NOT_CONFIGURED
     assert set(source) == expected
     for option in declared.OPTIONS:
         if option.name in source and option.default is not None:
             assert source[option.name] == option.default, option.name
-    assert set(dict(configuration._flat(shown["sink"]))) == set(SINK_KEYS)
-    table = dict(configuration._flat(shown["table"]))
+    assert set(dict(configuration._flatten(shown["sink"]))) == set(SINK_KEYS)
+    table = dict(configuration._flatten(shown["table"]))
     for name, key in KEYS.items():
         assert table[name] == key.default, name
     assert set(table) == set(KEYS)

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 import cdc
 from cdc import options as declared
-from cdc.demo.mongod import _free_ports
+from cdc.demo.mongod import find_free_ports
 from cdc.source import ChangeReader, SnapshotReader
 from tests.jvm import SHORT_LIVED
 from tests.mongo.capture import filled
@@ -303,7 +303,7 @@ def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_com
     planted: Planted, tmp_path: Path
 ) -> None:
     """Guards: Spark shows and logs the JVM's own command line, a program's arguments included."""
-    place, [port] = Place(tmp_path), _free_ports(1)
+    place, [port] = Place(tmp_path), find_free_ports(1)
     settings = {
         **dict(place.settings),
         "spark.ui.enabled": "true",

@@ -13,7 +13,7 @@ import pytest
 from cdc import options as declared
 from cdc.errors import LoginRefused, TransientError
 from cdc.model import Namespace, Selection
-from cdc.mongo.collections import listing
+from cdc.mongo.collections import list_collections
 from cdc.mongo.connection import client
 from cdc.mongo.read import reads_at_a_time
 from cdc.source import ChangeReader, inquiry
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_tell_its_time_yet_is_asked_again(tmp_path: Path)
         given = {"uri": uri, "collections": "shop.orders"}
         asked, member = client.connect(uri, TIMEOUT_MS), client.member(uri, TIMEOUT_MS)
         for ask in (
-            lambda: listing(asked, Selection.parse("shop.orders")),
+            lambda: list_collections(asked, Selection.parse("shop.orders")),
             lambda: reads_at_a_time(member, Namespace("shop", "orders")),
             member.newest_known,
             lambda: inquiry.preflight({**given, "retry.seconds": "0"}),

@@ -245,7 +245,7 @@ class Connector:
         return number_of(batch.end.time)
 
     def position(self, batch: Batch) -> str:
-        return resume_token.behind(batch.end.time)
+        return resume_token.position_after(batch.end.time)
 
     def bounds(self, batch: Batch, scan: Scan) -> tuple[float, float]:
         return rank(scan.copying.below), rank(scan.upper)

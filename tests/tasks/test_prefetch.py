@@ -9,7 +9,7 @@ import pytest
 
 from cdc.mongo.connection import UNLIMITED, Pace
 from cdc.mongo.connection.throttle import PaceEnded
-from cdc.tasks.prefetch import ahead
+from cdc.tasks.prefetch import prefetch
 
 
 class Numbers:
@@ -41,13 +41,13 @@ class Numbers:
 
 def test_all_come_once_in_order_and_are_read_by_one_other_thread() -> None:
     numbers = Numbers(1000)
-    assert list(ahead(numbers.read(), lambda: None)) == list(range(1000))
+    assert list(prefetch(numbers.read(), lambda: None)) == list(range(1000))
     assert len(numbers.threads - {threading.get_ident()}) == len(numbers.threads) == 1
 
 
 def test_the_next_one_is_read_meanwhile_and_none_behind_it() -> None:
     numbers = Numbers(10)
-    read = ahead(numbers.read(), lambda: None)
+    read = prefetch(numbers.read(), lambda: None)
     for number in range(5):
         assert next(read) == number
         numbers.wait(number + 2)
@@ -59,14 +59,14 @@ def test_an_error_comes_behind_all_that_was_read_before_it() -> None:
     numbers = Numbers(3, fails=True)
     found = list[int]()
     with pytest.raises(LookupError):
-        found.extend(ahead(numbers.read(), lambda: None))
+        found.extend(prefetch(numbers.read(), lambda: None))
     assert found == [0, 1, 2]
     assert numbers.is_closed
 
 
 def test_who_stops_early_leaves_nothing_open() -> None:
     numbers = Numbers(10)
-    read = ahead(numbers.read(), lambda: None)
+    read = prefetch(numbers.read(), lambda: None)
     next(read)
     read.close()
     assert numbers.is_closed
@@ -89,7 +89,7 @@ def test_who_stops_early_ends_first_what_the_next_one_waits_for() -> None:
             raise
         yield 1
 
-    read = ahead(paced(), pace.end)
+    read = prefetch(paced(), pace.end)
     next(read)
     assert waits.wait(10)
     closing = threading.Thread(target=read.close, daemon=True)
@@ -102,7 +102,7 @@ def test_who_stops_early_ends_first_what_the_next_one_waits_for() -> None:
 def test_what_is_read_to_its_end_ends_no_pace_and_one_without_a_limit_is_never_ended() -> None:
     """Guards: the next split of the same task; all who share the pace that is none."""
     pace = Pace(1e9)
-    assert list(ahead(iter([1, 2]), pace.end)) == [1, 2]
+    assert list(prefetch(iter([1, 2]), pace.end)) == [1, 2]
     pace.record(1)
     pace.wait()
     UNLIMITED.end()

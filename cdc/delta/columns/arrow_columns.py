@@ -36,7 +36,7 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
     plan, kind = plan_of(columns), to_arrow_type(result, timezone="UTC")
     # Without type hints: Spark would work out what kind of function they tell of.
     function = arrow_udf(  # type: ignore[call-overload]
-        lambda documents: typed_columns.taken(documents, plan, kind), result
+        lambda documents: typed_columns.take_columns(documents, plan, kind), result
     )
     found: Column = function(document)
     return found

@@ -124,7 +124,9 @@ class Facts:
         time; a copy that is not exact may lack documents too."""
         marks = [each.mark for each in self.happenings if each.concerns(namespace)]
         if self.said.leaves(namespace):
-            marks.append(Mark(resume_token.behind(self.watermark), self.watermark, What.LOST))
+            marks.append(
+                Mark(resume_token.position_after(self.watermark), self.watermark, What.LOST)
+            )
         is_copied = namespace in self.copied
         return before.after(
             last,

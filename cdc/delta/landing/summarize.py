@@ -35,7 +35,7 @@ from cdc.model import (
     Namespace,
     Timestamp,
     Watermark,
-    happenings,
+    marks_of_row,
 )
 
 _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
@@ -181,7 +181,7 @@ def _emptied(group: Row) -> list[Emptied]:
 def _happened_to(group: Row) -> Iterator[Happening]:
     for row in group.told:
         time = Timestamp(row.second, row.cluster_inc)
-        yield from happenings(group.op, group.db, group.coll, row.position, time, row.description)
+        yield from marks_of_row(group.op, group.db, group.coll, row.position, time, row.description)
 
 
 def _shared(groups: list[Row]) -> list[tuple[str | None, str | None]]:

@@ -135,7 +135,7 @@ def _take_out(
     spark: SparkSession, table: Table, namespace: Namespace, gone: DataFrame, at: Timestamp
 ) -> None:
     """Rows as of `at` whose keys were deleted since, or all of them if the collection was."""
-    position = F.lit(resume_token.behind(at))
+    position = F.lit(resume_token.position_after(at))
     own = F.col("mirror._position") == position
     if table.is_shared:
         own &= F.col("mirror._namespace") == F.lit(str(namespace))

@@ -35,7 +35,7 @@ def as_of(
     """
     version, span = _covering(spark, changelog, namespace, at, complete_until)
     rows = with_after(changelog.read(spark, version))
-    last = resume_token.behind(at)
+    last = resume_token.position_after(at)
     own = is_of(namespace)
     begin, is_sharded = _beginning(rows, namespace, own, span, last)
     rows = rows.where(own & F.col("op").isin(*ROW_OPS))

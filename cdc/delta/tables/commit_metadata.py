@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.tables.target import Target
 from cdc.errors import CdcError
-from cdc.model import Coverage, Namespace, Timestamp, are_the_same, timestamp
+from cdc.model import Coverage, Namespace, Timestamp, are_equal, timestamp
 
 _KEPT = "mongodb-cdc.commit"
 # How many commits the history is asked for first.
@@ -94,7 +94,7 @@ class Commit:
 
     def is_of_the_same(self, other: Commit) -> bool:
         """Whether both tell of one batch, with one end as far as they tell it."""
-        has_one_end = None in (self.offset, other.offset) or are_the_same(self.offset, other.offset)
+        has_one_end = None in (self.offset, other.offset) or are_equal(self.offset, other.offset)
         return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
 
     def state(self, namespace: Namespace) -> State:

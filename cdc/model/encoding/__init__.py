@@ -6,7 +6,7 @@ These say what is right. `cdc.kernel` holds the same encoders compiled; tests co
 from cdc.model.encoding import document, from_extended_json, variant_bytes, variant_tree
 from cdc.model.encoding.document import RAW, UNMAPPABLE, Column, encoder, relaxed_json
 from cdc.model.encoding.from_extended_json import Origin
-from cdc.model.encoding.variant import FIRST_MILLI, LAST_MILLI, object_of
+from cdc.model.encoding.variant import FIRST_MILLI, LAST_MILLI, pack_object
 from cdc.model.encoding.variant_bytes import (
     ARRAY,
     BINARY,
@@ -38,7 +38,7 @@ __all__ = [
     "document",
     "encoder",
     "from_extended_json",
-    "object_of",
+    "pack_object",
     "relaxed_json",
     "variant_bytes",
     "variant_tree",

@@ -56,7 +56,7 @@ def transcode(document: bytes) -> tuple[bytes, bytes]:
     """
     dictionary: _Dictionary = {}
     value = _encode_document(document, 0, len(document), dictionary, 0)
-    metadata = metadata_of(list(dictionary))
+    metadata = pack_metadata(list(dictionary))
     if max(len(value), len(metadata)) > SIZE_LIMIT:
         raise UnmappableValue(f"larger than the {SIZE_LIMIT} bytes of a VARIANT")
     return value, metadata
@@ -73,7 +73,7 @@ def from_tree(tree: dict[str, Json], payload: dict[str, bytes]) -> tuple[bytes, 
     fields = {name.encode(): _encode_tree(item, dictionary) for name, item in tree.items()}
     fields.update({name.encode(): _encode_binary(raw) for name, raw in payload.items()})
     value = _encode_object(tuple(fields), list(fields.values()), dictionary)
-    return value, metadata_of(list(dictionary))
+    return value, pack_metadata(list(dictionary))
 
 
 def _encode_document(
@@ -104,10 +104,10 @@ def _encode_object(names: tuple[bytes, ...], values: list[bytes], dictionary: _D
     is_cached = len(names) < 64 and max(map(len, names), default=0) < 256
     order = _cached_name_order(names) if is_cached else _name_order(names)
     ids = [dictionary.setdefault(names[index], len(dictionary)) for index in order]
-    return object_of(ids, [values[index] for index in order])
+    return pack_object(ids, [values[index] for index in order])
 
 
-def object_of(ids: list[int], content: list[bytes]) -> bytes:
+def pack_object(ids: list[int], content: list[bytes]) -> bytes:
     """Pack an object from the ids of its names and its values, both in the order of the names."""
     offsets, size = _pack_offsets(content)
     wide = _byte_width(max(ids, default=0))
@@ -140,7 +140,7 @@ def _name_order(names: tuple[bytes, ...]) -> tuple[int, ...]:
 _cached_name_order = functools.lru_cache(maxsize=1024)(_name_order)
 
 
-def metadata_of(names: list[bytes]) -> bytes:
+def pack_metadata(names: list[bytes]) -> bytes:
     """Pack the dictionary of names by id, with the "sorted" flag unset, as Spark itself does."""
     content = b"".join(names)
     size = _byte_width(max(len(content), len(names)))

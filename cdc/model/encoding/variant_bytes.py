@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.model.encoding.variant import metadata_of
+from cdc.model.encoding.variant import pack_metadata
 
 # The lower two bits of a value's first byte.
 PRIMITIVE: Final = 0
@@ -131,7 +131,7 @@ def trim_dictionary(
     out = bytearray(value)
     for width, field in named:
         out[field.id_at : field.id_at + width] = numbers[field.id].to_bytes(width, "little")
-    return bytes(out), metadata_of([names[id] for id in numbers] if names else [])
+    return bytes(out), pack_metadata([names[id] for id in numbers] if names else [])
 
 
 def _read_inner(data: bytes, start: int, stop: int, kind: int) -> list[Inner] | None:

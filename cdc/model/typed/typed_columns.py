@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from cdc.model.encoding import object_of
+from cdc.model.encoding import pack_object
 from cdc.model.encoding import variant_bytes as v
 from cdc.model.typed.casts import MISFIT, Array, Kind, Map, Scalar, Struct, scalar, text
 
@@ -144,7 +144,7 @@ class _Document:
                 rest = None if place.is_in_variant else self._bytes(each)
             if rest is not None:
                 left.append((each.id, rest))
-        return object_of([id for id, _ in left], [rest for _, rest in left]) if left else None
+        return pack_object([id for id, _ in left], [rest for _, rest in left]) if left else None
 
     def cast(self, there: v.Inner, kind: Kind) -> Any:
         """Cast the value to that type; None for null, MISFIT if it does not fit."""

@@ -19,7 +19,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnsuitableSource
 from cdc.model import MAX_KEY, Copying, KeyRange, Namespace, Selection
 from cdc.mongo.collections.split_points import cut_points
-from cdc.mongo.connection import LONGEST_MS, Client, term_of, time_told, translated
+from cdc.mongo.connection import LONGEST_MS, Client, reply_time, term_of, translated
 
 _log = logging.getLogger(__name__)
 INTERNAL = frozenset({"admin", "config", "local"})
@@ -59,7 +59,7 @@ class Listing:
         return next((c for c in self.collections if c.namespace == namespace), None)
 
 
-def listing(
+def list_collections(
     client: Client, selection: Selection, databases: Iterable[str] | None = None
 ) -> Listing:
     """Return the selected collections in the order of their full names.
@@ -80,7 +80,7 @@ def listing(
             reply = client.get_database(db).command(
                 "listCollections", cursor={"batchSize": 10**6}, maxTimeMS=LONGEST_MS
             )
-            times.append(time_told(reply))
+            times.append(reply_time(reply))
             for info in _all_batches(client, db, reply):
                 collections += _select(Namespace(db, info["name"]), info, selection)
         term = term if term == term_of(client) else None
@@ -90,7 +90,7 @@ def listing(
     return Listing(ordered, min(times), max(times), term)
 
 
-def estimated_documents(client: Client, namespace: Namespace) -> int:
+def estimate_documents(client: Client, namespace: Namespace) -> int:
     """Return the count in the collection's metadata.
 
     That is quick, and wrong for a while after an unclean shutdown. Raises our errors for those of
@@ -106,7 +106,7 @@ def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> 
     databases = {name.db for name in selection.names}
     if selection.patterns:
         reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
-        times.append(time_told(reply))
+        times.append(reply_time(reply))
         databases |= {entry["name"] for entry in reply["databases"]} - INTERNAL
     return sorted(databases)
 

@@ -19,7 +19,7 @@ from cdc.model import MAX_KEY, Namespace, SnapshotSplit, key_of
 from cdc.mongo.connection import FIELD_UNKNOWN, INCARNATION_GONE, Member
 
 # Arguments of a find for any document: only whether the server answers is of interest.
-ANY = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}}
+FIND_ANY = {"limit": 1, "singleBatch": True, "projection": {"_id": 1}}
 
 
 class Void(Exception):
@@ -57,7 +57,7 @@ def no_version() -> None:
     """Return no version: a replica set owns all its documents."""
 
 
-class Rest:
+class UnreadRange:
     """The part of a split that is still to be read.
 
     Attributes:
@@ -91,7 +91,7 @@ class Rest:
         return documents
 
 
-def opened(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
+def find_incarnation(member: Member, rest: UnreadRange, command: dict[str, Any]) -> RawBSONDocument:
     """Return the first reply of a find on the split's incarnation under the split's name.
 
     A read by name alone, of a collection dropped since, would return zero rows and no error.
@@ -114,7 +114,7 @@ def void_if_gone() -> Iterator[None]:
         raise Void from error
 
 
-def _find(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocument:
+def _find(member: Member, rest: UnreadRange, command: dict[str, Any]) -> RawBSONDocument:
     split, version = rest.split, rest.version()
     by_name = {"find": split.namespace.coll, **command}
     if rest.names_it:
@@ -130,9 +130,9 @@ def _find(member: Member, rest: Rest, command: dict[str, Any]) -> RawBSONDocumen
         return _by_uuid(member, split, command)
     # In a read by UUID, a shard does not leave out what it does not own. A collection gets its name
     # only once: if it has the name before and after the read by name, it is the one that was read.
-    _by_uuid(member, split, ANY)
+    _by_uuid(member, split, FIND_ANY)
     reply = member.command(split.namespace.db, {**by_name, "shardVersion": version.array})
-    _by_uuid(member, split, ANY)
+    _by_uuid(member, split, FIND_ANY)
     return reply
 
 
@@ -147,7 +147,7 @@ def _is_uuid_refused(code: int | None, member: Member, namespace: Namespace) -> 
     """Whether a find was refused because of its `collectionUUID`."""
     if code != _NOT_ENABLED:
         return code in _UUID_UNKNOWN
-    probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **ANY}
+    probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **FIND_ANY}
     try:
         member.command(namespace.db, probe)
     except pymongo.errors.OperationFailure as error:

@@ -109,7 +109,7 @@ def cut_points(
     return cuts
 
 
-def chosen(client: Client, namespace: Namespace, size: Size, split_bytes: int) -> Choice:
+def choose_strategy(client: Client, namespace: Namespace, size: Size, split_bytes: int) -> Choice:
     """Return the strategy of `cut_points` for a whole collection, without drawing a sample.
 
     Raises the driver's errors that are not refusals.
@@ -123,7 +123,7 @@ def chosen(client: Client, namespace: Namespace, size: Size, split_bytes: int) -
     return _describe_walk(cuts, split_bytes)
 
 
-def size_of(client: Client, namespace: Namespace) -> Size:
+def estimate_size(client: Client, namespace: Namespace) -> Size:
     """Return the size from the collection's metadata.
 
     That is quick, and wrong for a while after an unclean shutdown. If collStats is refused, the
@@ -220,7 +220,7 @@ def _cut_by_sample(
 ) -> tuple[Choice, list[bytes]]:
     sample = _samples.get(client)
     if sample is None or not sample.serves(namespace, lower, split_bytes):
-        size = size_of(client, namespace)
+        size = estimate_size(client, namespace)
         if size.bytes <= split_bytes:
             return Choice(SINGLE, _fits_reason(size.bytes, split_bytes)), []
         keys = [lower, *_draw_sample(client, namespace, lower, size, split_bytes)]

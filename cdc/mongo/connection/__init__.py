@@ -18,8 +18,8 @@ from cdc.mongo.connection.client import (
     hello_of_preferred,
     member,
     reconnecting_if_sessions_are_refused,
+    reply_time,
     term_of,
-    time_told,
 )
 from cdc.mongo.connection.error_codes import (
     FIELD_UNKNOWN,
@@ -32,11 +32,23 @@ from cdc.mongo.connection.error_codes import (
     may_pass,
     translated,
 )
-from cdc.mongo.connection.privileges import OPLOG, Need, named, of_metadata, on
+from cdc.mongo.connection.privileges import (
+    OPLOG,
+    Need,
+    metadata_needs,
+    name_missing_needs,
+    on_shards,
+)
 from cdc.mongo.connection.reply import Batch
-from cdc.mongo.connection.retry import Progress, begun, repeated, retry_if_truncated, retrying
+from cdc.mongo.connection.retry import (
+    Progress,
+    retry_attempts,
+    retry_call,
+    retry_first_call,
+    retry_if_truncated,
+)
 from cdc.mongo.connection.throttle import UNLIMITED, Pace
-from cdc.mongo.connection.unreachable import logged_if_slow
+from cdc.mongo.connection.unreachable import log_if_slow
 
 __all__ = [
     "CONFIRM_MS",
@@ -57,25 +69,25 @@ __all__ = [
     "Need",
     "Pace",
     "Progress",
-    "begun",
     "connect",
     "each_member",
     "hello",
     "hello_of",
     "hello_of_preferred",
     "is_transient",
-    "logged_if_slow",
+    "log_if_slow",
     "may_pass",
     "member",
-    "named",
-    "of_metadata",
-    "on",
+    "metadata_needs",
+    "name_missing_needs",
+    "on_shards",
     "privileges",
     "reconnecting_if_sessions_are_refused",
-    "repeated",
+    "reply_time",
+    "retry_attempts",
+    "retry_call",
+    "retry_first_call",
     "retry_if_truncated",
-    "retrying",
     "term_of",
-    "time_told",
     "translated",
 ]

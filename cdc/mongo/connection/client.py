@@ -164,7 +164,7 @@ class Member:
         everything that the member has received to apply.
         """
         reply = self.command("admin", {"ping": 1})
-        newest: Timestamp = time_told(reply, "$clusterTime")["clusterTime"]
+        newest: Timestamp = reply_time(reply, "$clusterTime")["clusterTime"]
         return newest
 
     def advance(self, cluster_time: Mapping[str, Any]) -> None:
@@ -191,7 +191,7 @@ class Member:
         self._session.end_session()
 
 
-def time_told(reply: Mapping[str, Any], name: str = "operationTime") -> Any:
+def reply_time(reply: Mapping[str, Any], name: str = "operationTime") -> Any:
     """Return the operation time of a reply, or its `$clusterTime`.
 
     Raises TransientError if the reply has none. A server with access control reports no times to an

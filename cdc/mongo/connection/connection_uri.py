@@ -14,7 +14,7 @@ import pymongo.errors
 from pymongo.uri_parser import parse_uri
 
 from cdc.errors import BadOption
-from cdc.model import require_connection_string, require_given
+from cdc.model import require_connection_string, require_uri
 from cdc.mongo.connection.unreachable import explain_unusable_uri
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def resolve(uri: str) -> str:
     The variable or the file is read at each call. Raises BadOption, whose text never contains any
     part of a connection string.
     """
-    require_given(uri)
+    require_uri(uri)
     resolved = _read(uri)
     require_connection_string(resolved)
     return resolved

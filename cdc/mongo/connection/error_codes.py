@@ -17,7 +17,7 @@ from cdc.errors import (
     TransientError,
     UnsuitableSource,
 )
-from cdc.mongo.connection.unreachable import unreachable
+from cdc.mongo.connection.unreachable import explain_unreachable
 
 # The incarnation of the collection is gone: collectionUUID mismatch, namespace not found.
 INCARNATION_GONE = frozenset({361, 26})
@@ -128,7 +128,7 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
             "Look for an _id or a shard key of several megabytes in what was read.",
         )
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
-        reason = unreachable(str(error))
+        reason = explain_unreachable(str(error))
         return SourceUnreachable(f"{attempted}: {reason.message}.", reason.remedy)
     if isinstance(error, pymongo.errors.ConfigurationError):
         return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")

@@ -103,7 +103,7 @@ class Need:
         return {"resource": resource, "actions": [self.action]}
 
 
-def required(selection: Selection, shards: tuple[str, ...] = ("",)) -> list[Need]:
+def required_needs(selection: Selection, shards: tuple[str, ...] = ("",)) -> list[Need]:
     """Return the privileges that a run cannot do without.
 
     `shards` are those of the source. The only shard of a replica set has an empty name.
@@ -117,15 +117,15 @@ def required(selection: Selection, shards: tuple[str, ...] = ("",)) -> list[Need
     if "" in shards:
         return needs
     needs += (Need("find", *namespace) for namespace in _TRANSACTIONS)
-    return [*of_metadata(), *(replace(need, shard=shard) for shard in shards for need in needs)]
+    return [*metadata_needs(), *(replace(need, shard=shard) for shard in shards for need in needs)]
 
 
-def of_metadata() -> list[Need]:
+def metadata_needs() -> list[Need]:
     """Return the privileges that find the shards of a cluster and the owners of documents."""
     return [Need("find", *namespace) for namespace in _METADATA]
 
 
-def optional(captured: Iterable[Namespace], shard: str = "") -> list[Need]:
+def optional_needs(captured: Iterable[Namespace], shard: str = "") -> list[Need]:
     """Return the privileges that a run can do without, but that improve it.
 
     `captured` are the captured collections on the shard.
@@ -135,7 +135,7 @@ def optional(captured: Iterable[Namespace], shard: str = "") -> list[Need]:
     return needs if shard else [*needs, Need("find", *OPLOG)]
 
 
-def missing(clients: Mapping[str, Client], needs: Iterable[Need]) -> list[Need] | None:
+def missing_needs(clients: Mapping[str, Client], needs: Iterable[Need]) -> list[Need] | None:
     """Return the needs that no role of the user grants. Needs no privilege itself.
 
     None means that no user is logged in, for example because the servers have no access control.
@@ -156,14 +156,14 @@ def _user_privileges(client: Client, shard: str) -> list[dict[str, Any]] | None:
     try:
         status = client.admin.command("connectionStatus", showPrivileges=True)
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Reading the user's privileges{on([shard])}") from error
+        raise translated(error, f"Reading the user's privileges{on_shards([shard])}") from error
     info = status["authInfo"]
     privileges: list[dict[str, Any]] = info["authenticatedUserPrivileges"]
     return privileges if info["authenticatedUsers"] else None
 
 
 @contextmanager
-def named(clients: Mapping[str, Client], needs: Iterable[Need]) -> Iterator[None]:
+def name_missing_needs(clients: Mapping[str, Client], needs: Iterable[Need]) -> Iterator[None]:
     """Turn a NotPermitted from this context into one that names the needs which the user lacks.
 
     It is raised unchanged if they are not known.
@@ -171,7 +171,7 @@ def named(clients: Mapping[str, Client], needs: Iterable[Need]) -> Iterator[None
     try:
         yield
     except NotPermitted as refusal:
-        lacking = missing(clients, needs)
+        lacking = missing_needs(clients, needs)
         if lacking is None:
             raise NotPermitted(
                 "The server requires a login, and 'uri' names no user.",
@@ -192,10 +192,10 @@ def _describe(needs: Iterable[Need]) -> str:
     shards: dict[str, list[str]] = {}
     for need in needs:
         shards.setdefault(str(need), []).append(need.shard)
-    return ", ".join(f"{need}{on(names)}" for need, names in shards.items())
+    return ", ".join(f"{need}{on_shards(names)}" for need, names in shards.items())
 
 
-def on(shards: Iterable[str]) -> str:
+def on_shards(shards: Iterable[str]) -> str:
     """Return " on s1, s2" for the shards, as a part of a sentence; empty if they have no name."""
     names = ", ".join(filter(None, shards))
     return f" on {names}" if names else ""

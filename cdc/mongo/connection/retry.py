@@ -38,25 +38,25 @@ class Progress:
         return now - self._failing_since
 
 
-def repeated(
+def retry_call(
     call: Callable[[], T],
     seconds: float,
     attempted: str,
     but: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Return what the call returns, repeating it by the rules of `retrying`."""
-    for attempt in retrying(Progress(), seconds, attempted, but):
+    """Return what the call returns, repeating it by the rules of `retry_attempts`."""
+    for attempt in retry_attempts(Progress(), seconds, attempted, but):
         with attempt:
             return call()
     raise AssertionError("an attempt fails or returns")
 
 
-def begun(call: Callable[[], T], seconds: float, attempted: str) -> T:
-    """Return what the first call to a source returns, repeating it by the rules of `retrying`.
+def retry_first_call(call: Callable[[], T], seconds: float, attempted: str) -> T:
+    """Return the result of the first call to a source, repeated by the rules of `retry_attempts`.
 
     SourceUnreachable and LoginRefused are raised at once, because `uri` may be wrong.
     """
-    return repeated(call, seconds, attempted, but=(SourceUnreachable, LoginRefused))
+    return retry_call(call, seconds, attempted, but=(SourceUnreachable, LoginRefused))
 
 
 def retry_if_truncated(read: Callable[[], T]) -> T:
@@ -73,7 +73,7 @@ def retry_if_truncated(read: Callable[[], T]) -> T:
     )
 
 
-def retrying(
+def retry_attempts(
     progress: Progress,
     seconds: float,
     attempted: str,

@@ -112,7 +112,7 @@ NO_ANSWER = Reason(
 )
 
 
-def unreachable(text: str) -> Reason:
+def explain_unreachable(text: str) -> Reason:
     """Find in the driver's text why it found no suitable server."""
     for pattern, message, remedy in _UNREACHABLE:
         if re.search(pattern, text):
@@ -156,14 +156,14 @@ def explain_unusable_uri(error: Exception) -> CdcError:
 
 
 @contextmanager
-def logged_if_slow(client: MongoClient[Any], timeout_ms: int) -> Iterator[None]:
+def log_if_slow(client: MongoClient[Any], timeout_ms: int) -> Iterator[None]:
     """Log once why no server answers, if the block takes more than 3 s.
 
     The driver looks for a server until its timeout, whatever is wrong, and reports only then.
     """
 
     def log() -> None:
-        reason = unreachable(repr(client.topology_description))
+        reason = explain_unreachable(repr(client.topology_description))
         _log.warning(
             "%s; looking for a server for %g s (server.timeout.ms)",
             "no server has answered yet" if reason is NO_ANSWER else reason.message,

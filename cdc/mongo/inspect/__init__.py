@@ -1,27 +1,27 @@
 """Questions about a source that change nothing: preflight, sizes, progress, metrics."""
 
-from cdc.mongo.inspect.copy_progress import COPYING, Extent
+from cdc.mongo.inspect.copy_progress import COPYING, CopyProgress
 from cdc.mongo.inspect.estimate import Examination, Work, examine
 from cdc.mongo.inspect.metrics import Gauges, Metrics, Rate
 from cdc.mongo.inspect.preflight import Wanted, check, shards_of
 from cdc.mongo.inspect.server_clock import ServerClock
-from cdc.mongo.inspect.source_status import Passed, Standing, require_own, standing
+from cdc.mongo.inspect.source_status import FinishedBatches, Status, read_status, require_own
 
 __all__ = [
     "COPYING",
+    "CopyProgress",
     "Examination",
-    "Extent",
+    "FinishedBatches",
     "Gauges",
     "Metrics",
-    "Passed",
     "Rate",
     "ServerClock",
-    "Standing",
+    "Status",
     "Wanted",
     "Work",
     "check",
     "examine",
+    "read_status",
     "require_own",
     "shards_of",
-    "standing",
 ]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model import MIN_KEY, Copying, Excerpt, Namespace, Offset, Selection, literal
-from cdc.mongo.collections import all_keys, estimated_documents, random_keys
+from cdc.model import MIN_KEY, CaptureFilter, Copying, Namespace, Offset, Selection, literal
+from cdc.mongo.collections import all_keys, estimate_documents, random_keys
 from cdc.mongo.connection import Client
 from cdc.mongo.inspect.preflight import shards_of
 from cdc.mongo.topology import Source
@@ -33,7 +33,7 @@ _MOST_PERCENT = 99.9
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class CopyProgress:
     """How much of a collection has been copied.
 
     Attributes:
@@ -49,7 +49,7 @@ class Extent:
     copied: float | None
 
 
-def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
+def count_documents(source: Source, selection: Selection) -> dict[Namespace, int]:
     """Return the selected collections with their approximate numbers of documents.
 
     The numbers include orphans. Raises CdcError.
@@ -57,15 +57,18 @@ def counted(source: Source, selection: Selection) -> dict[Namespace, int]:
     clients = source.clients
     return {
         c.namespace: sum(
-            estimated_documents(clients[shard], c.namespace) for shard in shards_of(source, c)
+            estimate_documents(clients[shard], c.namespace) for shard in shards_of(source, c)
         )
         for c in source.listing(selection).collections
     }
 
 
-def extents(
-    documents: Mapping[Namespace, int], at: Offset | None, excerpt: Excerpt, share: float | None
-) -> list[Extent]:
+def collection_progress(
+    documents: Mapping[Namespace, int],
+    at: Offset | None,
+    excerpt: CaptureFilter,
+    share: float | None,
+) -> list[CopyProgress]:
     """Return the progress of each collection according to an offset.
 
     Args:
@@ -77,18 +80,18 @@ def extents(
     # After a change of the capture filter everything is copied again.
     selection = Selection.parse(at.selection) if at and at.excerpt == excerpt.text else None
 
-    def extent(name: Namespace, count: int) -> Extent:
+    def extent(name: Namespace, count: int) -> CopyProgress:
         if at is None or selection is None or not selection.matches(name):
-            return Extent(name, count, WAITING, 0.0)
+            return CopyProgress(name, count, WAITING, 0.0)
         if at.copying is not None and at.copying.namespace == name:
-            return Extent(name, count, COPYING, share)
+            return CopyProgress(name, count, COPYING, share)
         phase, copied = (STREAMING, 1.0) if at.passes_whole(name) else (WAITING, 0.0)
-        return Extent(name, count, phase, copied)
+        return CopyProgress(name, count, phase, copied)
 
     return [extent(name, count) for name, count in documents.items()]
 
 
-def is_copied(at: Offset | None, selection: Selection, excerpt: Excerpt) -> bool:
+def is_copied(at: Offset | None, selection: Selection, excerpt: CaptureFilter) -> bool:
     """Whether the offset shows that nothing is left to copy.
 
     False if the offset has another selection or capture filter than these: they were changed since.
@@ -97,7 +100,7 @@ def is_copied(at: Offset | None, selection: Selection, excerpt: Excerpt) -> bool
     return at is not None and at.is_streaming and at.is_of(selection.text, excerpt.text)
 
 
-def percent(collections: Iterable[Extent], complete: bool) -> float | None:
+def percent(collections: Iterable[CopyProgress], complete: bool) -> float | None:
     """Return the percentage of all documents that has been copied; None if it is unknown.
 
     It is 100 only if `complete`, which means that nothing is left to copy.
@@ -154,7 +157,7 @@ class Sample:
         return float(reply["below"]) / len(keys)
 
 
-def drawn(source: Source, copying: Copying) -> Sample:
+def draw_sample(source: Source, copying: Copying) -> Sample:
     """Draw a sample of the collection that has the name now.
 
     It is empty if the shard of the collection was removed. Raises CdcError or the driver's errors.
@@ -166,7 +169,7 @@ def drawn(source: Source, copying: Copying) -> Sample:
 
 
 def _draw_part(client: Client, namespace: Namespace) -> _Part:
-    documents = estimated_documents(client, namespace)
+    documents = estimate_documents(client, namespace)
     if documents > _FEW_DOCUMENTS:
         keys = random_keys(client, namespace, MIN_KEY, _SAMPLE_KEYS)
         return _Part(client, documents, _thin_out(keys))

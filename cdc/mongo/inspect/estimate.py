@@ -15,10 +15,10 @@ import pymongo.errors
 
 from cdc.errors import CdcError, NotPermitted, TransientError
 from cdc.model import Namespace
-from cdc.mongo.collections import SINGLE, Choice, Collection, Size, chosen, size_of
-from cdc.mongo.connection import Need, named, privileges, translated
+from cdc.mongo.collections import SINGLE, Choice, Collection, Size, choose_strategy, estimate_size
+from cdc.mongo.connection import Need, name_missing_needs, privileges, translated
 from cdc.mongo.inspect.preflight import Wanted, log_in, problems_of, required, shards_of
-from cdc.mongo.plan import missing
+from cdc.mongo.plan import missing_items
 from cdc.mongo.topology import Source, Window, oplog_window
 
 
@@ -84,15 +84,18 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     collections: tuple[Collection, ...] = ()
     absent: list[str] = []
     needed = required(source, wanted)
-    with _collect_errors(problems, "Listing collections"), named(source.clients, needed):
+    with (
+        _collect_errors(problems, "Listing collections"),
+        name_missing_needs(source.clients, needed),
+    ):
         listing = source.listing(wanted.selection)
-        collections, absent = listing.collections, missing(wanted.selection, listing)
+        collections, absent = listing.collections, missing_items(wanted.selection, listing)
         distinct = {str(problem): problem for problem in problems_of(source, wanted, listing)}
         problems += distinct.values()
     optional = [
         need
         for shard in source.shards
-        for need in privileges.optional(_namespaces_on(source, shard, collections), shard)
+        for need in privileges.optional_needs(_namespaces_on(source, shard, collections), shard)
     ]
     work: list[Work] = []
     with _collect_errors(problems, "Reading the sizes of collections"):
@@ -104,7 +107,7 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
         wanted.selection.database,
         needed,
         optional,
-        privileges.missing(source.clients, [*needed, *optional]),
+        privileges.missing_needs(source.clients, [*needed, *optional]),
         _shortest_window(source),
         absent,
         work,
@@ -172,10 +175,10 @@ def _estimate_part(
     source: Source, shard: str, namespace: Namespace, copies: bool, split_bytes: int
 ) -> _Part:
     client = source.clients[shard]
-    size = size_of(client, namespace)
+    size = estimate_size(client, namespace)
     if not copies:
         return _Part(shard, size, Choice("none", "this mode copies nothing"))
-    choice = chosen(client, namespace, size, split_bytes)
+    choice = choose_strategy(client, namespace, size, split_bytes)
     cuts = 0 if choice.strategy == SINGLE else math.ceil(size.bytes / split_bytes) - 1
     return _Part(shard, size, choice, cuts)
 

@@ -15,10 +15,17 @@ from typing import Any
 import pymongo
 from bson.timestamp import Timestamp
 
-from cdc.model import Excerpt, Namespace, Offset, Selection, timestamp
-from cdc.mongo.inspect.copy_progress import Sample, counted, drawn, extents, is_copied, percent
-from cdc.mongo.inspect.ttl_cache import Kept, tried
-from cdc.mongo.topology import Left, Lookout, Source, Window, windows
+from cdc.model import CaptureFilter, Namespace, Offset, Selection, timestamp
+from cdc.mongo.inspect.copy_progress import (
+    Sample,
+    collection_progress,
+    count_documents,
+    draw_sample,
+    is_copied,
+    percent,
+)
+from cdc.mongo.inspect.ttl_cache import CachedValue, value_or_none
+from cdc.mongo.topology import OplogWatch, Remaining, Source, Window, windows
 
 # Metrics are read in the query's own thread: a longer wait would delay the next batch, and stop().
 _PATIENCE_SECONDS = 1.5
@@ -47,7 +54,7 @@ class Metrics:
     time: Timestamp | None
     live_edge: Timestamp | None
     events_per_second: float | None
-    oplog_left: Left | None
+    oplog_left: Remaining | None
     snapshot_percent: float | None
 
     @property
@@ -81,7 +88,7 @@ class Metrics:
             time and timestamp.parse(time),
             edge and timestamp.parse(edge),
             data["eventsPerSecond"],
-            left and Left(left["hoursLeft"], left["percentLeft"], left["shard"] or ""),
+            left and Remaining(left["hoursLeft"], left["percentLeft"], left["shard"] or ""),
             data["snapshotPercent"],
         )
 
@@ -90,7 +97,7 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 1)
 
 
-def left_of(windows: list[Window], at: Timestamp) -> Left | None:
+def least_remaining(windows: list[Window], at: Timestamp) -> Remaining | None:
     """Return what is left of the oplog that has least left; None without windows."""
     each = (window.left(at) for window in windows)
     return min(each, key=lambda left: (left.percent, left.hours), default=None)
@@ -139,22 +146,24 @@ class Gauges:
         excerpt: the configured capture filter.
     """
 
-    lookout: Lookout
+    lookout: OplogWatch
     selection: Selection
-    excerpt: Excerpt
+    excerpt: CaptureFilter
     _rate: Rate = field(default_factory=Rate)
     _planned: int | None = 0
     _is_counted: bool = True
-    _edge: Kept[Timestamp] = field(
-        default_factory=lambda: Kept("the live edge", _EDGE_SECONDS, _EDGE_COST_FACTOR)
+    _edge: CachedValue[Timestamp] = field(
+        default_factory=lambda: CachedValue("the live edge", _EDGE_SECONDS, _EDGE_COST_FACTOR)
     )
-    _windows: Kept[list[Window]] = field(
-        default_factory=lambda: Kept("oplog windows", _CACHE_SECONDS)
+    _windows: CachedValue[list[Window]] = field(
+        default_factory=lambda: CachedValue("oplog windows", _CACHE_SECONDS)
     )
-    _documents: Kept[dict[Namespace, int]] = field(
-        default_factory=lambda: Kept("sizes of collections", _CACHE_SECONDS)
+    _documents: CachedValue[dict[Namespace, int]] = field(
+        default_factory=lambda: CachedValue("sizes of collections", _CACHE_SECONDS)
     )
-    _sample: Kept[Sample] = field(default_factory=lambda: Kept("a sample", _SAMPLE_SECONDS))
+    _sample: CachedValue[Sample] = field(
+        default_factory=lambda: CachedValue("a sample", _SAMPLE_SECONDS)
+    )
 
     def read(self, source: Source, start: Offset, end: Offset, events: int | None) -> Metrics:
         """Return the metrics for the batch between two offsets, which is about to start.
@@ -178,22 +187,22 @@ class Gauges:
         known = self._edge.get(lambda: source.live_edge(floor))
         return None if known is None else max(known, floor)
 
-    def _oplog_left(self, source: Source, start: Offset) -> Left | None:
+    def _oplog_left(self, source: Source, start: Offset) -> Remaining | None:
         clients = source.clients
         shards = [shard for shard in start.shards if shard in clients]
         known = self._windows.get(lambda: windows(clients, shards), shards) or []
         self.lookout.look(known, start.time)
-        return left_of(known, start.time)
+        return least_remaining(known, start.time)
 
     def _copied_percent(self, source: Source, end: Offset) -> float | None:
         if is_copied(end, self.selection, self.excerpt):
             return percent([], True)
         copying, share = end.copying, None
-        documents = self._documents.get(lambda: counted(source, self.selection))
+        documents = self._documents.get(lambda: count_documents(source, self.selection))
         if copying is not None:
-            sample = self._sample.get(lambda: drawn(source, copying), copying.uuid)
+            sample = self._sample.get(lambda: draw_sample(source, copying), copying.uuid)
             if sample is not None:
-                share = tried(lambda: sample.share(copying.below), "the copied share")
+                share = value_or_none(lambda: sample.share(copying.below), "the copied share")
         if documents is None:
             return None
-        return percent(extents(documents, end, self.excerpt, share), False)
+        return percent(collection_progress(documents, end, self.excerpt, share), False)

@@ -10,13 +10,21 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption, CdcError, HistoryLost, ImagesMissing, UnsuitableSource
-from cdc.model import Excerpt, Namespace, Selection, resume_token, timestamp
+from cdc.model import CaptureFilter, Namespace, Selection, resume_token, timestamp
 from cdc.mongo.collections import Collection, Listing
-from cdc.mongo.connection import Client, Need, is_transient, named, on, privileges, translated
+from cdc.mongo.connection import (
+    Client,
+    Need,
+    is_transient,
+    name_missing_needs,
+    on_shards,
+    privileges,
+    translated,
+)
 from cdc.mongo.plan import Start, missing_collections
 from cdc.mongo.query import projection
 from cdc.mongo.read import reads_at_a_time
-from cdc.mongo.topology import Source, lost
+from cdc.mongo.topology import Source, history_lost
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +47,7 @@ class Wanted(NamedTuple):
     is_new: bool = True
     follows: bool = True
     start: Start = Start()
-    excerpt: Excerpt = Excerpt()
+    excerpt: CaptureFilter = CaptureFilter()
     waits: bool = False
 
 
@@ -53,14 +61,14 @@ def check(source: Source, wanted: Wanted) -> Listing:
     new run does not wait for a collection that is missing; BadOption or HistoryLost for `start`.
     """
     log_in(source)
-    with named(source.clients, required(source, wanted)):
+    with name_missing_needs(source.clients, required(source, wanted)):
         listing = source.listing(wanted.selection)
     for problem in problems_of(source, wanted, listing):
         raise problem
     if (
         wanted.is_new
         and wanted.follows
-        and (awaited := missing_collections.missing(wanted.selection, listing))
+        and (awaited := missing_collections.missing_items(wanted.selection, listing))
     ):
         _log.info("%s: not there yet, captured from birth", ", ".join(awaited))
     return listing
@@ -85,7 +93,7 @@ def log_in(source: Source) -> None:
 
 def required(source: Source, wanted: Wanted) -> list[Need]:
     """Return the privileges that the run needs."""
-    return privileges.required(wanted.selection, source.shards)
+    return privileges.required_needs(wanted.selection, source.shards)
 
 
 def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
@@ -96,7 +104,7 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
     yield from _find_version_errors(source, wanted.selection)
     yield from _find_permission_errors(source, wanted)
     if wanted.is_new and not wanted.waits:
-        yield from missing_collections.problems(source, wanted.selection, found)
+        yield from missing_collections.missing_errors(source, wanted.selection, found)
     without = [c.namespace for c in found.collections if not c.has_images]
     if wanted.images_required and without:
         yield ImagesMissing(
@@ -110,11 +118,13 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
         yield from _find_stream_errors(source, wanted, found.time)
 
 
-def _find_projection_errors(source: Source, excerpt: Excerpt, found: Listing) -> Iterator[CdcError]:
+def _find_projection_errors(
+    source: Source, excerpt: CaptureFilter, found: Listing
+) -> Iterator[CdcError]:
     for collection in found.collections:
-        if projection.is_ambiguous(excerpt, collection.collation):
-            yield projection.ambiguous(collection.namespace)
-    nothing = projection.of_find(excerpt, {"_id": {"$in": []}})
+        if projection.has_other_collation(excerpt, collection.collation):
+            yield projection.collation_error(collection.namespace)
+    nothing = projection.find_arguments(excerpt, {"_id": {"$in": []}})
     for collection in found.collections[:1]:
         db, coll = collection.namespace
         try:
@@ -162,7 +172,7 @@ def _find_permission_errors(source: Source, wanted: Wanted) -> Iterator[CdcError
     """
     needs = required(source, wanted)
     try:
-        with named(source.clients, needs):
+        with name_missing_needs(source.clients, needs):
             for need in needs:
                 _try_need(source.clients[need.shard], need)
     except CdcError as error:
@@ -176,7 +186,7 @@ def _try_need(client: Client, need: Need) -> None:
         elif need.action == "find" and need.coll:
             client[need.db][need.coll].find_one({}, {"_id": 1})
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Asking for {need}{on([need.shard])}") from error
+        raise translated(error, f"Asking for {need}{on_shards([need.shard])}") from error
 
 
 def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
@@ -193,7 +203,7 @@ def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iter
         )
     for shard in source.shards:
         try:
-            with named(source.clients, required(source, wanted)):
+            with name_missing_needs(source.clients, required(source, wanted)):
                 _open_stream(source.clients[shard], wanted.selection, wanted.start, shard)
         except CdcError as error:
             yield error
@@ -214,9 +224,9 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
                 _require_comparable(start.position, newest.resume_token)
     except pymongo.errors.PyMongoError as error:
         where = f"database {selection.database}" if selection.database else "the deployment"
-        problem = translated(error, f"Reading changes of {where}{on([shard])}")
+        problem = translated(error, f"Reading changes of {where}{on_shards([shard])}")
         if isinstance(problem, HistoryLost) and start.after is not None:
-            problem = lost(client, shard, start.option)
+            problem = history_lost(client, shard, start.option)
         raise problem from error
 
 

@@ -10,7 +10,7 @@ from datetime import UTC
 import pymongo
 
 from cdc.mongo.connection import Client, hello
-from cdc.mongo.inspect.ttl_cache import Kept
+from cdc.mongo.inspect.ttl_cache import CachedValue
 from cdc.mongo.topology import Source
 
 _PATIENCE_SECONDS = 1.5
@@ -28,8 +28,8 @@ class ServerClock:
 
     open_source: Callable[[], Source]
     _source: Source | None = None
-    _cached: Kept[float] = field(
-        default_factory=lambda: Kept("the server's clock", _CACHED_SECONDS)
+    _cached: CachedValue[float] = field(
+        default_factory=lambda: CachedValue("the server's clock", _CACHED_SECONDS)
     )
     _offset: float | None = None
 

@@ -8,18 +8,25 @@ from typing import NamedTuple
 import pymongo
 
 from cdc.errors import ForeignOffset
-from cdc.model import NEVER, Excerpt, Offset, Selection
+from cdc.model import NEVER, CaptureFilter, Offset, Selection
 from cdc.mongo.connection import Client
-from cdc.mongo.inspect.copy_progress import Extent, counted, drawn, extents, is_copied, percent
-from cdc.mongo.inspect.metrics import Metrics, left_of
-from cdc.mongo.inspect.ttl_cache import tried
-from cdc.mongo.plan import events_between
+from cdc.mongo.inspect.copy_progress import (
+    CopyProgress,
+    collection_progress,
+    count_documents,
+    draw_sample,
+    is_copied,
+    percent,
+)
+from cdc.mongo.inspect.metrics import Metrics, least_remaining
+from cdc.mongo.inspect.ttl_cache import value_or_none
+from cdc.mongo.plan import count_events
 from cdc.mongo.topology import Source, windows
 
 _PATIENCE_SECONDS = 1.0
 
 
-class Passed(NamedTuple):
+class FinishedBatches(NamedTuple):
     """Finished batches: the offset before them, the offset after them, and their duration."""
 
     start: Offset
@@ -27,20 +34,20 @@ class Passed(NamedTuple):
     seconds: float
 
 
-class Standing(NamedTuple):
+class Status(NamedTuple):
     """The status of a run: its metrics, and the progress of each selected collection."""
 
     metrics: Metrics
-    collections: list[Extent]
+    collections: list[CopyProgress]
 
 
-def standing(
+def read_status(
     source: Source,
     selection: Selection,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
     at: Offset | None,
-    passed: Passed | None,
-) -> Standing:
+    passed: FinishedBatches | None,
+) -> Status:
     """Return the status of a run.
 
     A value is None if a run does not need it and the user may not read it.
@@ -59,16 +66,22 @@ def standing(
         require_own(at, source)
     clients = source.clients
     edge = source.live_edge(NEVER if at is None else at.time)
-    collections = extents(counted(source, selection), at, excerpt, _copied_share(source, at))
-    rate = None if passed is None else tried(lambda: _event_rate(clients, passed), "the event rate")
+    collections = collection_progress(
+        count_documents(source, selection), at, excerpt, _copied_share(source, at)
+    )
+    rate = (
+        None
+        if passed is None
+        else value_or_none(lambda: _event_rate(clients, passed), "the event rate")
+    )
     left = None
     if at is not None:
         shards = [shard for shard in at.shards if shard in clients]
-        known = tried(lambda: windows(clients, shards), "oplog windows") or []
-        left = left_of(known, at.time)
+        known = value_or_none(lambda: windows(clients, shards), "oplog windows") or []
+        left = least_remaining(known, at.time)
     time = None if at is None else at.time
     copied = percent(collections, is_copied(at, selection, excerpt))
-    return Standing(Metrics(time, edge, rate, left, copied), collections)
+    return Status(Metrics(time, edge, rate, left, copied), collections)
 
 
 def require_own(offset: Offset, source: Source) -> None:
@@ -85,12 +98,14 @@ def _copied_share(source: Source, at: Offset | None) -> float | None:
     copying = None if at is None else at.copying
     if copying is None:
         return None
-    return tried(lambda: drawn(source, copying).share(copying.below), "the copied share")
+    return value_or_none(
+        lambda: draw_sample(source, copying).share(copying.below), "the copied share"
+    )
 
 
-def _event_rate(clients: Mapping[str, Client], passed: Passed) -> float:
+def _event_rate(clients: Mapping[str, Client], passed: FinishedBatches) -> float:
     # Batches of hours may have any number of changes, and the count reads the oplog for all of
     # them.
     with pymongo.timeout(_PATIENCE_SECONDS):
-        count = events_between(clients, passed.start, passed.end)
+        count = count_events(clients, passed.start, passed.end)
     return count / max(1e-3, passed.seconds)

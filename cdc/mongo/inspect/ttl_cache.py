@@ -19,7 +19,7 @@ T = TypeVar("T")
 _COST_FACTOR = 50
 
 
-def tried(ask: Callable[[], T], what: str) -> T | None:
+def value_or_none(ask: Callable[[], T], what: str) -> T | None:
     """Return what `ask` returns, or None if the source refuses or does not answer now.
 
     The caller must limit the waiting time (`pymongo.timeout`). `what` names the value in the log.
@@ -33,7 +33,7 @@ def tried(ask: Callable[[], T], what: str) -> T | None:
 
 
 @dataclass(slots=True)
-class Kept(Generic[T]):
+class CachedValue(Generic[T]):
     """A value that is cached, like a failure (None), until it expires or its subject changes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Kept(Generic[T]):
         """Return the cached value, or that of `ask` if it expired or `about` is another subject."""
         began = time.monotonic()
         if began >= self._expires or about != self._subject:
-            self._value, self._subject = tried(ask, self.what), about
+            self._value, self._subject = value_or_none(ask, self.what), about
             now = time.monotonic()
             self._expires = now + max(self.seconds, self.cost_factor * (now - began))
         return self._value

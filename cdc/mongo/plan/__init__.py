@@ -7,12 +7,12 @@ Guaranteed: the same two offsets give the same rows, also days later.
 from cdc.mongo.plan import missing_collections
 from cdc.mongo.plan.change_window import window_splits
 from cdc.mongo.plan.idle_watch import Watch
-from cdc.mongo.plan.missing_collections import missing
+from cdc.mongo.plan.missing_collections import missing_items
 from cdc.mongo.plan.next_scan import Sweeper
 from cdc.mongo.plan.planner import Planner
-from cdc.mongo.plan.slicing import Limits, events_between
+from cdc.mongo.plan.slicing import Limits, count_events
 from cdc.mongo.plan.splits import range_splits, snapshot_splits
-from cdc.mongo.plan.start_position import Start, confirmed_edge, first_offset, reached, start_of
+from cdc.mongo.plan.start_position import Start, confirmed_edge, first_offset, start_of, wait_until
 
 __all__ = [
     "Limits",
@@ -21,13 +21,13 @@ __all__ = [
     "Sweeper",
     "Watch",
     "confirmed_edge",
-    "events_between",
+    "count_events",
     "first_offset",
-    "missing",
     "missing_collections",
+    "missing_items",
     "range_splits",
-    "reached",
     "snapshot_splits",
     "start_of",
+    "wait_until",
     "window_splits",
 ]

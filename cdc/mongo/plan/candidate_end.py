@@ -7,13 +7,13 @@ from typing import NamedTuple
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption
-from cdc.model import Excerpt, Offset, Selection, advance, reselect
+from cdc.model import CaptureFilter, Offset, Selection, advance, reselect
 from cdc.mongo.collections import Listing
 from cdc.mongo.plan.next_scan import Sweep
 from cdc.mongo.query import event_filter
 
 
-class Intent(NamedTuple):
+class CandidateEnd(NamedTuple):
     """The end of a batch up to the live edge.
 
     It is valid only if no event of the batch meets one of the `unless` conditions.
@@ -23,7 +23,9 @@ class Intent(NamedTuple):
     unless: tuple[event_filter.Condition, ...] = ()
 
 
-def sweeping(selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep) -> Intent:
+def scan_candidate(
+    selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep
+) -> CandidateEnd:
     """Return the candidate end of a batch that copies.
 
     An event of a collection that the batch does not scan makes it invalid: the name must not be
@@ -31,19 +33,19 @@ def sweeping(selection: Selection, start: Offset, edge: Timestamp, sweep: Sweep)
     """
     end = advance(start, edge, sweep.scans, sweep.swept_all, absent=sweep.absent)
     if sweep == Sweep():
-        return Intent(end)
+        return CandidateEnd(end)
     scanned = [scan.copying.namespace for scan in sweep.scans]
-    return Intent(end, (event_filter.strangers(selection, start, end, scanned),))
+    return CandidateEnd(end, (event_filter.rows_unscanned(selection, start, end, scanned),))
 
 
-def reselecting(
+def reselect_candidate(
     selection: Selection,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
     start: Offset,
     edge: Timestamp,
     listed: Listing,
     copies: bool,
-) -> Intent:
+) -> CandidateEnd:
     """Return the candidate end of the last batch with the selection and capture filter of `start`.
 
     It is invalid if a collection was created after the listing and only the new selection or
@@ -70,6 +72,6 @@ def reselecting(
     if start.excerpt == excerpt.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
-    newcomers = event_filter.newcomers(before, selection, names)
+    newcomers = event_filter.rows_newly_selected(before, selection, names)
     end = reselect(start, edge, selection, excerpt, added if copies else [])
-    return Intent(end, (newcomers,))
+    return CandidateEnd(end, (newcomers,))

@@ -8,8 +8,8 @@ from functools import partial
 
 from bson.timestamp import Timestamp
 
-from cdc.model import Excerpt, Offset, Selection, StreamSplit, streaming
-from cdc.mongo.plan.ddl_reporters import SLIM, Told, told_once
+from cdc.model import CaptureFilter, Offset, Selection, StreamSplit, streaming
+from cdc.mongo.plan.ddl_reporters import EVENT_FIELDS, ReportedDdl, assign_reporters
 from cdc.mongo.plan.slicing import Limits, Slicer
 from cdc.mongo.plan.splits import span, stream_splits
 from cdc.mongo.query import event_filter
@@ -20,7 +20,7 @@ from cdc.mongo.topology import Source
 def window_splits(
     source: Source,
     selection: Selection,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
     after: Timestamp,
     until: Timestamp,
     limits: Limits,
@@ -50,7 +50,9 @@ def window_splits(
     splits = list[StreamSplit]()
     # In each part a shard reports all of its DDL or none. There are as many parts as that takes.
     while start.time < until:
-        part = told_once(source, start, end, [ddl for ddl in reported if _is_after(start, ddl)])
+        part = assign_reporters(
+            source, start, end, [ddl for ddl in reported if _is_after(start, ddl)]
+        )
         if part.time < until:
             part = replace(part, late=source.late(part.time), shards=source.shards)
         for split in stream_splits(start, part):
@@ -61,11 +63,11 @@ def window_splits(
 
 def _read_ddl(
     source: Source, selection: Selection, start: Offset, end: Offset, retry_seconds: float
-) -> Iterator[Told]:
+) -> Iterator[ReportedDdl]:
     """Read the DDL of each shard; none for a single shard, which reports all of it."""
     if len(source.shards) == 1:
         return
-    stages = event_filter.pipeline([event_filter.not_rows(selection)], SLIM)
+    stages = event_filter.pipeline([event_filter.not_rows(selection)], EVENT_FIELDS)
     for shard in source.shards:
         split = span(start, end, shard, selection, stages)
         opener = partial(source.open, shard)
@@ -73,5 +75,5 @@ def _read_ddl(
             yield from ((shard, event.raw) for event in events)
 
 
-def _is_after(start: Offset, ddl: Told) -> bool:
+def _is_after(start: Offset, ddl: ReportedDdl) -> bool:
     return bool(ddl[1]["clusterTime"] > start.time)

@@ -21,7 +21,9 @@ _PATIENCE_MS = 10_000
 _OTHER_ENTRIES = {"$nor": [{"op": {"$in": ["i", "u", "d"]}}, {"op": "n", "o2": {"$exists": False}}]}
 
 
-def is_quiet(open_member: Callable[[], Member], after: Timestamp, upto: Timestamp) -> bool:
+def has_only_row_changes(
+    open_member: Callable[[], Member], after: Timestamp, upto: Timestamp
+) -> bool:
     """Whether all entries with after < time ≤ upto exist and certainly are changes of documents.
 
     False also means unknown, for example if the user may not read the oplog. Then a change stream

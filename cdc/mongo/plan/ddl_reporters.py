@@ -18,12 +18,14 @@ from cdc.model import Offset, advance, timestamp
 from cdc.mongo.topology import Source
 
 # The name of a shard, and a DDL event that it reports.
-Told = tuple[str, Mapping[str, Any]]
+ReportedDdl = tuple[str, Mapping[str, Any]]
 # A projection to the fields of an event that this module needs.
-SLIM = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
+EVENT_FIELDS = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
 
 
-def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Told]) -> Offset:
+def assign_reporters(
+    source: Source, start: Offset, end: Offset, reported: Iterable[ReportedDdl]
+) -> Offset:
     """Return the end of a batch, with the shards that do not report DDL in it (`silent`).
 
     The batch is made shorter if a shard would have to report only some of its DDL: the primary
@@ -50,6 +52,6 @@ def told_once(source: Source, start: Offset, end: Offset, reported: Iterable[Tol
     return replace(end, silent=silent) if silent else end
 
 
-def _time(reported: Told) -> Timestamp:
+def _time(reported: ReportedDdl) -> Timestamp:
     time: Timestamp = reported[1]["clusterTime"]
     return time

@@ -10,14 +10,14 @@ from bson.timestamp import Timestamp
 
 from cdc.model import Namespace, Offset, Replaced, Selection, StreamSplit
 from cdc.mongo.connection import Member
-from cdc.mongo.plan.ddl_precheck import is_quiet
-from cdc.mongo.plan.ddl_reporters import SLIM, Told
+from cdc.mongo.plan.ddl_precheck import has_only_row_changes
+from cdc.mongo.plan.ddl_reporters import EVENT_FIELDS, ReportedDdl
 from cdc.mongo.plan.splits import span
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, change_stream
 
 
-class Found(NamedTuple):
+class SurveyResult(NamedTuple):
     """The result of a survey.
 
     Attributes:
@@ -28,8 +28,8 @@ class Found(NamedTuple):
     """
 
     time: Timestamp | None = None
-    ddl: tuple[Told, ...] = ()
-    others: tuple[Told, ...] = ()
+    ddl: tuple[ReportedDdl, ...] = ()
+    others: tuple[ReportedDdl, ...] = ()
 
     def replaced(self, selection: Selection) -> Replaced:
         """Return what the cutting DDL did to the selected collections."""
@@ -41,7 +41,9 @@ class Found(NamedTuple):
     def renamed_onto(self, namespace: Namespace) -> list[Namespace]:
         """Return the collections that were renamed to that name, sorted."""
         renames = [event for _, event in self.ddl if event.get("to")]
-        return sorted({named(e["ns"]) for e in renames if named(e["to"]) == namespace})
+        return sorted(
+            {event_namespace(e["ns"]) for e in renames if event_namespace(e["to"]) == namespace}
+        )
 
 
 def survey(
@@ -52,7 +54,7 @@ def survey(
     ddl: event_filter.Condition,
     rows: Sequence[event_filter.Condition],
     retry_seconds: float,
-) -> Found:
+) -> SurveyResult:
     """Read the events between two offsets that meet one of the conditions.
 
     Each shard of `end` is read only up to its first event that a batch cannot contain.
@@ -67,9 +69,9 @@ def survey(
         retry_seconds: how long a failed read is repeated.
     """
     if end.time <= start.time:
-        return Found()
-    stages = event_filter.pipeline([ddl, *rows], SLIM)
-    reported: list[Told] = [
+        return SurveyResult()
+    stages = event_filter.pipeline([ddl, *rows], EVENT_FIELDS)
+    reported: list[ReportedDdl] = [
         (split.shard, event)
         for split in (span(start, end, shard, selection, stages) for shard in end.shards)
         if rows or not _has_only_row_changes(partial(open_member, split.shard), split)
@@ -78,11 +80,11 @@ def survey(
     time = min((e["clusterTime"] for _, e in reported if event_filter.ends_batch(e)), default=None)
     cutting = [(s, e) for s, e in reported if e["clusterTime"] == time and event_filter.cuts(e)]
     others = [(s, e) for s, e in reported if not event_filter.ends_batch(e)]
-    return Found(time, tuple(cutting), tuple(others))
+    return SurveyResult(time, tuple(cutting), tuple(others))
 
 
 def _has_only_row_changes(open_member: Callable[[], Member], split: StreamSplit) -> bool:
-    return not split.late and is_quiet(open_member, split.after, split.upto)
+    return not split.late and has_only_row_changes(open_member, split.after, split.upto)
 
 
 def _read_to_first(
@@ -99,10 +101,10 @@ def _read_to_first(
 def _selected(value: Mapping[str, Any] | None, selection: Selection) -> frozenset[Namespace]:
     if value is None or "coll" not in value:
         return frozenset()
-    namespace = named(value)
+    namespace = event_namespace(value)
     return frozenset({namespace} if selection.matches(namespace) else ())
 
 
-def named(value: Mapping[str, Any]) -> Namespace:
+def event_namespace(value: Mapping[str, Any]) -> Namespace:
     """Return the namespace in an event's `ns` or `to`."""
     return Namespace(value["db"], value["coll"])

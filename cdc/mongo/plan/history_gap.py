@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cdc.errors import HistoryLost, LoginRefused, NotPermitted
 from cdc.model import Offset, Selection, Timestamp, begin_again, timestamp
-from cdc.mongo.topology import Source, oldest
+from cdc.mongo.topology import Source, oldest_common_time
 
 _REMEDY = (
     "Set on.history.lost to resync (all is copied again) or to skip, or start with a new"
@@ -20,7 +20,7 @@ _REMEDY = (
 )
 
 
-def explained(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
+def explain_loss(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
     """Return the error with the time to which the oplog reaches back, if that is known."""
     first = _oldest_time(source, [shard for shard in start.shards if shard in source.clients])
     if first is None or first <= start.time:  # A shard is gone: the error's own message says so.
@@ -32,7 +32,7 @@ def explained(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
     )
 
 
-def resynced(source: Source, start: Offset, patience: float) -> Offset:
+def resync(source: Source, start: Offset, patience: float) -> Offset:
     """Return the offset after the gap, from which everything is copied again.
 
     It returns `start` itself if the source does not confirm the listing within `patience` seconds.
@@ -47,7 +47,7 @@ def resynced(source: Source, start: Offset, patience: float) -> Offset:
     return begin_again(end, names | set(selection.names))
 
 
-def skipped(source: Source, start: Offset) -> Offset:
+def skip(source: Source, start: Offset) -> Offset:
     """Return the offset after the gap, from which the readable changes continue."""
     first = _first_readable(source)
     # A shard is gone, or the user may not read the time.
@@ -78,7 +78,7 @@ def _first_readable(source: Source) -> Timestamp | None:
 
 def _oldest_time(source: Source, shards: Iterable[str]) -> Timestamp | None:
     try:
-        return oldest(source.clients, shards)
+        return oldest_common_time(source.clients, shards)
     except LoginRefused:
         raise
     except NotPermitted:

@@ -16,7 +16,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError
-from cdc.model import NEVER, Excerpt, Offset, Selection
+from cdc.model import NEVER, CaptureFilter, Offset, Selection
 from cdc.mongo.connection import Member
 from cdc.mongo.plan.splits import span
 from cdc.mongo.query import event_filter
@@ -68,7 +68,7 @@ class Watch:
 
     open_member: Callable[[str], Member]
     selection: Selection
-    excerpt: Excerpt
+    excerpt: CaptureFilter
     heartbeat_seconds: float
     _tails: dict[str, _Tail] = field(default_factory=dict)
     _start: Offset | None = None

@@ -25,7 +25,9 @@ _MOST_ITEMS, _MOST_NEAR, _MOST_DATABASES = 4, 3, 2
 _LITERAL = re.compile(r"(?:[^\\\[\](){}?*+|^$.]|\\\W|\.(?![*+?{]))*")
 
 
-def missing(selection: Selection, found: Listing, known: Selection | None = None) -> list[str]:
+def missing_items(
+    selection: Selection, found: Listing, known: Selection | None = None
+) -> list[str]:
     """Return the names and expressions that match no listed collection, in the form of a message.
 
     The names and expressions that were `known` before are left out.
@@ -34,7 +36,7 @@ def missing(selection: Selection, found: Listing, known: Selection | None = None
     return [*map(str, unmatched.names), *(f"'{pattern}'" for pattern in unmatched.patterns)]
 
 
-def problems(
+def missing_errors(
     source: Source, selection: Selection, found: Listing, known: Selection | None = None
 ) -> Iterator[UnsuitableSource]:
     """Yield at most one error for the missing names, and one for the missing expressions.

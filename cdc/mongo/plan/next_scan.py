@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cdc.model import Again, Copying, Excerpt, KeyRange, Namespace, Offset, Scan, advance
+from cdc.model import Again, CaptureFilter, Copying, KeyRange, Namespace, Offset, Scan, advance
 from cdc.mongo.collections import Listing
 from cdc.mongo.query import projection
 from cdc.mongo.topology import Source
@@ -61,8 +61,10 @@ class Sweeper:
             copying = _find_next_copy(offset, listed)
             if copying is None:
                 return Sweep(tuple(scans), offset.swept is not None, absent)
-            if projection.is_ambiguous(Excerpt.parse(start.excerpt), copying.collation):
-                raise projection.ambiguous(copying.namespace)
+            if projection.has_other_collation(
+                CaptureFilter.parse(start.excerpt), copying.collation
+            ):
+                raise projection.collation_error(copying.namespace)
             ranges = self._cut_ranges(source, copying, budget)
             budget -= len(ranges)
             scans.append(Scan(copying, ranges[-1].upper))

@@ -26,8 +26,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import (
+    CaptureFilter,
     ControlSplit,
-    Excerpt,
     Namespace,
     Offset,
     Replaced,
@@ -36,15 +36,15 @@ from cdc.model import (
     Times,
     advance,
     begin_again,
-    begun_again,
+    list_recopied,
     timestamp,
 )
 from cdc.mongo.collections import Listing
 from cdc.mongo.connection import Member
 from cdc.mongo.plan import history_gap, missing_collections
-from cdc.mongo.plan.candidate_end import Intent, reselecting, sweeping
-from cdc.mongo.plan.ddl_reporters import told_once
-from cdc.mongo.plan.ddl_survey import Found, survey
+from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
+from cdc.mongo.plan.ddl_reporters import assign_reporters
+from cdc.mongo.plan.ddl_survey import SurveyResult, survey
 from cdc.mongo.plan.next_scan import Sweeper
 from cdc.mongo.plan.slicing import Limits, Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
@@ -81,7 +81,7 @@ class Planner:
     source: Source
     open_member: Callable[[str], Member]
     selection: Selection
-    excerpt: Excerpt
+    excerpt: CaptureFilter
     sweeper: Sweeper
     limits: Limits
     retry_seconds: float
@@ -127,13 +127,13 @@ class Planner:
 
     def _plan_gap(self, start: Offset, lost: HistoryLost) -> Offset:
         if self.on_history_lost == "fail":
-            raise history_gap.explained(self.source, start, lost) from lost
-        _log.warning("%s", history_gap.explained(self.source, start, lost).message)
+            raise history_gap.explain_loss(self.source, start, lost) from lost
+        _log.warning("%s", history_gap.explain_loss(self.source, start, lost).message)
         if self.on_history_lost == "skip":
-            end = history_gap.skipped(self.source, start)
+            end = history_gap.skip(self.source, start)
         else:
-            end = history_gap.resynced(self.source, start, _PATIENCE_SECONDS)
-        return start if end == start else read_of(self.source, end, end.late)
+            end = history_gap.resync(self.source, start, _PATIENCE_SECONDS)
+        return start if end == start else mark_read(self.source, end, end.late)
 
     def _plan_end(self, start: Offset) -> Offset:
         self.source.require_told(start)
@@ -143,7 +143,7 @@ class Planner:
             _log.warning("behind %s, captured are %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # the batch contains no changes
             return replace(end, late=start.late)
-        end = read_of(self.source, end, self._read_late(end.time))
+        end = mark_read(self.source, end, self._read_late(end.time))
         joined = set(self.source.shards) - set(start.shards)
         return self._add_joined(start, end, joined) if joined else end
 
@@ -159,7 +159,7 @@ class Planner:
 
     def _find_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.excerpt.text)
-        intents, edge, void = list[Intent](), None, frozenset[Namespace]()
+        intents, edge, void = list[CandidateEnd](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.listing(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
@@ -177,18 +177,20 @@ class Planner:
             if edge is not None and sweep is None:
                 self._require_existing(start, listed)
                 captured = self.selection, self.excerpt
-                intents.append(reselecting(*captured, start, edge, listed, self.copies))
+                intents.append(reselect_candidate(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
-                intents.append(sweeping(self.selection, start, edge, sweep))
+                intents.append(scan_candidate(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
         reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
-        intents.append(Intent(advance(start, reach)))
+        intents.append(CandidateEnd(advance(start, reach)))
         return begin_again(self._find_valid_end(start, reach, intents), void)
 
-    def _find_valid_end(self, start: Offset, edge: Timestamp, intents: list[Intent]) -> Offset:
+    def _find_valid_end(
+        self, start: Offset, edge: Timestamp, intents: list[CandidateEnd]
+    ) -> Offset:
         """Return the end of the first intent that no event excludes, cut at the first DDL event."""
         before = Selection.parse(start.selection)
         union = before.union(self.selection)
@@ -197,14 +199,16 @@ class Planner:
             if found.time is not None and not found.ddl:
                 continue
             end = intent.end if found.time is None else advance(start, found.time)
-            end = told_once(self.source, start, end, found.ddl + found.others)
+            end = assign_reporters(self.source, start, end, found.ddl + found.others)
             return end if end.time != found.time else self._cut_at(end, found, start, before)
         raise AssertionError("nothing but DDL forbids to let time pass")
 
     def _require_existing(self, start: Offset, listed: Listing) -> None:
         if self.on_missing == "fail":
             known = Selection.parse(start.selection)
-            for problem in missing_collections.problems(self.source, self.selection, listed, known):
+            for problem in missing_collections.missing_errors(
+                self.source, self.selection, listed, known
+            ):
                 raise problem
 
     def _confirm_edge(self, start: Offset, listed: Listing) -> Timestamp | None:
@@ -228,7 +232,7 @@ class Planner:
             present, only = listed.find(copying.namespace), Selection.of([copying.namespace])
             if present is None or (present.uuid, present.shard) == (copying.uuid, copying.shard):
                 continue
-            if self._survey(only, start, edge, event_filter.cutting(only)).time is None:
+            if self._survey(only, start, edge, event_filter.ddl_cutting(only)).time is None:
                 void.add(copying.namespace)
         for namespace in void:
             self._require_resyncs(namespace, "resharded, or moved to another shard")
@@ -250,7 +254,7 @@ class Planner:
         ):
             return False
         again = Selection.of(each.namespace for each in start.again)
-        return self._survey(again, start, edge, event_filter.cutting(again)).time is None
+        return self._survey(again, start, edge, event_filter.ddl_cutting(again)).time is None
 
     def _survey(
         self,
@@ -259,7 +263,7 @@ class Planner:
         edge: Timestamp,
         ddl: event_filter.Condition,
         rows: Sequence[event_filter.Condition] = (),
-    ) -> Found:
+    ) -> SurveyResult:
         end = start
         if edge > start.time:
             late, shards = self._read_late(edge), self.source.shards
@@ -271,9 +275,11 @@ class Planner:
             self._late = {time: self.source.late(time)}
         return self._late[time]
 
-    def _cut_at(self, end: Offset, found: Found, start: Offset, selection: Selection) -> Offset:
+    def _cut_at(
+        self, end: Offset, found: SurveyResult, start: Offset, selection: Selection
+    ) -> Offset:
         time, replaced = end.time, found.replaced(selection)
-        for namespace in begun_again(start, advance(start, time, replaced=replaced)):
+        for namespace in list_recopied(start, advance(start, time, replaced=replaced)):
             renamed = " and ".join(map(str, found.renamed_onto(namespace)))
             self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {renamed}")
         if all(shard in end.silent for shard, _ in found.ddl):
@@ -323,7 +329,7 @@ class Planner:
         return history_gap.is_past(self.source, end)
 
 
-def read_of(source: Source, offset: Offset, late: Times) -> Offset:
+def mark_read(source: Source, offset: Offset, late: Times) -> Offset:
     """Return the offset with its late times and the shards of `source`, which are read up to it."""
     shards, topology_time = source.shards, source.topology_time
     return replace(offset, shards=shards, topology_time=topology_time, late=late)

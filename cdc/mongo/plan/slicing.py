@@ -166,7 +166,7 @@ def _entries(selection: Selection, after: Timestamp, edge: Timestamp) -> dict[st
     return {"ts": {"$gt": after, "$lte": edge}, "$or": [row, transaction]}
 
 
-def events_between(clients: Mapping[str, Client], start: Offset, end: Offset) -> int:
+def count_events(clients: Mapping[str, Client], start: Offset, end: Offset) -> int:
     """Return the approximate number of changes in the batches between two offsets.
 
     Changes of shards that were removed since are not counted. Raises the driver's errors.

@@ -12,8 +12,8 @@ from bson.timestamp import Timestamp
 
 from cdc.model import (
     MAX_KEY,
+    CaptureFilter,
     ControlSplit,
-    Excerpt,
     KeyRange,
     Namespace,
     Offset,
@@ -22,8 +22,8 @@ from cdc.model import (
     SnapshotSplit,
     StreamSplit,
     Watermark,
-    begun_again,
-    withheld,
+    list_recopied,
+    list_withheld,
 )
 from cdc.mongo.collections import Listing
 from cdc.mongo.query import event_filter, projection
@@ -71,7 +71,7 @@ def _split_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
-    projected = projection.stages(Excerpt.parse(start.excerpt))
+    projected = projection.filter_stages(CaptureFilter.parse(start.excerpt))
     whole = span(start, end, shard, selection, event_filter.pipeline(conditions, then=projected))
     if below is None or copying is None or collation is None:
         return [whole]
@@ -95,15 +95,15 @@ def scan_splits(
 
 def control_split(start: Offset, end: Offset) -> ControlSplit:
     """Return the split with the rows that state the effect of a batch on the tables of a sink."""
-    resync: list[Namespace | None] = [*begun_again(start, end)]
+    resync: list[Namespace | None] = [*list_recopied(start, end)]
     if end.gap is not None and resync:  # also the collections that were dropped in the gap
         resync = [None]
     described = Watermark.of(start, end).text()
-    return ControlSplit(end.time, described, tuple(resync), tuple(withheld(start, end)))
+    return ControlSplit(end.time, described, tuple(resync), tuple(list_withheld(start, end)))
 
 
 def snapshot_splits(
-    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: Excerpt
+    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: CaptureFilter
 ) -> list[SnapshotSplit]:
     """Return the splits of all listed collections at one time, for a batch read."""
     return [
@@ -116,7 +116,7 @@ def snapshot_splits(
 
 
 def range_splits(
-    found: Listing, keys: KeyRange, at: Timestamp, excerpt: Excerpt
+    found: Listing, keys: KeyRange, at: Timestamp, excerpt: CaptureFilter
 ) -> list[SnapshotSplit]:
     """Return one split for each listed collection with its documents in `keys`.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cdc.errors import TransientError, UnsuitableSource
 from cdc.model import (
     NEVER,
-    Excerpt,
+    CaptureFilter,
     Offset,
     Selection,
     Timestamp,
@@ -18,8 +18,8 @@ from cdc.model import (
     timestamp,
 )
 from cdc.mongo.collections import Listing
-from cdc.mongo.plan.planner import read_of
-from cdc.mongo.topology import Source, oldest
+from cdc.mongo.plan.planner import mark_read
+from cdc.mongo.topology import Source, oldest_common_time
 
 _START_SECONDS = 10.0
 # On an idle server the time advances only every 10 s, the first time after up to 20 s.
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 def start_of(source: Source, mode: str, given: str | None) -> Start:
     """Return the start for `mode` and the option `start`.
 
-    Raises BadToken, and what `oplog.oldest` raises for the mode `earliest`.
+    Raises BadToken, and what `oldest_common_time` raises for the mode `earliest`.
     """
     if mode == "timestamp":
         return Start(False, timestamp.before(timestamp.parse(given or "")))
@@ -55,12 +55,14 @@ def start_of(source: Source, mode: str, given: str | None) -> Start:
         position = resume_token.parse(given or "")
         return Start(False, timestamp.before(resume_token.time_of(position)), position)
     if mode == "earliest":
-        return Start(False, max(oldest(source.clients, source.shards), source.topology_time))
+        return Start(
+            False, max(oldest_common_time(source.clients, source.shards), source.topology_time)
+        )
     return Start(copies=mode in ("initial", "snapshot"))
 
 
 def first_offset(
-    source: Source, selection: Selection, start: Start, found: Listing, excerpt: Excerpt
+    source: Source, selection: Selection, start: Start, found: Listing, excerpt: CaptureFilter
 ) -> Offset:
     """Return the offset before the first batch of a run.
 
@@ -79,10 +81,10 @@ def first_offset(
     # A run that starts now does not emit the transactions that a read at this time includes.
     late = source.late(edge) if start.after is None else ()
     first = begin(time, source.name, selection.text, excerpt.text, start.position)
-    return read_of(source, first, late)
+    return mark_read(source, first, late)
 
 
-def reached(source: Source, time: Timestamp) -> bool:
+def wait_until(source: Source, time: Timestamp) -> bool:
     """Wait until the live edge is at or after that time; return whether it is.
 
     False if it is not within 25 s, or if it lags that time by more than 50 s.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdc.errors import UnsuitableSource
-from cdc.model import PASSES, ROW_EVENTS, Excerpt, Expression, Namespace
+from cdc.model import PASSES, ROW_EVENTS, CaptureFilter, Expression, Namespace
 
 Stage = dict[str, Any]
 _BEFORE, _AFTER = "fullDocumentBeforeChange", "fullDocument"
@@ -24,7 +24,9 @@ _ROW_FIELDS = (
 )
 
 
-def of_find(excerpt: Excerpt, condition: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def find_arguments(
+    excerpt: CaptureFilter, condition: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the arguments of a find for the captured documents that also meet `condition`."""
     conditions = [dict(condition)] if condition else []
     if excerpt.condition is not None:
@@ -37,25 +39,25 @@ def of_find(excerpt: Excerpt, condition: Mapping[str, Any] | None = None) -> dic
     return arguments
 
 
-def stages(excerpt: Excerpt) -> list[Stage]:
+def filter_stages(excerpt: CaptureFilter) -> list[Stage]:
     """Return the last stages of a change stream's pipeline; `whole` must read its events."""
     marks = [] if excerpt.condition is None else [*_marks(excerpt.condition), _DROP]
     return [*marks, *_project(excerpt)]
 
 
-def whole(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrap_event(event: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the event as it was before the stages moved it into one field."""
     original: Mapping[str, Any] = event.get(_WHOLE, event)
     return original
 
 
-def is_ambiguous(excerpt: Excerpt, collation: bytes | None) -> bool:
+def has_other_collation(excerpt: CaptureFilter, collation: bytes | None) -> bool:
     """Whether a read of the collection filters by another collation than its change stream."""
     return excerpt.condition is not None and collation is not None
 
 
-def ambiguous(namespace: Namespace) -> UnsuitableSource:
-    """Return the error for a collection that `is_ambiguous`."""
+def collation_error(namespace: Namespace) -> UnsuitableSource:
+    """Return the error for a collection that `has_other_collation`."""
     return UnsuitableSource(
         f"{namespace} has a default collation, by which its changes cannot be filtered.",
         "Remove it from 'collections', or remove 'filter'.",
@@ -96,7 +98,7 @@ _DROP: Stage = {
 }
 
 
-def _project(excerpt: Excerpt) -> list[Stage]:
+def _project(excerpt: CaptureFilter) -> list[Stage]:
     if not excerpt.fields:
         return []
     if excerpt.excludes:
@@ -113,11 +115,11 @@ def _project(excerpt: Excerpt) -> list[Stage]:
     return [{"$set": {_WHOLE: _for_rows("$$REMOVE", "$$ROOT")}}, {"$project": fields}]
 
 
-def _projection(excerpt: Excerpt) -> dict[str, int]:
+def _projection(excerpt: CaptureFilter) -> dict[str, int]:
     if excerpt.excludes:
         return dict.fromkeys(_paths(excerpt), 0)
     return {"_id": 1, **dict.fromkeys(_paths(excerpt), 1)}
 
 
-def _paths(excerpt: Excerpt) -> list[str]:
+def _paths(excerpt: CaptureFilter) -> list[str]:
     return [".".join(path) for path in excerpt.fields]

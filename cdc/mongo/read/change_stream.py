@@ -27,13 +27,13 @@ from functools import partial
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.model import Excerpt, StreamSplit, by, resume_token
-from cdc.mongo.connection import TOO_LARGE, Member, Progress, retrying
+from cdc.model import CaptureFilter, StreamSplit, error_suffix, resume_token
+from cdc.mongo.connection import TOO_LARGE, Member, Progress, retry_attempts
 from cdc.mongo.read import oversize
 from cdc.mongo.read.batch_size import BatchSize
 from cdc.mongo.read.cursor import Cursor
-from cdc.mongo.read.event_run import Located, plain, run
-from cdc.mongo.read.images import Event, Images, fewer, told
+from cdc.mongo.read.event_run import Located, make_run, select_plain
+from cdc.mongo.read.images import Event, Images, complete_event, reduce_images
 from cdc.mongo.read.oversize import Raw
 
 _BATCH = 1000
@@ -58,10 +58,12 @@ def read(
     Raises TransientError after `retry_seconds` of failures; other errors (HistoryLost,
     NotPermitted, …) at once.
     """
-    attempted = f"Reading changes after {split.after} up to {split.upto}{by(split.excerpt)}"
+    attempted = (
+        f"Reading changes after {split.after} up to {split.upto}{error_suffix(split.excerpt)}"
+    )
     progress = Progress()
     state = _ReadState(split.behind, BatchSize(_BATCH))
-    for attempt in retrying(progress, retry_seconds, attempted):
+    for attempt in retry_attempts(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
             try:
@@ -110,7 +112,7 @@ def _read_fitting(
             except pymongo.errors.OperationFailure as error:
                 if error.code == TOO_LARGE and state.size.shrink():
                     continue
-                reduced = fewer(used, error)
+                reduced = reduce_images(used, error)
                 if reduced is None:
                     if not oversize.refuses(error):
                         raise
@@ -126,7 +128,7 @@ def _read_events(
     member: Member, way: oversize.Way, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
-    excerpt = Excerpt.parse(way.asked.excerpt)
+    excerpt = CaptureFilter.parse(way.asked.excerpt)
     lookup = expected.on_oversize == "lookup"
     with closing(oversize.Completion(way.whole, whole, _BATCH, lookup)) as completion:
         for batch, operation_time in slices(member, way.asked, state.size, used):
@@ -136,27 +138,30 @@ def _read_events(
                 else [[raw for raw in batch if raw["_id"]["_data"] > state.position]]
             )
             for group in groups:
-                yield [told(member, raw, expected, used, operation_time, excerpt) for raw in group]
+                yield [
+                    complete_event(member, raw, expected, used, operation_time, excerpt)
+                    for raw in group
+                ]
 
 
 def _allows_runs(split: StreamSplit) -> bool:
     """Whether the reader need not check the namespace or the capture filter of each event."""
-    return split.only is None and Excerpt.parse(split.excerpt).condition is None
+    return split.only is None and CaptureFilter.parse(split.excerpt).condition is None
 
 
 def _read_runs(
     member: Member, split: StreamSplit, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[Sequence[Event]]:
-    excerpt, cursor = Excerpt.parse(split.excerpt), Cursor(member, split, used, state.size)
+    excerpt, cursor = CaptureFilter.parse(split.excerpt), Cursor(member, split, used, state.size)
     try:
         while not cursor.complete:
-            for part in cursor.next_parts(partial(plain, used=used)):
+            for part in cursor.next_parts(partial(select_plain, used=used)):
                 if isinstance(part, Located):
-                    yield run(part.only(part.behind(state.position)), expected)
+                    yield make_run(part.only(part.behind(state.position)), expected)
                     continue
                 new = [raw for raw in part if raw["_id"]["_data"] > state.position]
                 at = cursor.operation_time
-                yield [told(member, raw, expected, used, at, excerpt) for raw in new]
+                yield [complete_event(member, raw, expected, used, at, excerpt) for raw in new]
     finally:
         cursor.close()
 

@@ -10,11 +10,11 @@ from typing import Any, Self
 from bson.raw_bson import RawBSONDocument
 
 from cdc.errors import TransientError
-from cdc.model import MAX_KEY, MIN_KEY, Excerpt, KeyRange, Namespace, SnapshotSplit
-from cdc.mongo.collections import Rest, Void, opened
-from cdc.mongo.connection import repeated
-from cdc.mongo.read.images import Event, looked_up
-from cdc.mongo.read.rewind import newest
+from cdc.model import MAX_KEY, MIN_KEY, CaptureFilter, KeyRange, Namespace, SnapshotSplit
+from cdc.mongo.collections import UnreadRange, Void, find_incarnation
+from cdc.mongo.connection import retry_call
+from cdc.mongo.read.images import Event, look_up
+from cdc.mongo.read.rewind import reading_newest
 from cdc.mongo.topology import Cluster
 
 # Runs a find with these arguments on one shard.
@@ -29,7 +29,7 @@ class Lookup:
     collection, and used for the others.
     """
 
-    def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: Excerpt) -> None:
+    def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: CaptureFilter) -> None:
         self._cluster, self._retry_seconds = cluster, retry_seconds
         self._excerpt = excerpt
         self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
@@ -59,7 +59,7 @@ class Lookup:
                 self._reads.pop(namespace, None)
                 raise
 
-        return repeated(attempt, self._retry_seconds, what)
+        return retry_call(attempt, self._retry_seconds, what)
 
     def _look_up(self, namespace: Namespace, event: Event) -> Event:
         if namespace not in self._reads:
@@ -69,9 +69,9 @@ class Lookup:
             self._reads[namespace] = self._prepare(namespace, uuid)
         now, finds = self._reads[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
-        with newest(now), self._cluster.metadata.void_if_gone(now):
+        with reading_newest(now), self._cluster.metadata.void_if_gone(now):
             for find in finds:
-                after = looked_up(find, event.raw, concern, self._excerpt)[0]
+                after = look_up(find, event.raw, concern, self._excerpt)[0]
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
         return event._replace(exact_from=now.at) if self._excerpt.condition else event
@@ -79,10 +79,10 @@ class Lookup:
     def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()
         now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
-        with newest(now):
+        with reading_newest(now):
             return now, [self._find(now, shard) for shard in self._cluster.metadata.holders(now)]
 
     def _find(self, now: SnapshotSplit, shard: str) -> Find:
         version, member = self._cluster.metadata.version(now, shard), self._cluster.open(shard)
         self._open.callback(member.end)
-        return partial(opened, member, Rest(now, lambda: version))
+        return partial(find_incarnation, member, UnreadRange(now, lambda: version))

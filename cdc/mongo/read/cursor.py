@@ -24,12 +24,12 @@ from cdc.mongo.connection import (
     STALL_SECONDS,
     Batch,
     Member,
-    time_told,
+    reply_time,
 )
 from cdc.mongo.query import projection
 from cdc.mongo.read import oversize
 from cdc.mongo.read.batch_size import BatchSize
-from cdc.mongo.read.event_run import Located, Mask, stretches
+from cdc.mongo.read.event_run import Located, Mask, split_mask
 from cdc.mongo.read.images import Images
 from cdc.mongo.read.oversize import Raw
 
@@ -142,7 +142,7 @@ class Cursor:
     def next_parts(self, plain: Callable[[Located], Mask]) -> list[list[Raw] | Located]:
         """Return the same events in parts.
 
-        Many consecutive events that are `plain` form a part that stays in the bytes of the reply.
+        Many consecutive events that `plain` selects stay in the bytes of the reply as one part.
         """
         batch = self._next_reply()
         located = Located.of(batch)
@@ -154,7 +154,7 @@ class Cursor:
         self._size.came(len(located), batch.size)
         parts = [
             self._select_part(located.only(rows), is_plain)
-            for rows, is_plain in stretches(plain(located), _LEAST_RUN)
+            for rows, is_plain in split_mask(plain(located), _LEAST_RUN)
         ]
         last = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
         self._update_progress(batch, len(located) > 0, _find_invalidate(last))
@@ -172,7 +172,7 @@ class Cursor:
         return self._select([located.raw(row) for row in range(len(located))])
 
     def _select(self, events: list[RawBSONDocument]) -> list[Raw]:
-        joined = map(projection.whole, self._fragments.joined(events))
+        joined = map(projection.unwrap_event, self._fragments.joined(events))
         return [event for event in joined if self._accept(event)]
 
     def _next_reply(self) -> Batch:
@@ -188,7 +188,7 @@ class Cursor:
         )
         batch = Batch.of(reply)
         self._id = batch.cursor
-        self.operation_time = time_told(reply)
+        self.operation_time = reply_time(reply)
         return batch
 
     def _accept(self, event: Raw) -> bool:

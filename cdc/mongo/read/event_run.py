@@ -111,16 +111,16 @@ class Run(Sequence[Event]):
         return Event(self.located.raw(index), after, bool(self.exact[index]))
 
 
-def run(located: Located, expected: Images) -> Run:
-    """Make a run of events that are all `plain`. `expected` are the configured images."""
+def make_run(located: Located, expected: Images) -> Run:
+    """Make a run of events that `select_plain` selects. `expected` are the configured images."""
     exact = _has_expected_after(located)
     if expected.expects_before:
         exact &= located.has(at.BEFORE) | (located.operations == at.INSERT)
     return Run(located, exact)
 
 
-def plain(located: Located, used: Images) -> Mask:
-    """Select the row events for which `images.told` needs neither a lookup nor an `exact_from`.
+def select_plain(located: Located, used: Images) -> Mask:
+    """Select the row events for which `complete_event` needs neither a lookup nor an `exact_from`.
 
     `used` is the images that the change stream was opened with.
     """
@@ -138,7 +138,7 @@ def _has_expected_after(located: Located) -> Mask:
     return located.has(at.AFTER) | ~np.isin(located.operations, with_after)
 
 
-def stretches(chosen: Mask, least: int) -> Iterator[tuple[slice, bool]]:
+def split_mask(chosen: Mask, least: int) -> Iterator[tuple[slice, bool]]:
     """Divide a mask into adjacent slices, each with a flag whether the whole slice is chosen.
 
     Fewer than `least` consecutive chosen elements count as not chosen.

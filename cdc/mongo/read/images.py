@@ -12,14 +12,14 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
-from cdc.model import Excerpt, key_of, merge_key, passes
+from cdc.model import CaptureFilter, filter_marks, key_of, merge_key
 from cdc.mongo.connection import (
     CONFIRM_MS,
     TIME_UNREADABLE,
     TOO_LARGE,
     TOOK_TOO_LONG,
     Member,
-    time_told,
+    reply_time,
 )
 from cdc.mongo.query import projection
 from cdc.mongo.read import oversize
@@ -67,7 +67,7 @@ IMAGES = {
 BEFORE_IMAGES = Images(_WHEN_AVAILABLE, "default", look_up=False)
 
 
-def fewer(images: Images, error: pymongo.errors.OperationFailure) -> Images | None:
+def reduce_images(images: Images, error: pymongo.errors.OperationFailure) -> Images | None:
     """Return the images for the next attempt after this refusal; None if images did not cause it.
 
     The refused image is requested in another way, or not at all.
@@ -106,17 +106,17 @@ class Event(NamedTuple):
     def is_missing(self, images: Images) -> bool:
         """Whether its document was looked up, by us or by the server, and not found."""
         is_looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw
-        is_known = self.after is not None or passes(self.raw).after is False
+        is_known = self.after is not None or filter_marks(self.raw).after is False
         return is_looked_up and not is_known and self.raw["operationType"] in WITH_AFTER
 
 
-def told(
+def complete_event(
     member: Member,
     raw: Raw,
     expected: Images,
     used: Images,
     operation_time: Timestamp,
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
 ) -> Event:
     """Return an event with its images; look up a missing after-image if the images say so.
 
@@ -136,7 +136,7 @@ def told(
     if operation not in WITH_AFTER and operation != "delete":
         return Event(raw, None, exact=True)
     after, exact, exact_from = _bytes(raw.get("fullDocument")), True, None
-    known = passes(raw)
+    known = filter_marks(raw)
     if operation != "insert" and expected.expects_before:
         exact = raw.get("fullDocumentBeforeChange") is not None or known.before is False
     if operation in WITH_AFTER and after is None and known.after is not False:
@@ -148,16 +148,18 @@ def told(
     return Event(raw, after, exact, exact_from)
 
 
-def _look_up(member: Member, raw: Raw, excerpt: Excerpt) -> tuple[bytes | None, Timestamp | None]:
-    """Look up the document of an event on a member, see `looked_up`.
+def _look_up(
+    member: Member, raw: Raw, excerpt: CaptureFilter
+) -> tuple[bytes | None, Timestamp | None]:
+    """Look up the document of an event on a member, see `look_up`.
 
     After a drop, a read with read concern majority finds nothing, even if the drop is rolled back
     later. So an empty collection is read again, as of a time after everything the member reported.
     """
     find = partial(_find, member, raw["ns"])
-    result = looked_up(find, raw, _majority(raw["clusterTime"]), excerpt)
+    result = look_up(find, raw, _majority(raw["clusterTime"]), excerpt)
     if result[0] is None and not _has_documents(find, raw):
-        result = looked_up(find, raw, _majority(member.newest_known()), excerpt)
+        result = look_up(find, raw, _majority(member.newest_known()), excerpt)
     return result
 
 
@@ -187,11 +189,11 @@ def _find(member: Member, ns: Raw, command: dict[str, Any]) -> RawBSONDocument:
         ) from error
 
 
-def looked_up(
+def look_up(
     find: Callable[[dict[str, Any]], RawBSONDocument],
     raw: Raw,
     concern: dict[str, Any],
-    excerpt: Excerpt,
+    excerpt: CaptureFilter,
 ) -> tuple[bytes | None, Timestamp | None]:
     """Return the document of an event as it is now, and a time at which it was in that state.
 
@@ -206,7 +208,7 @@ def looked_up(
     """
     reply = find(
         {
-            **projection.of_find(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
+            **projection.find_arguments(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
             # The change stream filters with this collation, whatever that of the collection is.
             **({"collation": {"locale": "simple"}} if excerpt.condition else {}),
             "limit": 1,
@@ -218,8 +220,8 @@ def looked_up(
     key = merge_key(key_of(bytes(raw["documentKey"].raw)))
     # Under a collation, the find may return a document with another key.
     if not documents or merge_key(key_of(documents[0])) != key:
-        return None, time_told(reply) if excerpt.condition else None
-    return documents[0], time_told(reply)
+        return None, reply_time(reply) if excerpt.condition else None
+    return documents[0], reply_time(reply)
 
 
 def _bytes(document: Any) -> bytes | None:

@@ -12,8 +12,8 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
-from cdc.model import MAX_KEY, Excerpt, Namespace, SnapshotSplit
-from cdc.mongo.collections import ANY, Rest, Void, opened, void_if_gone
+from cdc.model import MAX_KEY, CaptureFilter, Namespace, SnapshotSplit
+from cdc.mongo.collections import FIND_ANY, UnreadRange, Void, find_incarnation, void_if_gone
 from cdc.mongo.connection import (
     CONFIRM_MS,
     LONGEST_MS,
@@ -21,7 +21,7 @@ from cdc.mongo.connection import (
     STALL_SECONDS,
     Batch,
     Member,
-    time_told,
+    reply_time,
 )
 from cdc.mongo.query import projection
 
@@ -44,7 +44,7 @@ class Documents(NamedTuple):
 
 
 def scan(
-    member: Member, rest: Rest, concern: dict[str, Any]
+    member: Member, rest: UnreadRange, concern: dict[str, Any]
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     """Yield non-empty batches of raw documents in key order, each with its reply's operation time.
 
@@ -82,7 +82,12 @@ def _await_time(member: Member, split: SnapshotSplit) -> None:
     Raises TransientError for a member that does not advance.
     """
     concern = {"level": "majority", "afterClusterTime": split.at}
-    probe = {"find": split.namespace.coll, **ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS}
+    probe = {
+        "find": split.namespace.coll,
+        **FIND_ANY,
+        "readConcern": concern,
+        "maxTimeMS": CONFIRM_MS,
+    }
     reached, moved = None, time.monotonic()
     while True:
         try:
@@ -101,17 +106,22 @@ def _await_time(member: Member, split: SnapshotSplit) -> None:
 
 
 def _find(
-    member: Member, rest: Rest, command: dict[str, Any], condition: dict[str, Any] | None = None
+    member: Member,
+    rest: UnreadRange,
+    command: dict[str, Any],
+    condition: dict[str, Any] | None = None,
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     split = rest.split
-    query = projection.of_find(Excerpt.parse(split.excerpt), condition)
-    reply = opened(member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **query})
+    query = projection.find_arguments(CaptureFilter.parse(split.excerpt), condition)
+    reply = find_incarnation(
+        member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **query}
+    )
     batch = Batch.of(reply)
     try:
         while True:
             documents = rest.without_lower(batch.documents)
             if documents:
-                yield documents, time_told(reply)
+                yield documents, reply_time(reply)
             if not batch.cursor:
                 return
             more = {"getMore": batch.cursor, "collection": split.namespace.coll}
@@ -123,7 +133,7 @@ def _find(
             member.kill_cursor(str(split.namespace), batch.cursor)
 
 
-def _confirm_void(member: Member, rest: Rest) -> None:
+def _confirm_void(member: Member, rest: UnreadRange) -> None:
     """Wait until the drop or rename that refused a read is majority-committed.
 
     If it is rolled back instead, no event reports it, and the range would be lost. Raises
@@ -132,7 +142,9 @@ def _confirm_void(member: Member, rest: Rest) -> None:
     namespace = rest.split.namespace
     concern = {"level": "majority", "afterClusterTime": member.newest_known()}
     try:
-        opened(member, rest, {**ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS})
+        find_incarnation(
+            member, rest, {**FIND_ANY, "readConcern": concern, "maxTimeMS": CONFIRM_MS}
+        )
     except Void:
         return
     except pymongo.errors.ExecutionTimeout as late:
@@ -149,7 +161,7 @@ def reads_at_a_time(member: Member, namespace: Namespace) -> bool:
     A lagging member refuses a time with the same code as an older server does. No member lags its
     own operation time, so a server that refuses that time refuses every time.
     """
-    reached = time_told(member.command("admin", {"ping": 1}))
+    reached = reply_time(member.command("admin", {"ping": 1}))
     probe = {"find": namespace.coll, "limit": 1, "singleBatch": True, "maxTimeMS": 10_000}
     concern = {"level": "snapshot", "atClusterTime": reached}
     try:

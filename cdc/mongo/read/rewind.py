@@ -17,16 +17,16 @@ from cdc.errors import TransientError
 from cdc.model import (
     MAX_KEY,
     ROW_EVENTS,
-    Excerpt,
+    CaptureFilter,
     SnapshotSplit,
     StreamSplit,
+    filter_marks,
     key_of,
     literal,
     merge_key,
-    passes,
 )
-from cdc.mongo.collections import Rest, TimeUnreadable, Void
-from cdc.mongo.connection import TIME_UNREADABLE, Member, time_told
+from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
+from cdc.mongo.connection import TIME_UNREADABLE, Member, reply_time
 from cdc.mongo.query import event_filter, projection
 from cdc.mongo.read import change_stream
 from cdc.mongo.read.images import BEFORE_IMAGES, IMAGES, Event
@@ -74,7 +74,7 @@ class Undoing:
         before = event.raw.get("fullDocumentBeforeChange")
         if before is not None:
             self._documents[key] = bytes(before.raw)
-        elif newer is not None and passes(event.raw).before is not False:
+        elif newer is not None and filter_marks(event.raw).before is not False:
             self._inexact[key] = newer
 
     def undone(self, until: Timestamp) -> Iterator[Documents]:
@@ -97,7 +97,9 @@ def _txn(event: Event) -> Any:
 # --- a replica set -------------------------------------------------------------------------------
 
 
-def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> Iterator[Documents]:
+def next_part(
+    member: Member, rest: UnreadRange, open_member: Callable[[], Member]
+) -> Iterator[Documents]:
     """Yield the next part of the range as of the split's time, about 64 MiB of it.
 
     Raises Void if the name now has another incarnation, or if its content was replaced by a rename.
@@ -114,7 +116,9 @@ def next_part(member: Member, rest: Rest, open_member: Callable[[], Member]) -> 
     yield from undoing.undone(until)
 
 
-def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
+def _newest_state(
+    member: Member, rest: UnreadRange
+) -> tuple[dict[str, bytes], bytes | None, Timestamp]:
     """Read the documents of the next part in a newer state.
 
     Returns the documents by merge key; the last key of the part, or None if the part reaches the
@@ -123,7 +127,7 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     concern = {"level": "majority", "afterClusterTime": rest.split.at}
     scanned: dict[str, bytes] = {}
     size, until = 0, rest.split.at
-    with newest(rest.split):
+    with reading_newest(rest.split):
         for documents, operation_time in scan(member, rest, concern):
             size += keep(documents, scanned)
             until = max(until, operation_time)
@@ -132,10 +136,10 @@ def _newest_state(member: Member, rest: Rest) -> tuple[dict[str, bytes], bytes |
     # Documents after the last one of the scan may have been deleted during the scan. The last reply
     # came before this ping, so the time of the ping is the end of the window.
     ping = member.command(rest.split.namespace.db, {"ping": 1})
-    return scanned, None, max(until, time_told(ping))
+    return scanned, None, max(until, reply_time(ping))
 
 
-def _part_events(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSplit:
+def _part_events(rest: UnreadRange, upper: bytes | None, until: Timestamp) -> StreamSplit:
     above = "$gt" if rest.begun else "$gte"
     keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
     if upper is not None:
@@ -149,7 +153,7 @@ def _part_events(rest: Rest, upper: bytes | None, until: Timestamp) -> StreamSpl
 
 
 @contextmanager
-def newest(split: SnapshotSplit) -> Iterator[None]:
+def reading_newest(split: SnapshotSplit) -> Iterator[None]:
     """Raise TransientError if a read of the newest state fails because its time is unreadable.
 
     The newest state always exists, so a repeated read can succeed.
@@ -178,7 +182,7 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},
     }
-    last_stages = projection.stages(Excerpt.parse(split.excerpt))
+    last_stages = projection.filter_stages(CaptureFilter.parse(split.excerpt))
     return StreamSplit(
         after=split.at,
         upto=until,

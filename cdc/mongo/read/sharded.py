@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from cdc.model import (
+    CaptureFilter,
     Copying,
-    Excerpt,
     KeyRange,
     SnapshotSplit,
     StreamSplit,
@@ -21,8 +21,8 @@ from cdc.model import (
     literal,
     merge_key,
 )
-from cdc.mongo.collections import Rest, TimeUnreadable, Void
-from cdc.mongo.connection import Member, repeated
+from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
+from cdc.mongo.connection import Member, retry_call
 from cdc.mongo.read import change_stream
 from cdc.mongo.read.cross_shard_lookup import Lookup
 from cdc.mongo.read.event_run import Run
@@ -35,10 +35,10 @@ from cdc.mongo.read.rewind import (
     events_of,
     is_refilled,
     keep,
-    newest,
+    reading_newest,
 )
-from cdc.mongo.read.snapshot import read_at_time, retried, void_documents
-from cdc.mongo.topology import Cluster, lesser
+from cdc.mongo.read.snapshot import read_at_time, retry_read, void_documents
+from cdc.mongo.topology import Cluster, lesser_key
 
 
 def changes(
@@ -53,7 +53,7 @@ def changes(
         if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue
-        with Lookup(cluster, retry_seconds, Excerpt.parse(split.excerpt)) as lookup:
+        with Lookup(cluster, retry_seconds, CaptureFilter.parse(split.excerpt)) as lookup:
             complete = [lookup.found(e) if e.is_missing(images) else e for e in events]
         yield complete
 
@@ -67,11 +67,11 @@ def read(
         try:
             holders = partial(cluster.metadata.holders, split)
             what = f"Asking who held {split.namespace}"
-            for shard in repeated(holders, retry_seconds, what):
-                rest = Rest(split, partial(cluster.metadata.version, split, shard))
+            for shard in retry_call(holders, retry_seconds, what):
+                rest = UnreadRange(split, partial(cluster.metadata.version, split, shard))
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)
-                for documents in retried(opener, rest, retry_seconds, attempt):
+                for documents in retry_read(opener, rest, retry_seconds, attempt):
                     emitted_keys += map(key_of, documents.raw)
                     yield documents
         except TimeUnreadable:
@@ -81,7 +81,7 @@ def read(
 
 
 def _read_at_time(
-    cluster: Cluster, member: Member, rest: Rest, open_member: Callable[[], Member]
+    cluster: Cluster, member: Member, rest: UnreadRange, open_member: Callable[[], Member]
 ) -> Iterator[Documents]:
     with cluster.metadata.void_if_gone(rest.split):
         yield from read_at_time(member, rest, open_member)
@@ -96,8 +96,8 @@ def _rewind(
     left = split.range
     while True:
         rest = replace(split, range=left)
-        part = repeated(partial(_next_part, cluster, rest), retry_seconds, what)
-        results = repeated(partial(_rewind_part, cluster, part), retry_seconds, what)
+        part = retry_call(partial(_next_part, cluster, rest), retry_seconds, what)
+        results = retry_call(partial(_rewind_part, cluster, part), retry_seconds, what)
         for documents in results:
             new = [d for d in documents.raw if merge_key(key_of(d)) not in emitted]
             yield documents._replace(raw=new)
@@ -111,7 +111,7 @@ def _next_part(cluster: Cluster, split: SnapshotSplit) -> SnapshotSplit:
     left = split.range
     copying = Copying(split.namespace, split.uuid, split.collation, left.lower, split.shard)
     cut = cluster.ranges(copying, 1, BYTES)[0].upper
-    upper = lesser(cluster.parts, split.namespace, cut, left.upper)
+    upper = lesser_key(cluster.parts, split.namespace, cut, left.upper)
     return replace(split, range=KeyRange(left.lower, upper))
 
 
@@ -125,7 +125,7 @@ def _rewind_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     now = max(split.at, cluster.present())
     newer = replace(split, at=now)
     scanned: dict[str, bytes] = {}
-    with newest(newer):
+    with reading_newest(newer):
         holders = cluster.metadata.holders(newer)
     for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
@@ -156,10 +156,10 @@ def _scan_shard(
     cluster: Cluster, split: SnapshotSplit, shard: str, scanned: dict[str, bytes]
 ) -> None:
     member = cluster.open(shard)
-    rest = Rest(split, partial(cluster.metadata.version, split, shard))
+    rest = UnreadRange(split, partial(cluster.metadata.version, split, shard))
     concern = {"level": "snapshot", "atClusterTime": split.at}
     try:
-        with newest(split), cluster.metadata.void_if_gone(split):
+        with reading_newest(split), cluster.metadata.void_if_gone(split):
             for documents, _ in scan(member, rest, concern):
                 keep(documents, scanned)
     finally:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.model import SnapshotSplit, by
-from cdc.mongo.collections import Rest, TimeUnreadable, Void
-from cdc.mongo.connection import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member, Progress, retrying
+from cdc.model import SnapshotSplit, error_suffix
+from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
+from cdc.mongo.connection import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member, Progress, retry_attempts
 from cdc.mongo.read import rewind
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time, scan
 
@@ -38,23 +38,23 @@ def read(
             `Documents` that have `is_void`. Otherwise UnsuitableSource is raised: the caller would
             take a part for the whole.
     """
-    rest = Rest(split)
+    rest = UnreadRange(split)
     try:
-        yield from retried(open_member, rest, retry_seconds, _read_or_rewind)
+        yield from retry_read(open_member, rest, retry_seconds, _read_or_rewind)
     except Void as void:
         yield void_documents(split, may_be_void, void)
 
 
-Attempt = Callable[[Member, Rest, Callable[[], Member]], Iterator[Documents]]
+Attempt = Callable[[Member, UnreadRange, Callable[[], Member]], Iterator[Documents]]
 
 
-def retried(
-    open_member: Callable[[], Member], rest: Rest, retry_seconds: float, attempted: Attempt
+def retry_read(
+    open_member: Callable[[], Member], rest: UnreadRange, retry_seconds: float, attempted: Attempt
 ) -> Iterator[Documents]:
     """Yield the documents of repeated attempts, each of which continues after the one before."""
     progress = Progress()
-    what = f"Copying {rest.split.namespace} at {rest.split.at}{by(rest.split.excerpt)}"
-    for attempt in retrying(progress, retry_seconds, what):
+    what = f"Copying {rest.split.namespace} at {rest.split.at}{error_suffix(rest.split.excerpt)}"
+    for attempt in retry_attempts(progress, retry_seconds, what):
         with attempt:
             member = open_member()
             try:
@@ -66,7 +66,7 @@ def retried(
 
 
 def _read_or_rewind(
-    member: Member, rest: Rest, open_member: Callable[[], Member]
+    member: Member, rest: UnreadRange, open_member: Callable[[], Member]
 ) -> Iterator[Documents]:
     try:
         yield from read_at_time(member, rest, open_member)
@@ -75,7 +75,7 @@ def _read_or_rewind(
             yield from rewind.next_part(member, rest, open_member)
 
 
-def read_at_time(member: Member, rest: Rest, _: Callable[[], Member]) -> Iterator[Documents]:
+def read_at_time(member: Member, rest: UnreadRange, _: Callable[[], Member]) -> Iterator[Documents]:
     """Read the rest of a split at its time. Raises TimeUnreadable if the server cannot do that."""
     concern = {"level": "snapshot", "atClusterTime": rest.split.at}
     try:

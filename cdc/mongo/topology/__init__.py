@@ -2,30 +2,30 @@
 
 from cdc.mongo.topology import sharded_cluster
 from cdc.mongo.topology.oplog_window import (
-    Left,
-    Lookout,
+    OplogWatch,
+    Remaining,
     Window,
-    lost,
-    oldest,
+    history_lost,
+    oldest_common_time,
     oplog_window,
     windows,
 )
 from cdc.mongo.topology.orphaned_cursors import end_cursors
 from cdc.mongo.topology.replica_set import discover
 from cdc.mongo.topology.sharded_cluster import Cluster, Source
-from cdc.mongo.topology.sharded_ranges import lesser
+from cdc.mongo.topology.sharded_ranges import lesser_key
 
 __all__ = [
     "Cluster",
-    "Left",
-    "Lookout",
+    "OplogWatch",
+    "Remaining",
     "Source",
     "Window",
     "discover",
     "end_cursors",
-    "lesser",
-    "lost",
-    "oldest",
+    "history_lost",
+    "lesser_key",
+    "oldest_common_time",
     "oplog_window",
     "sharded_cluster",
     "windows",

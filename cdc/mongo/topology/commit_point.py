@@ -20,7 +20,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import NEVER, Times, timestamp
-from cdc.mongo.connection import LONGEST_MS, Member, retry_if_truncated, time_told, translated
+from cdc.mongo.connection import LONGEST_MS, Member, reply_time, retry_if_truncated, translated
 from cdc.mongo.topology.replica_set import ReplicaSet, majority
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def _has_written(member: Member, since: Timestamp) -> bool:
     return bool(_find(member, "local", "oplog.rs", entries, {"ts": 1}, limit=1))
 
 
-def late(parts: Parts, time: Timestamp) -> Times:
+def late_times(parts: Parts, time: Timestamp) -> Times:
     """Return, by shard, the times after `time` of the events of transactions committed by `time`.
 
     `time` must be at or before a live edge. Raises TransientError if a shard's primary does not
@@ -178,7 +178,7 @@ def _find(
 
 def _newest_time(hellos: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the newest `$clusterTime` of the replies. Raises TransientError if one has none."""
-    return max((time_told(hello, "$clusterTime") for hello in hellos), key=_time_of)
+    return max((reply_time(hello, "$clusterTime") for hello in hellos), key=_time_of)
 
 
 def _time_of(cluster_time: Mapping[str, Any]) -> Timestamp:

@@ -28,7 +28,7 @@ from cdc.mongo.connection import (
     Client,
     connect,
     reconnecting_if_sessions_are_refused,
-    time_told,
+    reply_time,
     translated,
 )
 from cdc.mongo.topology.replica_set import ReplicaSet
@@ -211,7 +211,7 @@ class Metadata:
         for left, part in zip(itertools.count(1 - len(self.parts)), self.parts.values()):
             try:
                 reply = part.client.admin.command("ping")
-                return dict(time_told(reply, "$clusterTime"))
+                return dict(reply_time(reply, "$clusterTime"))
             except pymongo.errors.PyMongoError as error:
                 if left == 0:
                     raise translated(error, "Reading the time of the shards") from error

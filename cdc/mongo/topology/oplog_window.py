@@ -17,7 +17,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted
 from cdc.model import timestamp
-from cdc.mongo.connection import OPLOG, Client, may_pass, on, retry_if_truncated, translated
+from cdc.mongo.connection import OPLOG, Client, may_pass, on_shards, retry_if_truncated, translated
 
 _log = logging.getLogger(__name__)
 _LOOKOUT_SECONDS = 60.0
@@ -45,14 +45,14 @@ class Window:
     def seconds(self) -> int:
         return self.last.time - self.first.time
 
-    def left(self, at: Timestamp) -> Left:
+    def left(self, at: Timestamp) -> Remaining:
         """Return how much of the window is left for a run that has read up to `at`."""
         seconds = max(0, at.time - self.first.time)
         share = 100.0 if self.is_whole else min(100.0, 100 * seconds / max(1, self.seconds))
-        return Left(seconds / 3600, share, self.shard)
+        return Remaining(seconds / 3600, share, self.shard)
 
 
-class Left(NamedTuple):
+class Remaining(NamedTuple):
     """How much of an oplog is left before the next changes to read are removed from it.
 
     In hours, and in percent of its window. 100 percent are left of an oplog that has removed no
@@ -65,8 +65,8 @@ class Left(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lookout:
-    """Warns, at most once a minute, when less than `percent` of an oplog is left, see `Left`."""
+class OplogWatch:
+    """Warns, at most once a minute, when less than `percent` of an oplog remains (`Remaining`)."""
 
     percent: int
     _next: float = 0.0
@@ -81,7 +81,7 @@ class Lookout:
                 _log.warning(
                     "oplog%s: %.1f hours (%.0f %%) are left before changes are lost;"
                     " the run lags %.1f hours; enlarge the oplog, or make the run faster",
-                    on([window.shard]),
+                    on_shards([window.shard]),
                     left.hours,
                     left.percent,
                     (window.last.time - at.time) / 3600,
@@ -115,17 +115,18 @@ def oplog_window(client: Client, shard: str = "") -> Window | None:
     return None
 
 
-def oldest(clients: Mapping[str, Client], shards: Iterable[str]) -> Timestamp:
+def oldest_common_time(clients: Mapping[str, Client], shards: Iterable[str]) -> Timestamp:
     """Return the first time from which all of these oplogs are complete. Raises NotPermitted."""
     return max(window.first for window in windows(clients, shards))
 
 
-def lost(client: Client, shard: str, option: str) -> HistoryLost:
+def history_lost(client: Client, shard: str, option: str) -> HistoryLost:
     """Return the error for a change stream that cannot be opened at the time in `option`."""
     window = oplog_window(client, shard)
     first = "" if window is None else f", only to {timestamp.text(window.first)}"
     return HistoryLost(
-        f"The oplog{on([shard])} does not reach back to the time in option '{option}'{first}.",
+        f"The oplog{on_shards([shard])} does not reach back to the time in option"
+        f" '{option}'{first}.",
         "Set it to a later time, or copy with mode initial; enlarge the oplog.",
     )
 

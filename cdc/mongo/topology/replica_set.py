@@ -16,7 +16,7 @@ from pymongo.read_preferences import Nearest, Primary
 
 from cdc.errors import UnsuitableSource
 from cdc.model import NEVER, Copying, KeyRange, Offset, Selection, Times
-from cdc.mongo.collections import Listing, listing, ranges
+from cdc.mongo.collections import Listing, list_collections, ranges
 from cdc.mongo.connection import (
     Client,
     Member,
@@ -24,7 +24,7 @@ from cdc.mongo.connection import (
     hello,
     hello_of,
     hello_of_preferred,
-    logged_if_slow,
+    log_if_slow,
     member,
     translated,
 )
@@ -65,7 +65,7 @@ class ReplicaSet:
         return member(self.uri, self.timeout_ms, self.shard, Primary())
 
     def listing(self, selection: Selection) -> Listing:
-        return listing(self.client, selection)
+        return list_collections(self.client, selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""
@@ -170,7 +170,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
     """
     client = connect(uri, timeout_ms)
     try:
-        with logged_if_slow(client, timeout_ms):
+        with log_if_slow(client, timeout_ms):
             client.admin.command("ping")  # authenticates: `hello` alone would not
         reply = hello(client)
         # A preference that no member satisfies fails here, not after the retries of each task.

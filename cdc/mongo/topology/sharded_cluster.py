@@ -18,17 +18,17 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, UnsuitableSource
 from cdc.model import NEVER, Copying, KeyRange, Offset, Selection, Times
-from cdc.mongo.collections import INTERNAL, Listing, listing
+from cdc.mongo.collections import INTERNAL, Listing, list_collections
 from cdc.mongo.connection import (
     UNLIMITED,
     Client,
     Member,
     Pace,
     connect,
-    logged_if_slow,
-    named,
-    of_metadata,
-    time_told,
+    log_if_slow,
+    metadata_needs,
+    name_missing_needs,
+    reply_time,
     translated,
 )
 from cdc.mongo.query import CUTTING_EVENTS
@@ -85,7 +85,7 @@ class Cluster:
 
     def _part(self, shard: str) -> ReplicaSet:
         if shard not in self.parts:
-            raise removed(f"Shard {shard}")
+            raise shard_removed(f"Shard {shard}")
         return self.parts[shard]
 
     # --- the live edge ---
@@ -109,7 +109,7 @@ class Cluster:
 
         `time` must be at or before a live edge. See `Offset.late`.
         """
-        return commit_point.late(self.parts, time)
+        return commit_point.late_times(self.parts, time)
 
     def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
         """Return a live edge at or after the listing's time.
@@ -159,12 +159,12 @@ class Cluster:
         """Raise HistoryLost if a removed shard may have had changes after `offset`."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
         if any(self.metadata.owned_something(shard, offset.time) for shard in gone):
-            raise removed(f"Shard {', '.join(gone)}")
+            raise shard_removed(f"Shard {', '.join(gone)}")
         changed = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
         # All shards of the offset are still there, but one of them was notified of a removal: the
         # removed shard had joined and left after the offset.
         if not gone and max(changed) > offset.topology_time:
-            raise removed("A shard that had joined since the checkpoint")
+            raise shard_removed("A shard that had joined since the checkpoint")
 
     # --- collections ---
 
@@ -175,7 +175,7 @@ class Cluster:
         """
         parts = []
         for shard, databases in sorted(self._databases(selection).items()):
-            parts.append((shard, listing(self._part(shard).client, selection, databases)))
+            parts.append((shard, list_collections(self._part(shard).client, selection, databases)))
         if not parts:
             # A shard drops its data before the metadata loses the database. So at this time no
             # selected collection is left.
@@ -209,7 +209,7 @@ class Cluster:
             replies = [part.client.admin.command("ping") for part in self.parts.values()]
         except pymongo.errors.PyMongoError as error:
             raise translated(error, "Reading the cluster time of the shards") from error
-        times: list[Timestamp] = [time_told(r, "$clusterTime")["clusterTime"] for r in replies]
+        times: list[Timestamp] = [reply_time(r, "$clusterTime")["clusterTime"] for r in replies]
         return max(times)
 
     def _databases(self, selection: Selection) -> dict[str, list[str]]:
@@ -265,9 +265,9 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
     """
     client = connect(uri, timeout_ms)
     database = config(client)
-    with named({"": client}, of_metadata()):
+    with name_missing_needs({"": client}, metadata_needs()):
         try:
-            with logged_if_slow(client, timeout_ms):
+            with log_if_slow(client, timeout_ms):
                 version, shards = database["version"].find_one(), list(database["shards"].find())
         except pymongo.errors.PyMongoError as error:
             raise translated(error, "Listing the shards") from error
@@ -279,7 +279,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
     return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
 
 
-def removed(which: str) -> HistoryLost:
+def shard_removed(which: str) -> HistoryLost:
     """Return the error for a shard that left before all of its changes were read."""
     return HistoryLost(
         f"{which} was removed before all of its changes were read.",

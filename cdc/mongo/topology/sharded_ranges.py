@@ -31,7 +31,7 @@ def ranges(parts: Parts, copying: Copying, most: int, split_bytes: int) -> list[
     return [KeyRange(low, high) for low, high in itertools.pairwise([copying.below, *keys])]
 
 
-def lesser(parts: Parts, namespace: Namespace, one: bytes, other: bytes) -> bytes:
+def lesser_key(parts: Parts, namespace: Namespace, one: bytes, other: bytes) -> bytes:
     """Return the lesser of two keys, or any of them if the collection is empty."""
     if MAX_KEY in (one, other) or one == other:
         return one if other == MAX_KEY else other

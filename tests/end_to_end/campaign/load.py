@@ -13,7 +13,7 @@ from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from cdc.demo import order
+from cdc.demo import make_order
 from cdc.demo.load import Threads
 from cdc.model import Namespace
 
@@ -70,7 +70,7 @@ def _new(chance: random.Random) -> int:
 
 
 def _insert(coll: Orders, chance: random.Random, documents: int) -> None:
-    coll.insert_one(order(_new(chance), chance))
+    coll.insert_one(make_order(_new(chance), chance))
 
 
 def _update(coll: Orders, chance: random.Random, documents: int) -> None:
@@ -80,12 +80,12 @@ def _update(coll: Orders, chance: random.Random, documents: int) -> None:
 
 def _replace(coll: Orders, chance: random.Random, documents: int) -> None:
     key = chance.randrange(documents)
-    coll.replace_one({"_id": key}, order(key, chance))
+    coll.replace_one({"_id": key}, make_order(key, chance))
 
 
 def _upsert(coll: Orders, chance: random.Random, documents: int) -> None:
     key = chance.randrange(2 * documents)
-    coll.replace_one({"_id": key}, order(key, chance), upsert=True)
+    coll.replace_one({"_id": key}, make_order(key, chance), upsert=True)
 
 
 def _delete(coll: Orders, chance: random.Random, documents: int) -> None:
@@ -115,9 +115,9 @@ def _bulk(coll: Orders, chance: random.Random, documents: int) -> None:
         key, fresh = chance.randrange(documents), _new(chance)
         operations += chance.choices(
             [
-                InsertOne(order(fresh, chance)),
+                InsertOne(make_order(fresh, chance)),
                 UpdateOne({"_id": key}, {"$inc": {"n": 1}}),
-                ReplaceOne({"_id": key}, order(key, chance), upsert=True),
+                ReplaceOne({"_id": key}, make_order(key, chance), upsert=True),
                 DeleteOne({"_id": key}),
             ],
             [2, 6, 2, 1],
@@ -127,7 +127,7 @@ def _bulk(coll: Orders, chance: random.Random, documents: int) -> None:
 
 def _large(coll: Orders, chance: random.Random, documents: int) -> None:
     key = chance.randrange(documents)
-    document = {**order(key, chance), "pad": "x" * chance.randrange(_LARGE_BYTES)}
+    document = {**make_order(key, chance), "pad": "x" * chance.randrange(_LARGE_BYTES)}
     coll.replace_one({"_id": key}, document, upsert=True)
 
 
@@ -140,7 +140,7 @@ def _transaction(coll: Orders, chance: random.Random, documents: int) -> None:
             key = chance.randrange(documents)
             if chance.random() < 0.3:
                 coll.delete_one({"_id": key}, session=session)
-                coll.insert_one(order(key, chance), session=session)
+                coll.insert_one(make_order(key, chance), session=session)
             else:
                 coll.update_one({"_id": key}, {"$inc": {"n": 1}}, session=session)
         if chance.random() < 0.2:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
 
-from cdc.demo import order
+from cdc.demo import make_order
 from cdc.demo.load import Threads
 from cdc.model import Namespace
 
@@ -54,7 +54,7 @@ class Steady(Threads):
                 operations.append(UpdateOne({"_id": key}, state))
             for _ in range(_INSERTS):
                 living.append(next(self._numbers))
-                operations.append(InsertOne(order(living[-1], chance)))
+                operations.append(InsertOne(make_order(living[-1], chance)))
             operations += [DeleteOne({"_id": living.popleft()}) for _ in range(_DELETES)]
         return operations
 

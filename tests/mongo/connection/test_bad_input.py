@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from cdc import options as declared
 from cdc import source
 from cdc.demo import ReplicaSet
-from cdc.demo.mongod import Member, _free_ports, embedded_mongod
+from cdc.demo.mongod import Member, embedded_mongod, find_free_ports
 from cdc.errors import (
     BadOption,
     CdcError,
@@ -77,7 +77,7 @@ def test_a_connection_string_from_elsewhere_that_is_not_there_is_refused(tmp_pat
 
 def test_a_server_that_does_not_answer_fails_in_time() -> None:
     """Guards: server.timeout.ms."""
-    port = _free_ports(1)[0]
+    port = find_free_ports(1)[0]
     began = time.monotonic()
     uri = f"mongodb://user:{SECRET}@127.0.0.1:{port}/?replicaSet=rs0"
     refused(SourceUnreachable, lambda: begin(uri, "a.b", server_timeout_ms="700"))
@@ -86,7 +86,7 @@ def test_a_server_that_does_not_answer_fails_in_time() -> None:
 
 def test_a_server_that_is_no_replica_set_is_refused(tmp_path: Path) -> None:
     """Guards: without an oplog there are no changes."""
-    port = _free_ports(1)[0]
+    port = find_free_ports(1)[0]
     arguments = ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
     member = Member(port, embedded_mongod(), arguments, tmp_path)
     member.launch()
@@ -210,7 +210,7 @@ def copied(uri: str) -> list[str]:
         row.op
         for partition in reader.partitions(offset, end)
         for split in partition.splits  # type: ignore[attr-defined]
-        for row in task.rows(split, reader._options, True)
+        for row in task.read_split(split, reader._options, True)
     ]
 
 

@@ -12,8 +12,8 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import NotPermitted, SourceUnreachable
 from cdc.model import Namespace, Selection
-from cdc.mongo.connection import Need, on
-from cdc.mongo.connection.privileges import missing, optional, required
+from cdc.mongo.connection import Need, on_shards
+from cdc.mongo.connection.privileges import missing_needs, optional_needs, required_needs
 from cdc.mongo.inspect import Wanted, check
 from cdc.mongo.topology import sharded_cluster
 from cdc.mongo.topology.replica_set import ReplicaSet
@@ -23,7 +23,7 @@ from tests.mongo.capture import Capture, Document, document, replayed, until
 
 SHARDS = ("s1", "s2")
 ORDERS = Namespace("shop", "orders")
-NEEDED = required(Selection.of([ORDERS]), SHARDS)
+NEEDED = required_needs(Selection.of([ORDERS]), SHARDS)
 _numbers = itertools.count(1)
 
 
@@ -56,7 +56,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     coll, servers = f"orders{next(_numbers)}", guarded.cluster
     servers.fill("shop", coll)
     namespace = Namespace("shop", coll)
-    allowed = [need for shard in SHARDS for need in optional([namespace], shard)]
+    allowed = [need for shard in SHARDS for need in optional_needs([namespace], shard)]
     optionally = [need for need in allowed if need.action in extra]
     uri = guarded.user([*NEEDED, *optionally], guarded.by_uuid)
     inquiry.preflight(options(uri, str(namespace)))
@@ -75,7 +75,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     assert found == {k: int(k in (7, 57)) for k in range(100) if k != 8}
 
 
-@pytest.mark.parametrize("need", NEEDED, ids=lambda need: f"{need}{on([need.shard])}")
+@pytest.mark.parametrize("need", NEEDED, ids=lambda need: f"{need}{on_shards([need.shard])}")
 def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     guarded: GuardedCluster, need: Need
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     uri = guarded.user(each for each in NEEDED if each != need)
     with pytest.raises(NotPermitted) as raised:
         inquiry.preflight(options(uri))
-    assert f"who lacks {need}{on([need.shard])}." in str(raised.value)
+    assert f"who lacks {need}{on_shards([need.shard])}." in str(raised.value)
     assert "Privileges" in str(raised.value)
     assert SECRET not in str(raised.value)
 
@@ -118,12 +118,12 @@ def test_the_builtin_role_read_is_enough(guarded: GuardedCluster) -> None:
     read = [{"role": "read", "db": db} for db in ("shop", "config", "local")]
     uri = guarded.user(roles={"": [read[1]], **dict.fromkeys(SHARDS, read)})
     inquiry.preflight(options(uri))
-    assert missing(sharded_cluster.discover(uri, 5000).clients, NEEDED) == []
+    assert missing_needs(sharded_cluster.discover(uri, 5000).clients, NEEDED) == []
 
 
 def test_a_regular_expression_needs_every_database_of_each_shard(guarded: GuardedCluster) -> None:
     pattern = r"shop\.orders"
-    needs = required(Selection.parse(pattern), SHARDS)
+    needs = required_needs(Selection.parse(pattern), SHARDS)
     inquiry.preflight(options(guarded.user(needs), pattern))
     lacking = Need("listCollections", "", "", "s2")
     uri = guarded.user(need for need in needs if need != lacking)

@@ -17,7 +17,7 @@ import pytest
 from pymongo.uri_parser import parse_uri
 
 from cdc.demo import ReplicaSet
-from cdc.demo.mongod import _free_ports
+from cdc.demo.mongod import find_free_ports
 from cdc.errors import SourceUnreachable
 from cdc.mongo.connection import client, connection_uri, is_transient
 from cdc.source import inquiry
@@ -219,4 +219,4 @@ def test_a_member_named_as_the_only_one_is_reached_as_it_was_named(mongod: Repli
 
 
 def test_a_member_of_ipv6_that_is_down_is_one_that_does_not_answer() -> None:
-    assert client.hello_of("mongodb://h/", "::1", _free_ports(1)[0]) is None
+    assert client.hello_of("mongodb://h/", "::1", find_free_ports(1)[0]) is None

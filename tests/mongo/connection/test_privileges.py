@@ -16,7 +16,7 @@ from cdc import source
 from cdc.errors import NotPermitted
 from cdc.model import Namespace, Selection
 from cdc.mongo.connection import OPLOG, Need, privileges
-from cdc.mongo.connection.privileges import missing, optional, required
+from cdc.mongo.connection.privileges import missing_needs, optional_needs, required_needs
 from cdc.mongo.topology import discover, oplog_window
 from cdc.source import inquiry
 from tests.documents import README
@@ -41,7 +41,7 @@ def orders(database: Database[Document]) -> Namespace:
 
 
 def needed(database: Database[Document]) -> list[Need]:
-    return required(Selection.of([orders(database)]))
+    return required_needs(Selection.of([orders(database)]))
 
 
 def start(uri: str, collections: str) -> None:
@@ -69,7 +69,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
 ) -> None:
     """Guards: the README's table is enough, for each strategy; nothing needs `local`."""
     caplog.set_level(logging.INFO, logger="cdc.mongo.collections.split_points")
-    allowed = [need for need in optional([orders(shop)]) if need.action in extra]
+    allowed = [need for need in optional_needs([orders(shop)]) if need.action in extra]
     uri = guarded.user([*needed(shop), *allowed], guarded.by_uuid)
     start(uri, str(orders(shop)))
     pipeline = Capture(uri, str(orders(shop)), documents_per_split=None)
@@ -89,7 +89,7 @@ def test_the_builtin_role_read_is_enough_for_one_database(
     """Guards: what most users will grant."""
     uri = guarded.user(roles=[{"role": "read", "db": shop.name}])
     start(uri, str(orders(shop)))
-    assert missing(discover(uri, 3000).clients, needed(shop)) == []
+    assert missing_needs(discover(uri, 3000).clients, needed(shop)) == []
 
 
 @pytest.mark.parametrize("action", ["find", "changeStream", "listCollections"])
@@ -129,7 +129,7 @@ def test_several_databases_need_the_change_stream_of_all(
     roles = [{"role": "read", "db": database.name} for database in (shop, other)]
     with pytest.raises(NotPermitted, match=r'changeStream on \{db: "", collection: ""\}'):
         start(guarded.user(roles=roles), both)
-    start(guarded.user(required(Selection.parse(both))), both)
+    start(guarded.user(required_needs(Selection.parse(both))), both)
     start(guarded.user(roles=[{"role": "readAnyDatabase", "db": "admin"}]), both)
     other.client.drop_database(other.name)
 
@@ -141,7 +141,7 @@ def test_a_regular_expression_needs_every_database(
     pattern = f"{shop.name}\\..*"
     with pytest.raises(NotPermitted, match=r'changeStream on \{db: "", collection: ""\}'):
         start(guarded.user(roles=[{"role": "read", "db": shop.name}]), pattern)
-    uri = guarded.user(required(Selection.parse(pattern)), guarded.by_uuid)
+    uri = guarded.user(required_needs(Selection.parse(pattern)), guarded.by_uuid)
     start(uri, pattern)
     pipeline = Capture(uri, pattern, documents_per_split=None)
     pipeline.run()
@@ -152,7 +152,7 @@ def test_what_a_role_grants_is_what_the_server_allows(
     guarded: Guarded, shop: Database[Document]
 ) -> None:
     """Guards: resources of all kinds, compared with the server's own answer."""
-    needs = [*needed(shop), *optional([orders(shop)])]
+    needs = [*needed(shop), *optional_needs([orders(shop)])]
     resources = [
         {"db": shop.name, "collection": "orders-a.b"},
         {"db": shop.name, "collection": ""},
@@ -168,7 +168,7 @@ def test_what_a_role_grants_is_what_the_server_allows(
         granted = [{"resource": resource, "actions": actions}]
         guarded.client.admin.command("createRole", name, privileges=granted, roles=[])
         client = discover(guarded.user(roles=[name]), 3000).client
-        lacking = missing({"": client}, needs)
+        lacking = missing_needs({"": client}, needs)
         assert lacking is not None
         held = {str(need) for need in needs} - {str(need) for need in lacking}
         assert held == {str(need) for need in needs if is_allowed(client, need)}, resource
@@ -220,13 +220,15 @@ def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
 def test_the_declared_privileges_are_those_that_are_asked_for(collections: str) -> None:
     """Guards: table, roles of these tests and messages tell the same."""
     selection = Selection.parse(collections)
-    asked = {need.action for need in required(selection)}
+    asked = {need.action for need in required_needs(selection)}
     assert asked == {action for rule in privileges.REQUIRED for action in rule.actions}
-    of_one = {each for need in required(selection) for each in (need, replace(need, shard="s"))}
-    added = set(required(selection, ("s",))) - of_one
+    of_one = {
+        each for need in required_needs(selection) for each in (need, replace(need, shard="s"))
+    }
+    added = set(required_needs(selection, ("s",))) - of_one
     assert {need.action for need in added} == {"find"}
     for rule, shard in zip(privileges.REQUIRED_OF_CLUSTERS, ("", "s"), strict=True):
         for need in (need for need in added if need.shard == shard):
             assert f"`{need.db}.{need.coll}`" in rule.resources
-    better = {need.action for need in optional([Namespace("shop", "orders")])}
+    better = {need.action for need in optional_needs([Namespace("shop", "orders")])}
     assert better == {action for rule in privileges.OPTIONAL for action in rule.actions}

@@ -97,7 +97,7 @@ def splits(
 
 def read(splits: dict[str, tuple[Split, Capture]], kind: str) -> Iterator[Change]:
     split, pipeline = splits[kind]
-    return task.rows(split, pipeline.options, True)
+    return task.read_split(split, pipeline.options, True)
 
 
 @pytest.mark.parametrize("kind", ["slice", "scan"])

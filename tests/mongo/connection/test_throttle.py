@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from cdc import options as declared
 from cdc.demo import ReplicaSet
-from cdc.demo.mongod import _free_ports
+from cdc.demo.mongod import find_free_ports
 from cdc.errors import BadOption
 from cdc.model import ControlSplit, SnapshotSplit, Split, StreamSplit
 from cdc.mongo.connection import Pace, client
@@ -269,7 +269,7 @@ def test_a_user_ends_those_of_his_cursors_that_bear_the_comment_and_needs_no_pri
 
 def test_a_stop_does_not_wait_long_for_a_source_that_is_down() -> None:
     """Guards: server.timeout.ms is half a minute, and SIGTERM may be followed by a kill."""
-    port = _free_ports(1)[0]
+    port = find_free_ports(1)[0]
     began = time.monotonic()
     end_cursors(lambda: discover(f"mongodb://127.0.0.1:{port}/?replicaSet=rs0", 30_000), "one")
     assert time.monotonic() - began < 15

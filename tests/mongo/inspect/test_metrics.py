@@ -20,10 +20,10 @@ from cdc import source
 from cdc.demo import ReplicaSet
 from cdc.errors import SourceUnreachable
 from cdc.model import Again, Copying, Namespace, Offset, Selection
-from cdc.mongo.connection.privileges import required
+from cdc.mongo.connection.privileges import required_needs
 from cdc.mongo.inspect import Metrics, Rate, ServerClock, metrics, server_clock
-from cdc.mongo.inspect.copy_progress import drawn
-from cdc.mongo.inspect.ttl_cache import tried
+from cdc.mongo.inspect.copy_progress import draw_sample
+from cdc.mongo.inspect.ttl_cache import value_or_none
 from cdc.mongo.topology import Source, commit_point, oplog_window, replica_set
 from tests.mongo.abilities import abilities
 from tests.mongo.access import Guarded
@@ -179,9 +179,12 @@ def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
 ) -> None:
     database.a.insert_one({"_id": "a" * 8_000_000})
     copying = Copying(Namespace(database.name, "a"), b"", None)
-    sample = drawn(replica_set.discover(mongod.uri, 30_000), copying)
-    assert tried(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
-    assert tried(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share") is None
+    sample = draw_sample(replica_set.discover(mongod.uri, 30_000), copying)
+    assert value_or_none(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
+    assert (
+        value_or_none(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share")
+        is None
+    )
 
 
 def test_changes_per_second_are_those_of_the_batches_that_have_passed(
@@ -270,13 +273,13 @@ def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
     with failing(mongo, {"times": 3}, failCommands=["find"], errorCode=136):
         assert oplog_window(source.client).told_by == "local.oplog.rs"
     with failing(mongo, {"times": 2}, failCommands=["find"], errorCode=136):
-        assert commit_point.late({"s": source}, written) == ()
+        assert commit_point.late_times({"s": source}, written) == ()
 
 
 def test_what_the_user_may_not_know_is_not_told_and_ends_nothing(guarded: Guarded) -> None:
     orders = guarded.client["metered"]["orders"]
     orders.insert_one({"_id": 1})
-    user = guarded.user(required(Selection.parse("metered.orders")), guarded.by_uuid)
+    user = guarded.user(required_needs(Selection.parse("metered.orders")), guarded.by_uuid)
     query = Triggers(user, "metered.orders")
     for number in range(2, 5):
         told = query.next()

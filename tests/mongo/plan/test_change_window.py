@@ -28,7 +28,7 @@ def window(uri: str, collections: str, **bounds: Any) -> list[Change]:
     options = declared.parse(given)
     parts = source.WindowReader(options, StructType()).partitions()
     splits = [split for part in parts for split in part.splits]  # type: ignore[attr-defined]
-    rows = [row for split in splits for row in task.rows(split, options, may_be_void=False)]
+    rows = [row for split in splits for row in task.read_split(split, options, may_be_void=False)]
     return sorted(rows, key=lambda row: row.position)
 
 

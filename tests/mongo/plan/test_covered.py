@@ -24,7 +24,7 @@ from cdc.model import (
     Offset,
     Watermark,
     What,
-    happenings,
+    marks_of_row,
     resume_token,
     timestamp,
 )
@@ -92,7 +92,7 @@ class Covered:
             each
             for row in rows
             if row.op in MARKING
-            for each in happenings(
+            for each in marks_of_row(
                 row.op, row.db, row.coll, row.position, _time(row), row.description
             )
         ]
@@ -102,7 +102,7 @@ class Covered:
             marks = [each.mark for each in found if each.concerns(name)]
             last, before = self.of.get(name, (None, Coverage()))
             if last is not None and said.leaves(name):
-                marks.append(Mark(resume_token.behind(said.time), said.time, What.LOST))
+                marks.append(Mark(resume_token.position_after(said.time), said.time, What.LOST))
             if not (marks or is_copied or any((row.db, row.coll) == name for row in rows)):
                 continue  # no commit
             after = before.after(
@@ -236,7 +236,7 @@ def test_what_a_changelog_covers_is_the_collection_at_each_time(
         end, coverage = covered.of.get(Namespace(database.name, name), (at, Coverage()))
         if span := coverage.at(at, end):
             since = resume_token.high_water_mark(span.since) if span.from_nothing else ""
-            rows = [row for row in told if since < row.position <= resume_token.behind(at)]
+            rows = [row for row in told if since < row.position <= resume_token.position_after(at)]
             assert replayed(rows, database.name, name) == held, (name, at, coverage.text(end))
             proven += 1
     assert proven > 100, f"{proven} of {len(life.held)}"

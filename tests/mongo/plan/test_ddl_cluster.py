@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from cdc import source
 from cdc.errors import ContentReplaced, UnsuitableSource
 from cdc.model import Change, Offset, timestamp
-from cdc.mongo.plan.ddl_reporters import told_once
+from cdc.mongo.plan.ddl_reporters import assign_reporters
 from cdc.mongo.query import CUTTING_EVENTS
 from cdc.source import inquiry
 from tests.mongo.abilities import abilities
@@ -284,7 +284,7 @@ def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
     if told_by(cluster, ("createIndexes", "o")):
         assert batch.end.scans
         assert batch.end.silent == ("s2",)
-    assert told_once(pipeline.source, batch.end, batch.end, []) == batch.end
+    assert assign_reporters(pipeline.source, batch.end, batch.end, []) == batch.end
     pipeline.run()
     assert len(pipeline.rows) == 100 + len(told_by(cluster, ("createIndexes", "o")))
 

@@ -12,8 +12,8 @@ from pymongo.database import Database
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, Selection
 from cdc.mongo.connection import member
-from cdc.mongo.connection.privileges import required
-from cdc.mongo.plan.ddl_precheck import is_quiet
+from cdc.mongo.connection.privileges import required_needs
+from cdc.mongo.plan.ddl_precheck import has_only_row_changes
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Capture, Client, Document, asked, filled, last_write
 from tests.mongo.forgetful import forgetful, push_out
@@ -32,7 +32,7 @@ def looked(mongod: ReplicaSet, mongo: Client, database: Database[Document]) -> L
         after = last_write(mongo)
         work(database)
         opener = partial(member, mongod.uri, TIMEOUT_MS)
-        return is_quiet(opener, after, last_write(mongo))
+        return has_only_row_changes(opener, after, last_write(mongo))
 
     return looked
 
@@ -78,8 +78,10 @@ def test_nothing_is_quiet_where_the_user_may_not_read_the_oplog(guarded: Guarded
     coll = filled(guarded.client["quiet"], "a", [1])
     after = last_write(guarded.client)
     coll.insert_one({"_id": 2})
-    uri = guarded.user(required(Selection.of([Namespace("quiet", "a")])))
-    assert not is_quiet(partial(member, uri, TIMEOUT_MS), after, last_write(guarded.client))
+    uri = guarded.user(required_needs(Selection.of([Namespace("quiet", "a")])))
+    assert not has_only_row_changes(
+        partial(member, uri, TIMEOUT_MS), after, last_write(guarded.client)
+    )
 
 
 def test_what_the_oplog_has_thrown_away_was_not_quiet() -> None:
@@ -92,8 +94,8 @@ def test_what_the_oplog_has_thrown_away_was_not_quiet() -> None:
         kept = last_write(client)
         client["shop"]["orders"].insert_one({"_id": 2})
         end = last_write(client)
-        assert is_quiet(opener, kept, end)
-        assert not is_quiet(opener, gone, end)
+        assert has_only_row_changes(opener, kept, end)
+        assert not has_only_row_changes(opener, gone, end)
 
 
 def test_a_backlog_of_changes_is_planned_without_a_change_stream(

@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 from pymongo.database import Database
 
 from cdc.errors import ContentReplaced
-from cdc.model import Change, Excerpt, Selection, event_row
+from cdc.model import CaptureFilter, Change, Selection, event_row
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, contents, filled, replayed
 
@@ -253,7 +253,7 @@ def test_an_event_of_an_unknown_type_is_a_row_whatever_its_fields(
     more: Document, names: tuple[str | None, str | None]
 ) -> None:
     event = RawBSONDocument(bson.encode({**BASE, **more}))
-    row = event_row(event, None, True, None, "", Selection.parse("d.c"), Excerpt(), bytes)
+    row = event_row(event, None, True, None, "", Selection.parse("d.c"), CaptureFilter(), bytes)
     assert (row.op, row.db, row.coll) == ("frobnicate", *names)
     assert described(row) == more
     assert row.key is row.after is None

@@ -52,7 +52,7 @@ def given(server: ReplicaSet, **options: str) -> dict[str, str]:
 def starts(gone: Timestamp) -> list[dict[str, str]]:
     return [
         {"mode": "timestamp", "start": timestamp.text(gone)},
-        {"mode": "token", "start": resume_token.behind(gone)},
+        {"mode": "token", "start": resume_token.position_after(gone)},
         {"from": timestamp.text(gone)},
     ]
 

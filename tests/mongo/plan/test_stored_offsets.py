@@ -71,7 +71,7 @@ def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str, ver
             end = reader.latestOffset(at, ReadAllAvailable())
             for partition in reader.partitions(at, end):
                 for split in partition.splits:  # type: ignore[attr-defined]
-                    told.extend(task.rows(split, parsed, True))
+                    told.extend(task.read_split(split, parsed, True))
             at = json.loads(json.dumps(end))
             rows = {row.op for row in told}
             return Offset.from_json(at).is_streaming and ("insert" in rows or _is_behind(told))

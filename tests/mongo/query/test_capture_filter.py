@@ -17,7 +17,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from cdc.errors import BadOption, CdcError, UnsuitableSource
-from cdc.model import Excerpt, Selection
+from cdc.model import CaptureFilter, Selection
 from cdc.mongo.connection import Member
 from cdc.mongo.inspect import Wanted, check
 from cdc.tasks import task
@@ -385,7 +385,7 @@ def test_a_collection_with_a_collation_is_refused_by_a_filter(
         capture("c", filter='{"n": 1}').plan()
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
     with pytest.raises(UnsuitableSource, match="collation"):
-        check(source, Wanted(selection, excerpt=Excerpt.of('{"n": 1}', None)))
+        check(source, Wanted(selection, excerpt=CaptureFilter.of('{"n": 1}', None)))
 
 
 def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
@@ -393,7 +393,9 @@ def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
 ) -> None:
     filled(database, "c", range(3))
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
-    excerpt = Excerpt.of('{"$expr": {"$nonsense": 1}}', None)
+    excerpt = CaptureFilter.of('{"$expr": {"$nonsense": 1}}', None)
     with pytest.raises(BadOption, match="'filter'"):
         check(source, Wanted(selection, excerpt=excerpt))
-    check(source, Wanted(selection, excerpt=Excerpt.of('{"$expr": {"$gt": ["$n", 1]}}', None)))
+    check(
+        source, Wanted(selection, excerpt=CaptureFilter.of('{"$expr": {"$gt": ["$n", 1]}}', None))
+    )

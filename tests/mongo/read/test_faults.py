@@ -350,7 +350,7 @@ class Reading:
         ]
 
     def _read(self, split: Split) -> list[Change]:
-        return list(task.rows(split, self._pipeline.options, True))
+        return list(task.read_split(split, self._pipeline.options, True))
 
     def done(self) -> None:
         rows = [row for held in self.held for row in held.result()]

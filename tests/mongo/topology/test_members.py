@@ -246,7 +246,7 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
     frozen: list[Member] = []
     ids = []
     try:
-        for row in task.rows(split, pipeline.options, True):
+        for row in task.read_split(split, pipeline.options, True):
             ids.append(id_of(row))
             if len(ids) == 14:
                 frozen.append(four.in_use(database.name))
