@@ -83,7 +83,7 @@ def main(
     Example: mongodb-cdc backfill --config conf/local.toml --collection shop.orders --repair
     """
     config = configuration.load(path, overrides)
-    namespace, part = config.captured(collection), Part(least, below, condition)
+    namespace, part = config.parse_captured(collection), Part(least, below, condition)
     part.options(config)
     window = {name: value for name, value in (("from", start), ("to", end)) if value is not None}
     kinds = [kind for kind in into or _INTO if config.table(kind, namespace)]

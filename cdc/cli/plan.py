@@ -143,7 +143,7 @@ def _describe_oplog(found: Examination, copy: Estimate) -> str:
         return "its window is unknown, see 'Privileges' in the README"
     reach = found.window.seconds
     where = on_shards([found.window.shard])
-    text = f"reaches back {_duration(reach)} ({found.window.told_by}{where})"
+    text = f"reaches back {_duration(reach)} ({found.window.origin}{where})"
     if copy.batch_seconds > reach:
         return f"{text}, LESS than a micro-batch of the copy: about {_duration(copy.batch_seconds)}"
     if copy.seconds > reach:
@@ -182,7 +182,7 @@ def to_json(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
             "hours": window.seconds / 3600,
             "first": timestamp.text(window.first),
             "last": timestamp.text(window.last),
-            "told_by": window.told_by,
+            "told_by": window.origin,
             "shard": window.shard,
         },
         "privileges": [

@@ -66,7 +66,7 @@ def summarize_view(view: View) -> dict[str, str]:
     """The status of the whole pipeline as text, by label."""
     metrics = view.metrics
     return {
-        "batches": f"{_batches(view.kept)} ({view.path})",
+        "batches": f"{_batches(view.checkpoint)} ({view.path})",
         "T": "none yet" if metrics.time is None else _moment(metrics.time),
         "live edge": "unknown" if metrics.live_edge is None else _moment(metrics.live_edge),
         "lag": _known(metrics.lag_seconds, "{} s"),
@@ -137,11 +137,11 @@ def _known(value: Any, form: str) -> str:
 
 def describe(view: View) -> dict[str, Any]:
     """A status as a JSON object; `metrics` is the same as in Spark's progress."""
-    last = view.kept.last
+    last = view.checkpoint.last
     return {
         "checkpoint": view.path,
         "batches": {
-            "planned": view.kept.planned,
+            "planned": view.checkpoint.planned,
             "written": last and last.batch,
             "beganAt": last and _second(last.began),
             "writtenAt": last and last.moment and _second(last.moment),

@@ -17,7 +17,7 @@ class Places(Sequence[bytes]):
         self.data, self.starts, self.stops = data, starts, stops
 
     @classmethod
-    def joined(cls, documents: Iterable[bytes]) -> Places:
+    def concatenate(cls, documents: Iterable[bytes]) -> Places:
         """Copy documents into one buffer."""
         copies = list(documents)
         stops = np.cumsum([len(document) for document in copies], dtype=np.int64)

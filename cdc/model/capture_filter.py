@@ -55,7 +55,7 @@ class CaptureFilter:
     excludes: bool = False
 
     @classmethod
-    def of(cls, match: str | None, fields: str | None) -> CaptureFilter:
+    def from_options(cls, match: str | None, fields: str | None) -> CaptureFilter:
         """Parse the two options. Equivalent spellings have the same `text`. Raises BadOption."""
         options = {}
         if match is not None:
@@ -71,7 +71,7 @@ class CaptureFilter:
         """Parse a stored `text`. Raises BadOption."""
         return _parse(text)
 
-    def of_update(self, description: dict[str, Json], image: bytes | None) -> dict[str, Json]:
+    def project_update(self, description: dict[str, Json], image: bytes | None) -> dict[str, Json]:
         """Apply the projection to an event's `updateDescription`.
 
         Its paths contain positions in arrays. `image`, a state of the document, shows which numbers

@@ -274,6 +274,6 @@ def describe_update(data: bytes, excerpt: CaptureFilter, image: bytes | None) ->
         if not excerpt.fields:
             return relaxed_json(data)
         update = extended_json.document(data, 0, len(data), relaxed=True)
-        return json.dumps(excerpt.of_update(update, image), ensure_ascii=False)
+        return json.dumps(excerpt.project_update(update, image), ensure_ascii=False)
     except UnmappableValue as error:
         return json.dumps({"$unmappable": str(error)})

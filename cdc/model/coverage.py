@@ -45,14 +45,14 @@ class What(Enum):
 
     EMPTY: the collection is empty from then on (create, drop, dropDatabase, a rename away).
     REPLACED: it has other content from then on, which is in no event (a rename onto it).
-    RETOLD: it is copied again after the batch, for a reason that may be older than the batch.
+    RECOPIED: it is copied again after the batch, for a reason that may be older than the batch.
     LOST: the changes after the time of the event, a `gap` row, are lost.
     """
 
-    EMPTY = "is empty from then on: create, drop, dropDatabase, a rename away"
-    REPLACED = "is another from then on, and told by no event: a rename onto it"
-    RETOLD = "is told anew behind the batch, for a reason that may be older than the batch"
-    LOST = "changes behind that time are lost"
+    EMPTY = "empty"
+    REPLACED = "replaced"
+    RECOPIED = "recopied"
+    LOST = "lost"
 
 
 _EFFECTS = {
@@ -60,7 +60,7 @@ _EFFECTS = {
     "drop": What.EMPTY,
     "rename": What.EMPTY,
     "dropDatabase": What.EMPTY,
-    RESYNC: What.RETOLD,
+    RESYNC: What.RECOPIED,
     GAP: What.LOST,
 }
 MARKING = tuple(_EFFECTS)
@@ -125,7 +125,7 @@ class Coverage:
         last: Timestamp | None,
         marks: Iterable[Mark],
         *,
-        tells: bool,
+        is_complete: bool,
         is_copying: bool,
         copied_from: Timestamp | None,
     ) -> Coverage:
@@ -136,19 +136,19 @@ class Coverage:
                 that commit and this one contained no row for the table, so nothing that concerns
                 this collection.
             marks: the events of the batch that concern the collection.
-            tells: the batch contains every change of the collection in its time. If not, the table
+            is_complete: the batch contains every change of the collection in its time. If not, the table
                 is known to be complete only up to `last`: the collection may have been removed
                 from the selection since.
             is_copying: a part of the collection has been emitted, but not all of it.
             copied_from: the time that the copy shows, if it is complete with this batch.
         """
-        now, is_lost = self if tells else self._close(last), False
+        now, is_lost = self if is_complete else self._close(last), False
         for mark in sorted(marks, key=lambda mark: mark.position):
             if mark.what is What.EMPTY:
-                now = replace(now._open(mark.time, True) if tells else now, torn=False)
+                now = replace(now._open(mark.time, True) if is_complete else now, torn=False)
             elif mark.what is What.REPLACED:
                 now = replace(now._close(timestamp.before(mark.time)), torn=False)
-            elif mark.what is What.RETOLD:
+            elif mark.what is What.RECOPIED:
                 now = replace(now._close(last), torn=False)
             else:
                 now, is_lost = now._close(mark.time), True

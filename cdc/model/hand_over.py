@@ -31,7 +31,7 @@ class Replaced:
     emptied: frozenset[Namespace] = frozenset()
     refilled: frozenset[Namespace] = frozenset()
 
-    def going_on(self, names: Iterable[Namespace]) -> Replaced:
+    def without_copies(self, names: Iterable[Namespace]) -> Replaced:
         """The same, except that `names` are not copied: their changes continue to be emitted."""
         return Replaced(self.emptied, self.refilled - frozenset(names))
 

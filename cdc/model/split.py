@@ -80,8 +80,8 @@ class StreamSplit:
         excerpt: the capture filter and the projection.
         shard: the shard that reports the changes; empty for a replica set.
         late: times after `upto` whose events belong to the split too, see `late` of the offset.
-        told: times after `after` whose events an earlier batch has emitted; the split omits them.
-        behind: a position; the split contains only events after it.
+        emitted: times after `after` whose events are in an earlier batch; the split omits them.
+        after_position: a position; the split contains only events after it.
     """
 
     after: Timestamp
@@ -94,17 +94,17 @@ class StreamSplit:
     excerpt: str = ""
     shard: str = ""
     late: tuple[Timestamp, ...] = ()
-    told: tuple[Timestamp, ...] = ()
-    behind: str = ""
+    emitted: tuple[Timestamp, ...] = ()
+    after_position: str = ""
 
     @property
     def last(self) -> Timestamp:
         """The time up to which the split must be read."""
         return max(self.upto, *self.late) if self.late else self.upto
 
-    def holds(self, time: Timestamp) -> bool:
+    def contains(self, time: Timestamp) -> bool:
         """Whether events at that time belong to the split."""
-        if time <= self.after or time in self.told:
+        if time <= self.after or time in self.emitted:
             return False
         return time <= self.upto or time in self.late
 

@@ -30,8 +30,8 @@ class Watermark:
             no longer exist. If no range was void and nothing was lost, the rows that a sink got of
             a collection are the collection as of `time`, even if there were none.
         selection: the selection of the batch. With `swept` and `apart` it determines of which
-            collections the batch contains all changes: see `tells`.
-        following: the selection after the batch: see `leaves`.
+            collections the batch contains all changes: see `contains_changes`.
+        following: the selection after the batch: see `is_deselected`.
         swept: see the offset; as it was before the batch.
         apart: see the offset; as it was before the batch.
         offset: the end of the batch as in the checkpoint (opaque, JSON). A sink that stores it with
@@ -72,7 +72,7 @@ class Watermark:
             offset=end.to_json(),
         )
 
-    def tells(self, namespace: Namespace) -> bool:
+    def contains_changes(self, namespace: Namespace) -> bool:
         """Whether the batch contains every change of the namespace in its time.
 
         The changes of other namespaces are emitted only after their copy, or never.
@@ -80,10 +80,14 @@ class Watermark:
         is_reached = self.swept is None or str(namespace) <= self.swept
         return is_reached and namespace not in self.apart and self.selection.matches(namespace)
 
-    def leaves(self, namespace: Namespace) -> bool:
+    def is_deselected(self, namespace: Namespace) -> bool:
         """Whether the namespace is captured up to the end of this batch, and not after it."""
         is_same = self.selection == self.following
-        return not is_same and self.tells(namespace) and not self.following.matches(namespace)
+        return (
+            not is_same
+            and self.contains_changes(namespace)
+            and not self.following.matches(namespace)
+        )
 
     def text(self) -> str:
         """JSON for the row."""

@@ -83,7 +83,7 @@ def _plots(view: View) -> str:
     """The four plots as one SVG element."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     (lag, throughput), (copies, oplog) = figure.subplots(2, 2)
-    made = sorted(view.made, key=lambda each: each.moment)
+    made = sorted(view.commits_with_rows, key=lambda each: each.moment)
     _lag(lag, made)
     _throughput(throughput, made)
     _copies(copies, view)

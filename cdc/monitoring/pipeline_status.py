@@ -35,24 +35,24 @@ class View:
 
     Attributes:
         path: The checkpoint.
-        kept: Its last batches.
+        checkpoint: its last batches.
         metrics: The metrics of the source.
         collections: For each selected collection, the progress of its copy and its tables.
         letters: The number of dead letters; None if their tables cannot be read.
         oplog_warn: The percentage of the oplog below which there is a warning.
-        missed: After this many seconds without a batch the job is assumed not to run.
+        stall_seconds: After this many seconds without a batch the job is assumed not to run.
     """
 
     path: str
-    kept: Checkpoint
+    checkpoint: Checkpoint
     metrics: Metrics
     collections: list[tuple[CopyProgress, Tables]]
     letters: int | None
     oplog_warn: float
-    missed: float
+    stall_seconds: float
 
     @property
-    def made(self) -> list[TableCommit]:
+    def commits_with_rows(self) -> list[TableCommit]:
         """The newest commits with rows, of all tables."""
         tables = [each for _, pair in self.collections for each in (pair.changelog, pair.mirror)]
         return [commit for each in tables if each for commit in each.commits if commit.rows]
@@ -60,7 +60,7 @@ class View:
     @property
     def freshness(self) -> float | None:
         """The freshness of the newest of these commits, in seconds; see `Made.freshness`."""
-        newest = max(self.made, key=lambda commit: commit.moment, default=None)
+        newest = max(self.commits_with_rows, key=lambda commit: commit.moment, default=None)
         return None if newest is None else newest.freshness
 
     @property
@@ -69,14 +69,14 @@ class View:
         return [*self._warn_of_lag(), *self._warn_of_inexact(), *self._warn_of_letters()]
 
     def _warn_of_lag(self) -> Iterable[str]:
-        left, lag, last = self.metrics.oplog_left, self.metrics.lag_seconds, self.kept.last
+        left, lag, last = self.metrics.oplog_left, self.metrics.lag_seconds, self.checkpoint.last
         if left is not None and left.percent < self.oplog_warn:
             yield (
                 f"The oplog contains the next changes for {left.hours:.1f} hours more"
                 f" ({left.percent:.0f} %): let the job catch up, or make the oplog larger."
             )
         quiet = time.time() - last.moment if last and last.moment else 0.0
-        if lag is not None and min(lag, quiet) > self.missed:
+        if lag is not None and min(lag, quiet) > self.stall_seconds:
             yield (
                 f"No batch was written for {quiet:,.0f} s, and the tables lag {lag:,} s: check"
                 " whether the job runs, and read its log."

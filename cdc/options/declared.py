@@ -23,14 +23,14 @@ class Option:
     """One option, as an attribute of `SourceOptions` declares it.
 
     `choices` lists the values of a string; `least` is the minimum of a number. An option whose
-    `default` is None is either required (`required`) or absent unless it is set. `says` is its
-    description, in whole sentences.
+    `default` is None is either required (`required`) or absent unless it is set. `description` has
+    whole sentences.
     """
 
     attribute: str
     kind: type
     default: Any
-    says: str
+    description: str
     choices: tuple[str, ...] = ()
     least: int | None = None
     required: bool = False
@@ -41,12 +41,16 @@ class Option:
         return self.attribute.rstrip("_").replace("_", ".")
 
 
-def _option(default: T, says: str, *, choices: tuple[str, ...] = (), least: int | None = None) -> T:
-    return field(default=default, metadata={"says": says, "choices": choices, "least": least})
+def _option(
+    default: T, description: str, *, choices: tuple[str, ...] = (), least: int | None = None
+) -> T:
+    return field(
+        default=default, metadata={"description": description, "choices": choices, "least": least}
+    )
 
 
-def _required(says: str, *, secret: bool = False) -> str:
-    declared: str = field(repr=not secret, metadata={"says": says, "required": True})
+def _required(description: str, *, secret: bool = False) -> str:
+    declared: str = field(repr=not secret, metadata={"description": description, "required": True})
     return declared
 
 
@@ -257,7 +261,7 @@ class SourceOptions:
         selection.require_possible()
         # The only way to set an attribute of a frozen dataclass.
         object.__setattr__(self, "selection", selection)
-        object.__setattr__(self, "capture", CaptureFilter.of(self.filter, self.fields))
+        object.__setattr__(self, "capture", CaptureFilter.from_options(self.filter, self.fields))
 
     def list_batch_only(self) -> dict[str, str]:
         """Return the options that are set although only batch reads accept them, by name."""

@@ -34,7 +34,7 @@ def table() -> str:
     rows = ["| option | default | meaning |", "| --- | --- | --- |"]
     for option in OPTIONS:
         default = "required" if option.required else _format_default(option.default)
-        rows.append(f"| `{option.name}` | {default} | {option.says} |")
+        rows.append(f"| `{option.name}` | {default} | {option.description} |")
     return "\n".join(rows)
 
 
@@ -53,7 +53,7 @@ def nearest(name: str, known: list[str]) -> str:
 def _parse_value(option: Option, text: str | None) -> Any:
     if text is None:
         if option.required:
-            raise BadOption(f"Option '{option.name}' is not set.", f"Set it: {option.says}")
+            raise BadOption(f"Option '{option.name}' is not set.", f"Set it: {option.description}")
         return option.default
     if option.kind is bool:
         if text.lower() not in _TRUTH:

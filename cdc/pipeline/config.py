@@ -66,7 +66,7 @@ class Config:
         """
         return self.layout.table(kind, namespace)
 
-    def captured(self, name: str) -> Namespace:
+    def parse_captured(self, name: str) -> Namespace:
         """Parse the full name of a captured collection.
 
         Raises BadOption if the pipeline does not capture it.

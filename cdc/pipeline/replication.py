@@ -68,7 +68,7 @@ class Replication:
             if self._sink is None:
                 self._sink = self._open_sink(pipeline_of(batch))
             report = self._sink.write_batch(batch, batch_id)
-            self._meter.batch(report)
+            self._meter.count_batch(report)
             if self._on_batch is not None:
                 self._on_batch(report)
 

@@ -42,21 +42,21 @@ class Status:
 
 
 class Meter:
-    """Collects the status. The query's thread calls `batch`; any thread may call `status`."""
+    """Collects the status. The query's thread calls `count_batch`; any thread may call `status`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rate = Rate()
-        self._rate.passed(0)
+        self._rate.count(0)
         self._inexact = Counter[Namespace]()
         self._batch: int | None = None
         self._freshness: Freshness | None = None
 
-    def batch(self, report: BatchReport) -> None:
+    def count_batch(self, report: BatchReport) -> None:
         """Count a batch that has been written."""
         with self._lock:
             self._batch = report.batch_id
-            self._rate.passed(count_changes(report))
+            self._rate.count(count_changes(report))
             self._freshness = report.freshness or self._freshness
             self._inexact.update(report.inexact)
 

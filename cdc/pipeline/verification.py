@@ -191,5 +191,5 @@ def select_namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
     Raises BadOption if the pipeline does not capture one of `only`.
     """
     if only:
-        return [config.captured(name) for name in only]
+        return [config.parse_captured(name) for name in only]
     return [collection.namespace for collection in preflight(config.source, is_new=False)]

@@ -107,11 +107,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_due = self._until is not None or self._watch.is_due(offset, planner.source.shards)
             end = planner.next_offset(offset) if is_due else offset
         except (TransientError, LoginRefused) as error:
-            if self._answered.failed() >= self._options.retry_seconds:
+            if self._answered.record_failure() >= self._options.retry_seconds:
                 raise
             _log.warning("planning a batch: %s", error)
             return offset
-        self._answered.made()
+        self._answered.record_progress()
         return end
 
     def _is_done(self, offset: Offset) -> bool:
@@ -161,7 +161,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _open(self, shard: str) -> Member:
-        return self._planner().source.open(shard).asked(self._options.comment)
+        return self._planner().source.open(shard).configure(self._options.comment)
 
     def _planner(self) -> Planner:
         if self._known_planner is None:

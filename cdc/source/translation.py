@@ -98,4 +98,4 @@ def apply_limit(own: Limits, limit: ReadLimit) -> Limits:
         return own._replace(events=limit.max_rows)
     if isinstance(limit, ReadMaxBytes):
         return own._replace(bytes=limit.max_bytes)
-    return own.lifted
+    return own.unlimited

@@ -147,10 +147,10 @@ def _parts(documents: Sequence[bytes]) -> Iterator[Places]:
         part.append(document)
         size += len(document)
         if size >= _BYTES_PER_BATCH:
-            yield Places.joined(part)
+            yield Places.concatenate(part)
             part, size = [], 0
     if part:
-        yield Places.joined(part)
+        yield Places.concatenate(part)
 
 
 def _encode_empty(document: bytes) -> Column:

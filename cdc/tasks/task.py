@@ -199,4 +199,4 @@ def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cl
 
 
 def _open_paced_member(options: SourceOptions, pace: Pace) -> Member:
-    return open_member(options).asked(options.comment, pace)
+    return open_member(options).configure(options.comment, pace)

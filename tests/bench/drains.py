@@ -64,7 +64,7 @@ def _events(uri: str, split: StreamSplit) -> int:
     with pymongo.MongoClient(uri) as client:
         for reply in _replies(client, split.database, command, 1000):
             batch = reply["cursor"].get("nextBatch", [])
-            count += sum(split.holds(each["clusterTime"]) for each in batch)
+            count += sum(split.contains(each["clusterTime"]) for each in batch)
             if batch and batch[-1]["clusterTime"] >= split.last:
                 break
     return count

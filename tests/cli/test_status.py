@@ -319,12 +319,12 @@ def view(**told: Any) -> View:
     )
     return View(
         path="/lake",
-        kept=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
+        checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
         metrics=Metrics(at, edge, 1.0, left, 100.0),
         collections=[(CopyProgress(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
         letters=told.pop("letters", 0),
         oplog_warn=25.0,
-        missed=120.0,
+        stall_seconds=120.0,
     )
 
 

@@ -63,7 +63,7 @@ def test_rows_of_many_documents_are_those_of_each(
     last = [bson.encode({"v": each}) for each in IDS]  # a driver would put the _id first
     documents += [raw((0x0A, b"n", b""), (each[4], b"_id", each[7:-1])) for each in last]
     expected = one_by_one(documents, format, exact_from)
-    for given in (documents, Places.joined(documents)):
+    for given in (documents, Places.concatenate(documents)):
         assert at_once(Documents(given, exact_from), format).equals(expected)
 
 
@@ -71,7 +71,7 @@ def test_keys_of_all_types_and_ranges_are_those_of_each() -> None:
     documents = [raw((kind, b"_id", value)) for kind, value in values(5, 3000)]
     documents += [bson.encode({"_id": each}) for each in IDS]
     for alone in (False, True):
-        key, document_key = cells.encode_keys(Places.joined(documents), alone)
+        key, document_key = cells.encode_keys(Places.concatenate(documents), alone)
         expected = one_by_one(documents, "bson", None)
         assert key.equals(expected["key"].combine_chunks())
         assert document_key.equals(expected["document_key"].combine_chunks())
@@ -80,7 +80,7 @@ def test_keys_of_all_types_and_ranges_are_those_of_each() -> None:
 def test_a_shard_key_is_in_the_document_key_and_not_in_the_key() -> None:
     one, two = struct.pack("<i", 1), struct.pack("<i", 2)
     fields = (0x10, b"s", one), (0x10, b"_id", two)
-    places = Places.joined([raw(*fields), raw(*reversed(fields))])
+    places = Places.concatenate([raw(*fields), raw(*reversed(fields))])
     key, document_key = cells.encode_keys(places, alone=True)
     assert key.to_pylist() == ["2", "2"]
     shard_key, own = '"s":{"$numberInt":"1"}', '"_id":{"$numberInt":"2"}'
@@ -90,13 +90,13 @@ def test_a_shard_key_is_in_the_document_key_and_not_in_the_key() -> None:
 @pytest.mark.parametrize("document", [raw(), bson.encode({"_ix": 1}), b"\x06\0\0\0\0"])
 def test_a_document_without_a_key_is_an_error_at_once_too(document: bytes) -> None:
     with pytest.raises(UnmappableValue):
-        cells.encode_keys(Places.joined([bson.encode({"_id": 1}), document]), alone=False)
+        cells.encode_keys(Places.concatenate([bson.encode({"_id": 1}), document]), alone=False)
 
 
 def test_a_wrong_length_anywhere_in_a_document_is_an_error_at_once_too() -> None:
     wrong = raw((0x10, b"_id", struct.pack("<i", 1)), (0x02, b"s", b"\x09\0\0\0a\0"))
     with pytest.raises(UnmappableValue):
-        cells.encode_keys(Places.joined([wrong]), alone=False)
+        cells.encode_keys(Places.concatenate([wrong]), alone=False)
 
 
 def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:

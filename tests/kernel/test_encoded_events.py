@@ -161,7 +161,7 @@ def test_the_time_of_a_clock_is_the_servers_wherever_it_is_read() -> None:
 
 
 def test_with_fields_alone_the_update_tells_those_alone() -> None:
-    told = replace(SPLIT, excerpt=CaptureFilter.of(None, "a").text)
+    told = replace(SPLIT, excerpt=CaptureFilter.from_options(None, "a").text)
     found = make_run(of(list(USUAL.values())), IMAGES["auto"])
     assert_same(at_once(found, told, "bson"), one_by_one(list(found), told, "bson"))
 
@@ -201,17 +201,17 @@ def test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused() -> None:
 
 def test_events_of_a_split_are_those_that_it_holds() -> None:
     times = [Timestamp(1_700_000_000, n) for n in range(12)]
-    split = replace(SPLIT, after=times[2], upto=times[7], told=(times[4],), late=(times[9],))
+    split = replace(SPLIT, after=times[2], upto=times[7], emitted=(times[4],), late=(times[9],))
     located = of([change(clusterTime=time) for time in times])
-    assert located.held(split).tolist() == [split.holds(time) for time in times]
-    assert located.passes(times[10])
-    assert not located.passes(times[11])
+    assert located.select_split(split).tolist() == [split.contains(time) for time in times]
+    assert located.has_after(times[10])
+    assert not located.has_after(times[11])
 
 
 def test_a_position_that_was_told_is_not_behind_itself() -> None:
     located = of([change(_id={"_data": f"82{n}"}) for n in range(4)])
-    assert located.behind("821").tolist() == [False, False, True, True]
-    assert located.behind("").all()
+    assert located.select_after("821").tolist() == [False, False, True, True]
+    assert located.select_after("").all()
 
 
 def test_stretches_cover_everything_once_and_in_order() -> None:
@@ -267,7 +267,7 @@ def test_a_slice_is_the_same_at_once_and_one_by_one(
     )
     single = list(change_stream.read(lambda: member_of(mongod), changed, IMAGES[asked], 20))
     assert sum(len(part) for part in found if isinstance(part, Run)) > 500
-    assert all(changed.holds(e.raw["clusterTime"]) for part in found for e in part)
+    assert all(changed.contains(e.raw["clusterTime"]) for part in found for e in part)
     assert [(bytes(e.raw.raw), e.after, e.exact) for part in found for e in part] == [
         (bytes(e.raw.raw), e.after, e.exact) for part in single for e in part
     ]

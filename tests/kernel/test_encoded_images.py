@@ -58,7 +58,7 @@ def assert_same(
 
 def is_compiled(document: bytes) -> bool:
     """Whether the compiled functions encode it by themselves."""
-    columns, places = loading.columns(), Places.joined([document])
+    columns, places = loading.columns(), Places.concatenate([document])
     values, metadata = cells.Cells(1, 10_000), cells.Cells(1, 10_000)
     filled = (values.out, values.ends, metadata.out, metadata.ends)
     return columns.write_variants(*places.arrays, 0, *filled, columns.table(places.longest)) == (
@@ -152,7 +152,7 @@ def test_one_that_is_refused_leaves_those_beside_it_as_they_are() -> None:
 
 
 def test_where_there_is_no_document_there_is_null() -> None:
-    places = Places.joined([of(1), of(2)])
+    places = Places.concatenate([of(1), of(2)])
     starts = np.array([-1, *places.starts, -1], np.int64)
     stops = np.array([-1, *places.stops, -1], np.int64)
     for format, kind in KINDS.items():

@@ -39,7 +39,7 @@ def empty(second: int) -> Mark:
 LAST = t(5)
 NOTHING, OPEN = Coverage(), spans((t(2), None))
 TORN = Coverage(torn=True)
-REPLACED, RETOLD, LOST = mark(What.REPLACED, 7), mark(What.RETOLD, 9), mark(What.LOST, 6)
+REPLACED, RECOPIED, LOST = mark(What.REPLACED, 7), mark(What.RECOPIED, 9), mark(What.LOST, 6)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
     before: Coverage
     after: Coverage
     marks: list[Mark] = field(default_factory=list)
-    tells: bool = True
+    is_complete: bool = True
     is_copying: bool = False
     copied_from: Timestamp | None = None
     last: Timestamp | None = LAST
@@ -59,47 +59,49 @@ CASES = {
     "what is whole stays so": Case(OPEN, OPEN),
     "what is not known to be whole does not become so by itself": Case(NOTHING, NOTHING),
     "a copy that is complete makes it whole": Case(
-        NOTHING, spans((t(9), None)), tells=False, copied_from=t(9)
+        NOTHING, spans((t(9), None)), is_complete=False, copied_from=t(9)
     ),
     "a copy that is not exact, from when it is": Case(
-        NOTHING, spans((t(12), None)), tells=False, copied_from=t(12)
+        NOTHING, spans((t(12), None)), is_complete=False, copied_from=t(12)
     ),
     "a new table of a copy": Case(
-        NOTHING, spans((t(9), None)), tells=False, copied_from=t(9), last=None
+        NOTHING, spans((t(9), None)), is_complete=False, copied_from=t(9), last=None
     ),
     "an event that empties it makes it whole, the first does": Case(
         NOTHING, Coverage((nothing_at(6),)), [empty(8), empty(6)], last=None
     ),
     "one that empties what is whole ends nothing": Case(OPEN, OPEN, [empty(7)]),
-    "one before the copy makes nothing whole": Case(NOTHING, NOTHING, [empty(7)], tells=False),
+    "one before the copy makes nothing whole": Case(
+        NOTHING, NOTHING, [empty(7)], is_complete=False
+    ),
     "a rename onto it ends the span before": Case(OPEN, spans((t(2), before(7))), [REPLACED]),
     "and also one that began at that time": Case(
-        OPEN, spans((t(2), before(7))), [empty(7), REPLACED, RETOLD]
+        OPEN, spans((t(2), before(7))), [empty(7), REPLACED, RECOPIED]
     ),
     "and what is empty behind it begins another": Case(
         OPEN, Coverage((Span(t(2), before(7)), nothing_at(8))), [REPLACED, empty(8)]
     ),
-    "what is told anew was right at the last commit": Case(OPEN, spans((t(2), t(5))), [RETOLD]),
+    "what is told anew was right at the last commit": Case(OPEN, spans((t(2), t(5))), [RECOPIED]),
     "what is told anew in its first commit was never right": Case(
-        NOTHING, NOTHING, [empty(7), RETOLD], last=None
+        NOTHING, NOTHING, [empty(7), RECOPIED], last=None
     ),
     "what was taken out was right at the last commit": Case(
-        OPEN, spans((t(2), t(5))), [empty(7)], tells=False
+        OPEN, spans((t(2), t(5))), [empty(7)], is_complete=False
     ),
     "what was taken out and is copied again": Case(
-        OPEN, spans((t(2), t(5)), (t(9), None)), tells=False, copied_from=t(9)
+        OPEN, spans((t(2), t(5)), (t(9), None)), is_complete=False, copied_from=t(9)
     ),
     "a gap ends the span where it begins": Case(OPEN, spans((t(2), t(6))), [LOST]),
     "a batch with a gap has copied nothing": Case(
-        NOTHING, NOTHING, [LOST], tells=False, copied_from=t(9)
+        NOTHING, NOTHING, [LOST], is_complete=False, copied_from=t(9)
     ),
-    "a gap in a copy": Case(NOTHING, TORN, [LOST], tells=False, is_copying=True),
-    "is not undone by its end": Case(TORN, NOTHING, tells=False, copied_from=t(9)),
-    "but by a new beginning": Case(TORN, NOTHING, [RETOLD], tells=False),
-    "or a drop": Case(TORN, spans((t(9), None)), [empty(9)], tells=False, copied_from=t(9)),
-    "or another content": Case(TORN, NOTHING, [REPLACED], tells=False),
+    "a gap in a copy": Case(NOTHING, TORN, [LOST], is_complete=False, is_copying=True),
+    "is not undone by its end": Case(TORN, NOTHING, is_complete=False, copied_from=t(9)),
+    "but by a new beginning": Case(TORN, NOTHING, [RECOPIED], is_complete=False),
+    "or a drop": Case(TORN, spans((t(9), None)), [empty(9)], is_complete=False, copied_from=t(9)),
+    "or another content": Case(TORN, NOTHING, [REPLACED], is_complete=False),
     "a gap that empties and copies all again": Case(
-        OPEN, spans((t(2), t(6))), [LOST, mark(What.RETOLD, 9)]
+        OPEN, spans((t(2), t(6))), [LOST, mark(What.RECOPIED, 9)]
     ),
 }
 
@@ -109,7 +111,7 @@ def test_a_changelog_covers_what_was_told_whole(case: Case) -> None:
     after = case.before.after(
         case.last,
         case.marks,
-        tells=case.tells,
+        is_complete=case.is_complete,
         is_copying=case.is_copying,
         copied_from=case.copied_from,
     )
@@ -130,6 +132,6 @@ def test_a_collection_that_is_replaced_for_ever_keeps_the_newest_spans() -> None
     coverage: Any = NOTHING
     for n in range(10, 500, 3):
         marks = [empty(n), mark(What.REPLACED, n + 1)]
-        coverage = coverage.after(t(n), marks, tells=True, is_copying=False, copied_from=None)
+        coverage = coverage.after(t(n), marks, is_complete=True, is_copying=False, copied_from=None)
     assert len(coverage.spans) == 32
     assert coverage.spans[-1] == Span(t(499), before(500), from_nothing=True)

@@ -72,7 +72,7 @@ def test_a_batch_holds_all_changes_of_what_was_copied_before_it() -> None:
     def told(start: Offset) -> list[str]:
         watermark = Watermark.of(start, advance(start, at(9)))
         names = ("shop.a", "shop.b", "shop.c", "shop.d", "other.a")
-        return [each for each in names if watermark.tells(name(each))]
+        return [each for each in names if watermark.contains_changes(name(each))]
 
     assert told(START) == []
     assert told(PARTLY) == ["shop.a"]
@@ -85,8 +85,8 @@ def test_what_is_taken_out_leaves_with_the_last_batch_that_tells_of_it() -> None
     end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), CaptureFilter(), [])
     watermark = Watermark.of(PARTLY, end)
     names = ("shop.a", "shop.b", "shop.c", "other.a")
-    assert [each for each in names if watermark.leaves(name(each))] == ["shop.a"]
-    assert not Watermark.of(end, advance(end, at(4))).leaves(A)
+    assert [each for each in names if watermark.is_deselected(name(each))] == ["shop.a"]
+    assert not Watermark.of(end, advance(end, at(4))).is_deselected(A)
 
 
 def test_what_is_told_is_read_back() -> None:

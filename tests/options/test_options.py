@@ -44,7 +44,7 @@ def test_declared_defaults_are_of_the_declared_type_and_among_the_choices() -> N
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_is_explained_in_whole_sentences(option: Option) -> None:
-    says = option.says
+    says = option.description
     assert says.endswith(".")
     assert says[0].isupper()
 
@@ -190,19 +190,19 @@ def test_fields_that_contradict_each_other_are_refused(fields: str, says: str) -
 
 
 def test_fields_are_paths_beside_the_id() -> None:
-    assert CaptureFilter.of(None, "_id, a , b.c").fields == (("a",), ("b", "c"))
-    assert CaptureFilter.of(None, "-a.b").excludes
-    assert CaptureFilter.of(None, "_id").fields == (("_id",),)
+    assert CaptureFilter.from_options(None, "_id, a , b.c").fields == (("a",), ("b", "c"))
+    assert CaptureFilter.from_options(None, "-a.b").excludes
+    assert CaptureFilter.from_options(None, "_id").fields == (("_id",),)
 
 
 def test_collections_filter_and_fields_are_parsed_once_and_with_what_replaces_them() -> None:
     options = parse({**NEEDED, "filter": '{"region": "EU"}', "fields": "-ssn"})
     assert options.selection == Selection.parse("shop.orders")
-    assert options.capture == CaptureFilter.of('{"region": "EU"}', "-ssn")
+    assert options.capture == CaptureFilter.from_options('{"region": "EU"}', "-ssn")
     assert options.selection is options.selection
     other = replace(options, collections="shop.others", fields=None)
     assert other.selection == Selection.parse("shop.others")
-    assert other.capture == CaptureFilter.of('{"region": "EU"}', None)
+    assert other.capture == CaptureFilter.from_options('{"region": "EU"}', None)
     with pytest.raises(BadOption, match="'start' is set"):
         replace(options, start="5:1")
 

@@ -62,9 +62,9 @@ def test_the_readme_prints_the_keys_of_tables_as_they_are_declared() -> None:
 def test_what_is_captured_is_known_however_the_option_is_spelt() -> None:
     given = ["uri=mongodb://h", r"Collections=a\.b.*", "sink.path=/x"]
     config = configuration.load(None, given)
-    assert config.captured("a.bc") == Namespace("a", "bc")
+    assert config.parse_captured("a.bc") == Namespace("a", "bc")
     with pytest.raises(BadOption, match="does not capture"):
-        config.captured("a.c")
+        config.parse_captured("a.c")
 
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:

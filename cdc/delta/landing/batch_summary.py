@@ -110,7 +110,7 @@ class Facts:
 
     def is_born(self, namespace: Namespace) -> bool:
         """Whether the namespace was created, and all of it is told since."""
-        return "create" in self.counts.get(namespace, {}) and self.said.tells(namespace)
+        return "create" in self.counts.get(namespace, {}) and self.said.contains_changes(namespace)
 
     def coverage(
         self,
@@ -123,7 +123,7 @@ class Facts:
         commit that said `before`. `exact_from`: when all of its images so far are as of their own
         time; a copy that is not exact may lack documents too."""
         marks = [each.mark for each in self.happenings if each.concerns(namespace)]
-        if self.said.leaves(namespace):
+        if self.said.is_deselected(namespace):
             marks.append(
                 Mark(resume_token.position_after(self.watermark), self.watermark, What.LOST)
             )
@@ -131,7 +131,7 @@ class Facts:
         return before.after(
             last,
             marks,
-            tells=self.said.tells(namespace),
+            is_complete=self.said.contains_changes(namespace),
             is_copying=namespace in self.torn,
             copied_from=max(self.watermark, exact_from or self.watermark) if is_copied else None,
         )

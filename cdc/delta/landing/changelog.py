@@ -82,7 +82,7 @@ def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit
 def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:
     """Whether the batch holds rows for it besides those of its own collections, or ends them."""
     last = tables.last(table)
-    if any(facts.said.leaves(namespace) for namespace in (last.states if last else ())):
+    if any(facts.said.is_deselected(namespace) for namespace in (last.states if last else ())):
         return True
     if table.namespace is not None:
         return facts.shares_with(table.namespace)

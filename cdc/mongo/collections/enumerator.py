@@ -36,7 +36,7 @@ class Collection:
     shard: str = ""
 
     @property
-    def begun(self) -> Copying:
+    def start_of_copy(self) -> Copying:
         """The start of its copy, before the first document."""
         return Copying(self.namespace, self.uuid, self.collation, shard=self.shard)
 

@@ -64,8 +64,8 @@ class UnreadRange:
         split: the whole split.
         version: returns the version of a shard's sharded collection, else None.
         lower: the key from which to read.
-        begun: something was read, so `lower` itself is excluded.
-        names_it: reads carry `collectionUUID`; False once a server did not accept it.
+        is_begun: something was read, so `lower` itself is excluded.
+        names_uuid: reads carry `collectionUUID`; False once a server did not accept it.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class UnreadRange:
     ) -> None:
         self.split, self.version = split, version
         self.lower = split.range.lower
-        self.begun = False
-        self.names_it = True
+        self.is_begun = False
+        self.names_uuid = True
 
-    def passed(self, documents: Sequence[bytes]) -> None:
+    def record_read(self, documents: Sequence[bytes]) -> None:
         """Record that these documents were read and handed out."""
-        self.lower, self.begun = key_of(documents[-1]), True
+        self.lower, self.is_begun = key_of(documents[-1]), True
 
     @property
     def is_empty(self) -> bool:
-        return self.begun and self.lower == MAX_KEY
+        return self.is_begun and self.lower == MAX_KEY
 
     def without_lower(self, documents: Sequence[bytes]) -> Sequence[bytes]:
         """Drop the first document if it was handed out before: a resumed range begins with it."""
-        if self.begun and documents and key_of(documents[0]) == self.lower:
+        if self.is_begun and documents and key_of(documents[0]) == self.lower:
             return documents[1:]
         return documents
 
@@ -117,7 +117,7 @@ def void_if_gone() -> Iterator[None]:
 def _find(member: Member, rest: UnreadRange, command: dict[str, Any]) -> RawBSONDocument:
     split, version = rest.split, rest.version()
     by_name = {"find": split.namespace.coll, **command}
-    if rest.names_it:
+    if rest.names_uuid:
         with_uuid = {**by_name, "collectionUUID": bson.Binary(split.uuid, 4)}
         try:
             versioned = {"shardVersion": version.document} if version else {}
@@ -125,7 +125,7 @@ def _find(member: Member, rest: UnreadRange, command: dict[str, Any]) -> RawBSON
         except pymongo.errors.OperationFailure as error:
             if not _is_uuid_refused(error.code, member, split.namespace):
                 raise
-            rest.names_it = False
+            rest.names_uuid = False
     if version is None:
         return _by_uuid(member, split, command)
     # In a read by UUID, a shard does not leave out what it does not own. A collection gets its name

@@ -130,7 +130,7 @@ class Member:
         self._client = client
         self._session = session
 
-    def asked(self, comment: str, pace: Pace = UNLIMITED) -> Self:
+    def configure(self, comment: str, pace: Pace = UNLIMITED) -> Self:
         """Set the comment of this member's cursors and the pace of its reads; return the member.
 
         `cdc.mongo.topology.orphaned_cursors` finds orphaned cursors by the comment.

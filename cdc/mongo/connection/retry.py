@@ -25,12 +25,12 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.made()
+        self.record_progress()
 
-    def made(self) -> None:
+    def record_progress(self) -> None:
         self._failing_since: float | None = None
 
-    def failed(self) -> float:
+    def record_failure(self) -> float:
         """Record a failure; return the seconds since the first failure after the last progress."""
         now = time.monotonic()
         if self._failing_since is None:
@@ -87,7 +87,8 @@ def retry_attempts(
     able to start each attempt from its beginning.
 
     Args:
-        progress: `made` is to be called only when an attempt got further than all before it.
+        progress: the caller calls `record_progress` only when an attempt got further than all
+            before it.
         seconds: how long to repeat while there are only failures.
         attempted: what is attempted, as the first words of an error's message.
         but: errors that are raised at once.
@@ -96,7 +97,7 @@ def retry_attempts(
     """
 
     def give_up(state: tenacity.RetryCallState) -> bool:
-        return progress.failed() >= seconds
+        return progress.record_failure() >= seconds
 
     def log(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -99,7 +99,7 @@ def _rounded(number: float | None) -> float | None:
 
 def least_remaining(windows: list[Window], at: Timestamp) -> Remaining | None:
     """Return what is left of the oplog that has least left; None without windows."""
-    each = (window.left(at) for window in windows)
+    each = (window.remaining(at) for window in windows)
     return min(each, key=lambda left: (left.percent, left.hours), default=None)
 
 
@@ -113,7 +113,7 @@ class Rate:
     seconds: float = 10.0
     _reports: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def passed(self, count: int) -> None:
+    def count(self, count: int) -> None:
         """Report how many events there were since the previous report."""
         now = time.monotonic()
         self._reports.append((now, count))
@@ -173,7 +173,7 @@ class Gauges:
         """
         finished, self._planned = self._planned, events
         self._is_counted = finished is not None and (finished > 0 or self._is_counted)
-        self._rate.passed(finished or 0)
+        self._rate.count(finished or 0)
         with pymongo.timeout(_PATIENCE_SECONDS):
             return Metrics(
                 end.time,
@@ -191,7 +191,7 @@ class Gauges:
         clients = source.clients
         shards = [shard for shard in start.shards if shard in clients]
         known = self._windows.get(lambda: windows(clients, shards), shards) or []
-        self.lookout.look(known, start.time)
+        self.lookout.warn_if_short(known, start.time)
         return least_remaining(known, start.time)
 
     def _copied_percent(self, source: Source, end: Offset) -> float | None:

@@ -199,7 +199,7 @@ def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iter
         yield HistoryLost(
             f"Option '{option}' lies before {when}, when a shard joined or left: nobody knows any"
             " more whose changes there were before.",
-            "Start behind that time, or with mode initial.",
+            "Start after that time, or with mode initial.",
         )
     for shard in source.shards:
         try:

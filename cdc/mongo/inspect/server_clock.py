@@ -47,7 +47,7 @@ class ServerClock:
 
     def _read_offset(self) -> float:
         # A removed shard may be gone for good, so the source is refreshed.
-        self._source = (self._source or self.open_source()).current()
+        self._source = (self._source or self.open_source()).refresh()
         clients = self._source.clients
         return max(_offset_of(clients[shard]) for shard in self._source.shards)
 

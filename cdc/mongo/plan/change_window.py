@@ -42,10 +42,10 @@ def window_splits(
     if until <= after:
         return []
     first = streaming(after, source.name, selection.text, excerpt.text)
-    start = replace(first, late=source.late(after), shards=source.shards)
-    end = replace(start, time=until, late=source.late(until))
+    start = replace(first, late=source.late_times(after), shards=source.shards)
+    end = replace(start, time=until, late=source.late_times(until))
     slicer = Slicer()
-    slicer.reach(source.clients, start, until, limits.lifted)
+    slicer.find_end(source.clients, start, until, limits.unlimited)
     reported = list(_read_ddl(source, selection, start, end, retry_seconds))
     splits = list[StreamSplit]()
     # In each part a shard reports all of its DDL or none. There are as many parts as that takes.
@@ -54,9 +54,9 @@ def window_splits(
             source, start, end, [ddl for ddl in reported if _is_after(start, ddl)]
         )
         if part.time < until:
-            part = replace(part, late=source.late(part.time), shards=source.shards)
+            part = replace(part, late=source.late_times(part.time), shards=source.shards)
         for split in stream_splits(start, part):
-            splits += slicer.sliced(split)
+            splits += slicer.slice_split(split)
         start = part
     return splits
 

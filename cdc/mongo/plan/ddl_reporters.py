@@ -42,7 +42,7 @@ def assign_reporters(
     for time, simultaneous in itertools.groupby(sorted(inside, key=_time), _time):
         now: dict[str, bool] = {}
         for shard, event in simultaneous:
-            now[shard] = source.tells(shard, event) or now.get(shard, False)
+            now[shard] = source.reports_ddl(shard, event) or now.get(shard, False)
         if any(decisions.get(shard, reports) != reports for shard, reports in now.items()):
             end = advance(start, timestamp.before(time))
             break

@@ -31,7 +31,7 @@ class SurveyResult(NamedTuple):
     ddl: tuple[ReportedDdl, ...] = ()
     others: tuple[ReportedDdl, ...] = ()
 
-    def replaced(self, selection: Selection) -> Replaced:
+    def replaced_collections(self, selection: Selection) -> Replaced:
         """Return what the cutting DDL did to the selected collections."""
         events = [event for _, event in self.ddl]
         emptied = {name for event in events for name in _selected(event.get("ns"), selection)}

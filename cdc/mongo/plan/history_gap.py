@@ -39,11 +39,11 @@ def resync(source: Source, start: Offset, patience: float) -> Offset:
     """
     selection = Selection.parse(start.selection)
     listed = source.listing(selection)
-    edge = source.confirmed(listed, patience)
+    edge = source.confirm(listed, patience)
     if edge is None or edge <= start.time:
         return start
     names = {collection.namespace for collection in listed.collections}
-    end = replace(_pass_gap(start, edge), copying=None, late=source.late(edge))
+    end = replace(_pass_gap(start, edge), copying=None, late=source.late_times(edge))
     return begin_again(end, names | set(selection.names))
 
 

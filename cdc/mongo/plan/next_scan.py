@@ -94,8 +94,8 @@ def _find_next_copy(offset: Offset, listed: Listing) -> Copying | None:
     for again in offset.again:
         collection = listed.find(again.namespace)
         if collection is not None:
-            return collection.begun
+            return collection.start_of_copy
     if offset.swept is None:
         return None
     unswept = (c for c in listed.collections if str(c.namespace) > offset.swept)
-    return next((c.begun for c in unswept), None)
+    return next((c.start_of_copy for c in unswept), None)

@@ -119,7 +119,7 @@ class Planner:
 
     def _refresh(self) -> bool:
         """Read the shards again; return whether they changed."""
-        known, self.source = self.source, self.source.current()
+        known, self.source = self.source, self.source.refresh()
         if self.source is known:
             return False
         self._late.clear()
@@ -136,11 +136,11 @@ class Planner:
         return start if end == start else mark_read(self.source, end, end.late)
 
     def _plan_end(self, start: Offset) -> Offset:
-        self.source.require_told(start)
+        self.source.require_all_read(start)
         end = self._find_end(start)
         if not end.is_of(start.selection, start.excerpt):
             captured = f"{end.selection} {end.excerpt}".rstrip()
-            _log.warning("behind %s, captured are %s", timestamp.text(end.time), captured)
+            _log.warning("after %s, captured are %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # the batch contains no changes
             return replace(end, late=start.late)
         end = mark_read(self.source, end, self._read_late(end.time))
@@ -182,7 +182,7 @@ class Planner:
                 intents.append(scan_candidate(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        reach = self._slicer.reach(self.source.clients, start, edge, self.limits)
+        reach = self._slicer.find_end(self.source.clients, start, edge, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
         intents.append(CandidateEnd(advance(start, reach)))
@@ -216,7 +216,7 @@ class Planner:
 
         Returns None if the listing may still be rolled back, or is older than what was emitted.
         """
-        edge = self.source.confirmed(listed, _PATIENCE_SECONDS)
+        edge = self.source.confirm(listed, _PATIENCE_SECONDS)
         return edge if edge is not None and listed.since >= start.time else None
 
     def _find_void(self, start: Offset, listed: Listing, edge: Timestamp) -> frozenset[Namespace]:
@@ -272,13 +272,13 @@ class Planner:
 
     def _read_late(self, time: Timestamp) -> Times:
         if time not in self._late:
-            self._late = {time: self.source.late(time)}
+            self._late = {time: self.source.late_times(time)}
         return self._late[time]
 
     def _cut_at(
         self, end: Offset, found: SurveyResult, start: Offset, selection: Selection
     ) -> Offset:
-        time, replaced = end.time, found.replaced(selection)
+        time, replaced = end.time, found.replaced_collections(selection)
         for namespace in list_recopied(start, advance(start, time, replaced=replaced)):
             renamed = " and ".join(map(str, found.renamed_onto(namespace)))
             self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {renamed}")
@@ -288,7 +288,7 @@ class Planner:
             # event.
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
         if not self.copies:
-            replaced = replaced.going_on(filter(start.passes_whole, replaced.refilled))
+            replaced = replaced.without_copies(filter(start.passes_whole, replaced.refilled))
         return replace(advance(start, time, replaced=replaced), silent=end.silent)
 
     def _require_resyncs(self, namespace: Namespace, how: str) -> None:
@@ -311,7 +311,7 @@ class Planner:
             return [replace(split, gap=start.time) for split in gap_splits]
         splits: list[Split] = []
         for split in stream_splits(start, end):
-            splits += self._slicer.sliced(split)
+            splits += self._slicer.slice_split(split)
         for scan in end.scans:
             splits += scan_splits(scan, end.time, self.sweeper.ranges(scan), end.excerpt)
         return splits + control_splits

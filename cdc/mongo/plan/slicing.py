@@ -43,7 +43,7 @@ class Limits(NamedTuple):
     slices: int
 
     @property
-    def lifted(self) -> Limits:
+    def unlimited(self) -> Limits:
         """The same limits for a batch of unlimited size."""
         return self._replace(events=_ALL, bytes=_ALL)
 
@@ -71,7 +71,7 @@ class Slicer:
     events: int | None = 0
     _cuts: dict[str, list[Timestamp]] = field(default_factory=dict)
 
-    def reach(
+    def find_end(
         self, clients: Mapping[str, Client], start: Offset, edge: Timestamp, limits: Limits
     ) -> Timestamp:
         """Return the time at which a batch from `start` should end, at most `edge`.
@@ -104,7 +104,7 @@ class Slicer:
         if self.events is not None:
             self.events += sum(bucket.events for bucket in buckets)
 
-    def sliced(self, split: StreamSplit) -> list[StreamSplit]:
+    def slice_split(self, split: StreamSplit) -> list[StreamSplit]:
         """Cut a split into adjacent slices, which together contain each of its events once."""
         inside = [t for t in self._cuts.get(split.shard, ()) if split.after < t < split.upto]
         edges = [split.after, *inside, split.upto]

@@ -57,8 +57,8 @@ def span(
         excerpt=start.excerpt,
         shard=shard,
         late=tuple(time for time in end.late_of(shard) if time not in emitted),
-        told=emitted,
-        behind=start.position,
+        emitted=emitted,
+        after_position=start.position,
     )
 
 
@@ -110,7 +110,10 @@ def snapshot_splits(
         split
         for c in found.collections
         for split in scan_splits(
-            Scan(c.begun, MAX_KEY), at, source.ranges(c.begun, _ALL, split_bytes), excerpt.text
+            Scan(c.start_of_copy, MAX_KEY),
+            at,
+            source.ranges(c.start_of_copy, _ALL, split_bytes),
+            excerpt.text,
         )
     ]
 
@@ -128,6 +131,6 @@ def range_splits(
         for c in found.collections
         if keys.lower != keys.upper
         for split in scan_splits(
-            Scan(replace(c.begun, below=keys.lower), keys.upper), at, None, excerpt.text
+            Scan(replace(c.start_of_copy, below=keys.lower), keys.upper), at, None, excerpt.text
         )
     ]

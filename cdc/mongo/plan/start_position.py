@@ -79,7 +79,7 @@ def first_offset(
     begin = beginning if start.copies else streaming
     time = edge if start.after is None else start.after
     # A run that starts now does not emit the transactions that a read at this time includes.
-    late = source.late(edge) if start.after is None else ()
+    late = source.late_times(edge) if start.after is None else ()
     first = begin(time, source.name, selection.text, excerpt.text, start.position)
     return mark_read(source, first, late)
 
@@ -104,7 +104,7 @@ def confirmed_edge(source: Source, found: Listing) -> Timestamp:
     UnsuitableSource if the source does not confirm the listing in time.
     """
     began = clock.monotonic()
-    edge = source.confirmed(found, _START_SECONDS)
+    edge = source.confirm(found, _START_SECONDS)
     if edge is not None:
         return edge
     if found.term is None and source.shards == ("",) and _is_alone(source):
@@ -115,7 +115,7 @@ def confirmed_edge(source: Source, found: Listing) -> Timestamp:
         )
     if clock.monotonic() - began < _START_SECONDS:
         raise TransientError("The primary changed while the collections were listed.")
-    raise UnsuitableSource(*source.unconfirmed)
+    raise UnsuitableSource(*source.unconfirmed_error)
 
 
 def _is_alone(source: Source) -> bool:

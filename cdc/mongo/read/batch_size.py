@@ -53,7 +53,7 @@ class BatchSize:
         self._requested = self._known_ends[self._next_end] - self._count if is_known else self._size
         return self._requested
 
-    def came(self, events: int, size: int) -> None:
+    def record_reply(self, events: int, size: int) -> None:
         """Record a reply of `events` events and `size` bytes."""
         if not events or self._most == 1:  # a request for fewer is not possible
             return

@@ -62,7 +62,7 @@ def read(
         f"Reading changes after {split.after} up to {split.upto}{error_suffix(split.excerpt)}"
     )
     progress = Progress()
-    state = _ReadState(split.behind, BatchSize(_BATCH))
+    state = _ReadState(split.after_position, BatchSize(_BATCH))
     for attempt in retry_attempts(progress, retry_seconds, attempted):
         with attempt:
             member = open_member()
@@ -71,7 +71,7 @@ def read(
                     if events:
                         state.position = events[-1].position
                         yield events
-                        progress.made()
+                        progress.record_progress()
             finally:
                 member.end()
 
@@ -105,7 +105,7 @@ def _read_fitting(
             used = reduced
             try:
                 if at_once and not way.cuts and _allows_runs(split):
-                    yield from _read_runs(member, way.asked, images, used, state)
+                    yield from _read_runs(member, way.split, images, used, state)
                 else:
                     yield from _read_events(member, way, images, used, state)
                 return
@@ -128,10 +128,10 @@ def _read_events(
     member: Member, way: oversize.Way, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
-    excerpt = CaptureFilter.parse(way.asked.excerpt)
+    excerpt = CaptureFilter.parse(way.split.excerpt)
     lookup = expected.on_oversize == "lookup"
     with closing(oversize.Completion(way.whole, whole, _BATCH, lookup)) as completion:
-        for batch, operation_time in slices(member, way.asked, state.size, used):
+        for batch, operation_time in slices(member, way.split, state.size, used):
             groups = (
                 completion.groups(batch, state.position)
                 if way.cuts
@@ -157,7 +157,7 @@ def _read_runs(
         while not cursor.complete:
             for part in cursor.next_parts(partial(select_plain, used=used)):
                 if isinstance(part, Located):
-                    yield make_run(part.only(part.behind(state.position)), expected)
+                    yield make_run(part.select(part.select_after(state.position)), expected)
                     continue
                 new = [raw for raw in part if raw["_id"]["_data"] > state.position]
                 at = cursor.operation_time

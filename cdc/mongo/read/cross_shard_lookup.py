@@ -41,7 +41,7 @@ class Lookup:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def found(self, event: Event) -> Event:
+    def look_up(self, event: Event) -> Event:
         """Return the event with its document, if the document still exists.
 
         The call is repeated for `retry_seconds`; then TransientError is raised.
@@ -80,7 +80,7 @@ class Lookup:
         at = self._cluster.present()
         now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
         with reading_newest(now):
-            return now, [self._find(now, shard) for shard in self._cluster.metadata.holders(now)]
+            return now, [self._find(now, shard) for shard in self._cluster.metadata.owners(now)]
 
     def _find(self, now: SnapshotSplit, shard: str) -> Find:
         version, member = self._cluster.metadata.version(now, shard), self._cluster.open(shard)

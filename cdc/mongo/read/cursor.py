@@ -151,9 +151,9 @@ class Cursor:
             parts: list[list[Raw] | Located] = [self._select(events)]
             self._update_progress(batch, bool(events), _find_invalidate(events))
             return parts
-        self._size.came(len(located), batch.size)
+        self._size.record_reply(len(located), batch.size)
         parts = [
-            self._select_part(located.only(rows), is_plain)
+            self._select_part(located.select(rows), is_plain)
             for rows, is_plain in split_mask(plain(located), _LEAST_RUN)
         ]
         last = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
@@ -162,17 +162,17 @@ class Cursor:
 
     def _unpack(self, batch: Batch) -> list[RawBSONDocument]:
         events = [RawBSONDocument(each) for each in batch.documents]
-        self._size.came(len(events), batch.size)
+        self._size.record_reply(len(events), batch.size)
         return events
 
     def _select_part(self, located: Located, is_plain: bool) -> list[Raw] | Located:
         if is_plain:
-            self.complete |= located.passes(self._split.last)
-            return located.only(located.held(self._split))
+            self.complete |= located.has_after(self._split.last)
+            return located.select(located.select_split(self._split))
         return self._select([located.raw(row) for row in range(len(located))])
 
     def _select(self, events: list[RawBSONDocument]) -> list[Raw]:
-        joined = map(projection.unwrap_event, self._fragments.joined(events))
+        joined = map(projection.unwrap_event, self._fragments.join(events))
         return [event for event in joined if self._accept(event)]
 
     def _next_reply(self) -> Batch:
@@ -196,7 +196,7 @@ class Cursor:
         moment = event["clusterTime"]
         if moment > self._split.last:
             self.complete = True
-        if not self._split.holds(moment) or event["operationType"] == "invalidate":
+        if not self._split.contains(moment) or event["operationType"] == "invalidate":
             return False
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only

@@ -34,7 +34,7 @@ class Located:
     def __len__(self) -> int:
         return len(self.events)
 
-    def only(self, chosen: Mask | slice) -> Located:
+    def select(self, chosen: Mask | slice) -> Located:
         """Select events of the reply; its bytes are shared."""
         return Located(self.data, self.events[chosen])
 
@@ -70,19 +70,19 @@ class Located:
     def operations(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return self.events[:, at.TYPE]
 
-    def held(self, split: StreamSplit) -> Mask:
-        """Select the events that belong to the split: `StreamSplit.holds` as a mask."""
+    def select_split(self, split: StreamSplit) -> Mask:
+        """Select the events that belong to the split: `StreamSplit.contains` as a mask."""
         times = self.times
         inside = (times > _to_bits(split.after)) & (times <= _to_bits(split.upto))
         late = np.isin(times, [_to_bits(time) for time in split.late])
-        earlier = np.isin(times, [_to_bits(time) for time in split.told])
+        earlier = np.isin(times, [_to_bits(time) for time in split.emitted])
         return (inside | (late & (times > _to_bits(split.after)))) & ~earlier
 
-    def passes(self, time: Timestamp) -> bool:
+    def has_after(self, time: Timestamp) -> bool:
         """Whether any event is after `time`."""
         return bool((self.times > _to_bits(time)).any())
 
-    def behind(self, position: str) -> Mask:
+    def select_after(self, position: str) -> Mask:
         """Select the events after a position; all events if it is empty."""
         if not position:
             return np.ones(len(self), np.bool_)
@@ -105,7 +105,7 @@ class Run(Sequence[Event]):
     def __getitem__(self, index: slice) -> Run: ...
     def __getitem__(self, index: int | slice) -> Event | Run:
         if isinstance(index, slice):
-            return Run(self.located.only(index), self.exact[index])
+            return Run(self.located.select(index), self.exact[index])
         has_after = self.located.events[index, at.AFTER] != NONE
         after = self.located.field(index, at.AFTER) if has_after else None
         return Event(self.located.raw(index), after, bool(self.exact[index]))

@@ -64,12 +64,12 @@ class Way(NamedTuple):
     """A way to read a split's events.
 
     Attributes:
-        asked: the split to read.
+        split: the split to read.
         whole: the split that completes the events that were cut down.
         cuts: the server cuts large events down and marks them.
     """
 
-    asked: StreamSplit
+    split: StreamSplit
     whole: StreamSplit
     cuts: bool
 
@@ -125,7 +125,7 @@ class Fragments:
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
 
-    def joined(self, events: Sequence[Raw]) -> list[Raw]:
+    def join(self, events: Sequence[Raw]) -> list[Raw]:
         """Return the events that are complete now; fragments of another one wait for the next call.
 
         A joined event is a mapping, because it may be larger than a BSON document can be.
@@ -245,7 +245,7 @@ class Completion:
 
     def _read_events(self) -> Generator[Raw]:
         before = timestamp.before(self._time)
-        split = replace(self._split, after=before, upto=self._time, late=(), told=())
+        split = replace(self._split, after=before, upto=self._time, late=(), emitted=())
         # The cursor begins with the events at `before`, which may include one that cannot be split.
         split = _add_stage(split, {"$match": {"clusterTime": self._time}})
         for batch, _ in self._read(_add_stage(split, _SPLIT), self._size):

@@ -77,7 +77,7 @@ class Undoing:
         elif newer is not None and filter_marks(event.raw).before is not False:
             self._inexact[key] = newer
 
-    def undone(self, until: Timestamp) -> Iterator[Documents]:
+    def documents(self, until: Timestamp) -> Iterator[Documents]:
         """Yield the documents, to be called after the last event.
 
         A document whose before-image is missing is yielded in the newer state, marked as inexact.
@@ -112,8 +112,8 @@ def next_part(
             undoing.undo(event)
     if is_refilled(rest.split, until, open_member):
         raise Void
-    rest.lower, rest.begun = (upper, True) if upper else (MAX_KEY, True)
-    yield from undoing.undone(until)
+    rest.lower, rest.is_begun = (upper, True) if upper else (MAX_KEY, True)
+    yield from undoing.documents(until)
 
 
 def _newest_state(
@@ -140,7 +140,7 @@ def _newest_state(
 
 
 def _part_events(rest: UnreadRange, upper: bytes | None, until: Timestamp) -> StreamSplit:
-    above = "$gt" if rest.begun else "$gte"
+    above = "$gt" if rest.is_begun else "$gte"
     keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
     if upper is not None:
         keys.append({"$lte": ["$documentKey._id", literal(upper)]})

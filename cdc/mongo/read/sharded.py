@@ -54,7 +54,7 @@ def changes(
             yield events
             continue
         with Lookup(cluster, retry_seconds, CaptureFilter.parse(split.excerpt)) as lookup:
-            complete = [lookup.found(e) if e.is_missing(images) else e for e in events]
+            complete = [lookup.look_up(e) if e.is_missing(images) else e for e in events]
         yield complete
 
 
@@ -65,7 +65,7 @@ def read(
     emitted_keys: list[bytes] = []
     try:
         try:
-            holders = partial(cluster.metadata.holders, split)
+            holders = partial(cluster.metadata.owners, split)
             what = f"Asking who held {split.namespace}"
             for shard in retry_call(holders, retry_seconds, what):
                 rest = UnreadRange(split, partial(cluster.metadata.version, split, shard))
@@ -126,19 +126,19 @@ def _rewind_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     newer = replace(split, at=now)
     scanned: dict[str, bytes] = {}
     with reading_newest(newer):
-        holders = cluster.metadata.holders(newer)
+        holders = cluster.metadata.owners(newer)
     for shard in holders:
         _scan_shard(cluster, newer, shard, scanned)
     undoing = Undoing(scanned)
     # A transaction committed by the part's time may have later events; its state includes them.
-    earlier, late = dict(cluster.late(split.at)), dict(cluster.late(now))
+    earlier, late = dict(cluster.late_times(split.at)), dict(cluster.late_times(now))
     keys = [{"$gte": ["$documentKey._id", literal(split.range.lower)]}]
     if not split.range.is_last:
         keys.append({"$lt": ["$documentKey._id", literal(split.range.upper)]})
     whole = events_of(split, keys, now)
 
     def events(shard: str) -> Iterator[tuple[str, Event]]:
-        own = replace(whole, shard=shard, told=earlier.get(shard, ()), late=late.get(shard, ()))
+        own = replace(whole, shard=shard, emitted=earlier.get(shard, ()), late=late.get(shard, ()))
         opener = partial(cluster.open, shard)
         for batch in change_stream.read(opener, own, BEFORE_IMAGES, RETRY_SECONDS):
             for event in batch:
@@ -149,7 +149,7 @@ def _rewind_part(cluster: Cluster, split: SnapshotSplit) -> list[Documents]:
     for shard in cluster.shards:
         if is_refilled(split, now, partial(cluster.open, shard), shard):
             raise Void
-    return list(undoing.undone(now))
+    return list(undoing.documents(now))
 
 
 def _scan_shard(

@@ -60,7 +60,7 @@ def retry_read(
             try:
                 for documents in attempted(member, rest, open_member):
                     yield documents
-                    progress.made()
+                    progress.record_progress()
             finally:
                 member.end()
 
@@ -80,7 +80,7 @@ def read_at_time(member: Member, rest: UnreadRange, _: Callable[[], Member]) -> 
     concern = {"level": "snapshot", "atClusterTime": rest.split.at}
     try:
         for documents, _at in scan(member, rest, concern):
-            rest.passed(documents)
+            rest.record_read(documents)
             yield Documents(documents)
     except pymongo.errors.OperationFailure as error:
         refuses = error.code == SNAPSHOT_REFUSED

@@ -47,17 +47,17 @@ class Metadata:
         """A client of a mongos or of the config servers."""
         return connect(self.uri, self.timeout_ms)
 
-    def owned_something(self, shard: str, at: Timestamp) -> bool:
+    def has_owned_since(self, shard: str, at: Timestamp) -> bool:
         """Return whether documents of the shard may have changed after `at`."""
         for coll, query in (("chunks", {"shard": shard}), ("databases", {"primary": shard})):
-            entries = self.at(at, coll, [{"$match": query}, {"$limit": 1}])
+            entries = self.read_at(at, coll, [{"$match": query}, {"$limit": 1}])
             if entries is None or entries:
                 return True
         # Chunks retain the history of their owners as long as that time could be read.
         owned_since = {"$elemMatch": {"shard": shard, "validAfter": {"$gt": at}}}
         return bool(self.find("chunks", {"history": owned_since}, limit=1))
 
-    def at(
+    def read_at(
         self, at: Timestamp, coll: str, stages: list[dict[str, Any]]
     ) -> list[dict[str, Any]] | None:
         """Return what an aggregation of `config.<coll>` gave at the time `at`.
@@ -83,9 +83,11 @@ class Metadata:
         entries: list[dict[str, Any]] = reply["cursor"]["firstBatch"]
         return entries
 
-    def then(self, at: Timestamp, coll: str, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the same as `at`, or the newest metadata if that time is too old to be read."""
-        entries = self.at(at, coll, stages)
+    def read_at_or_newest(
+        self, at: Timestamp, coll: str, stages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the same as `read_at`, or the newest metadata if that time is too old."""
+        entries = self.read_at(at, coll, stages)
         if entries is None:
             with self._session_after_shards(f"Reading config.{coll}") as (client, session):
                 cursor = config(client)[coll].aggregate(
@@ -94,7 +96,7 @@ class Metadata:
                 entries = list(cursor)
         return entries
 
-    def holders(self, split: SnapshotSplit) -> list[str]:
+    def owners(self, split: SnapshotSplit) -> list[str]:
         """Return the shards that owned a part of the collection at the split's time.
 
         Raises TimeUnreadable if the metadata no longer knows, and Void if the incarnation is gone.

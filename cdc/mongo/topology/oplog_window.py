@@ -30,14 +30,14 @@ class Window:
     Attributes:
         first: the time of the oldest entry.
         last: the time of the newest entry.
-        told_by: where the times come from: `local.oplog.rs` or `serverStatus`.
+        origin: where the times come from: `local.oplog.rs` or `serverStatus`.
         shard: the shard, empty for a replica set.
         is_whole: the oplog is known to contain everything since the replica set was initiated.
     """
 
     first: Timestamp
     last: Timestamp
-    told_by: str
+    origin: str
     shard: str = ""
     is_whole: bool = False
 
@@ -45,7 +45,7 @@ class Window:
     def seconds(self) -> int:
         return self.last.time - self.first.time
 
-    def left(self, at: Timestamp) -> Remaining:
+    def remaining(self, at: Timestamp) -> Remaining:
         """Return how much of the window is left for a run that has read up to `at`."""
         seconds = max(0, at.time - self.first.time)
         share = 100.0 if self.is_whole else min(100.0, 100 * seconds / max(1, self.seconds))
@@ -71,12 +71,12 @@ class OplogWatch:
     percent: int
     _next: float = 0.0
 
-    def look(self, windows: Iterable[Window], at: Timestamp) -> None:
+    def warn_if_short(self, windows: Iterable[Window], at: Timestamp) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOKOUT_SECONDS
         for window in windows:
-            left = window.left(at)
+            left = window.remaining(at)
             if left.percent < self.percent:
                 _log.warning(
                     "oplog%s: %.1f hours (%.0f %%) are left before changes are lost;"

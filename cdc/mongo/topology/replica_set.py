@@ -72,18 +72,18 @@ class ReplicaSet:
         label = self.name if self.shard else ""
         return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
-    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
+    def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Return whether this part reports a DDL event that several parts may see: always."""
         return True
 
-    def late(self, time: Timestamp) -> Times:
+    def late_times(self, time: Timestamp) -> Times:
         """Return, by shard, the times after `time` of events that belong before it: none.
 
         See `Offset.late`.
         """
         return ()
 
-    def current(self) -> ReplicaSet:
+    def refresh(self) -> ReplicaSet:
         """Return the source as it is at some moment after everything that was read from it.
 
         It returns itself if the parts are the same.
@@ -95,7 +95,7 @@ class ReplicaSet:
         """When a shard last joined or left: never."""
         return NEVER
 
-    def require_told(self, offset: Offset) -> None:
+    def require_all_read(self, offset: Offset) -> None:
         """Raise HistoryLost if a removed part has changes after the offset: it never has."""
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
@@ -105,7 +105,7 @@ class ReplicaSet:
         """
         return live_edge(self._hellos(), floor)
 
-    def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
+    def confirm(self, found: Listing, patience: float) -> Timestamp | None:
         """Return a live edge at or after the listing's time.
 
         None means that the majority did not reach the primary's listing within `patience` seconds,
@@ -124,8 +124,8 @@ class ReplicaSet:
         return None
 
     @property
-    def unconfirmed(self) -> tuple[str, str]:
-        """Message and remedy for an error if `confirmed` keeps returning None."""
+    def unconfirmed_error(self) -> tuple[str, str]:
+        """Message and remedy for an error if `confirm` keeps returning None."""
         return (
             "The majority of the replica set lags its primary.",
             "Check that a majority of its members is up.",

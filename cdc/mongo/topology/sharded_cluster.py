@@ -81,7 +81,7 @@ class Cluster:
 
         Raises HistoryLost if the shard no longer belongs to the cluster.
         """
-        return self._part(shard).open(shard).asked(self.comment, self.pace)
+        return self._part(shard).open(shard).configure(self.comment, self.pace)
 
     def _part(self, shard: str) -> ReplicaSet:
         if shard not in self.parts:
@@ -104,21 +104,21 @@ class Cluster:
         """
         return commit_point.edge(self.parts, together=True)
 
-    def late(self, time: Timestamp) -> Times:
+    def late_times(self, time: Timestamp) -> Times:
         """Return, by shard, the times after `time` of events that belong before it.
 
         `time` must be at or before a live edge. See `Offset.late`.
         """
         return commit_point.late_times(self.parts, time)
 
-    def confirmed(self, found: Listing, patience: float) -> Timestamp | None:
+    def confirm(self, found: Listing, patience: float) -> Timestamp | None:
         """Return a live edge at or after the listing's time.
 
         None means that it was not reached within `patience` seconds, or that a shard has elected
         another primary since the listing.
         """
         for shard, part in found.parts:
-            if self._part(shard).confirmed(part, patience) is None:
+            if self._part(shard).confirm(part, patience) is None:
                 return None
         deadline = time.monotonic() + patience
         while True:
@@ -130,8 +130,8 @@ class Cluster:
             time.sleep(0.005)
 
     @property
-    def unconfirmed(self) -> tuple[str, str]:
-        """Message and remedy for an error if `confirmed` keeps returning None."""
+    def unconfirmed_error(self) -> tuple[str, str]:
+        """Message and remedy for an error if `confirm` keeps returning None."""
         return (
             "The majority of a shard lags its primary, or a transaction across shards remains"
             " undecided.",
@@ -141,7 +141,7 @@ class Cluster:
 
     # --- shards that join and leave ---
 
-    def current(self) -> Cluster:
+    def refresh(self) -> Cluster:
         """Return the cluster as it is at some moment after everything that was read from it.
 
         It returns itself if the shards are the same.
@@ -155,10 +155,10 @@ class Cluster:
         """When a shard last joined or left."""
         return max(self.changed_at.values())
 
-    def require_told(self, offset: Offset) -> None:
+    def require_all_read(self, offset: Offset) -> None:
         """Raise HistoryLost if a removed shard may have had changes after `offset`."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
-        if any(self.metadata.owned_something(shard, offset.time) for shard in gone):
+        if any(self.metadata.has_owned_since(shard, offset.time) for shard in gone):
             raise shard_removed(f"Shard {', '.join(gone)}")
         changed = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
         # All shards of the offset are still there, but one of them was notified of a removal: the
@@ -221,7 +221,7 @@ class Cluster:
                 by_shard.setdefault(entry["primary"], []).append(entry["_id"])
         return by_shard
 
-    def tells(self, shard: str, event: Mapping[str, Any]) -> bool:
+    def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Return whether that shard reports a DDL event that several shards may see.
 
         The primary shard of the database at that time reports it: where all shards do the DDL, it
@@ -232,7 +232,9 @@ class Cluster:
         operation, at = event["operationType"], event["clusterTime"]
         if operation not in (*_BY_ALL, *_BY_OWNERS):
             return True
-        primary = self.metadata.then(at, "databases", [{"$match": {"_id": event["ns"]["db"]}}])
+        primary = self.metadata.read_at_or_newest(
+            at, "databases", [{"$match": {"_id": event["ns"]["db"]}}]
+        )
         if not primary:
             return True
         reporters = {primary[0]["primary"]}
@@ -241,7 +243,9 @@ class Cluster:
                 {"$match": {"uuid": event.get("collectionUUID")}},
                 {"$group": {"_id": "$shard"}},
             ]
-            owners = {owner["_id"] for owner in self.metadata.then(at, "chunks", stages)}
+            owners = {
+                owner["_id"] for owner in self.metadata.read_at_or_newest(at, "chunks", stages)
+            }
             reporters = reporters & owners or owners or reporters
         return bool(shard == min(reporters))
 

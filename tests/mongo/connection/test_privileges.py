@@ -207,7 +207,7 @@ def test_the_oplog_window_is_told_by_whom_the_user_may_ask(
     ):
         window = oplog_window(discover(uri, 3000).client)
         assert window is not None
-        assert window.told_by == told_by
+        assert window.origin == told_by
         assert window.first < window.last
     assert oplog_window(discover(guarded.user(needed(shop)), 3000).client) is None
 

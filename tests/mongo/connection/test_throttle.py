@@ -258,7 +258,7 @@ def test_a_user_ends_those_of_his_cursors_that_bear_the_comment_and_needs_no_pri
     uris = [guarded.user(roles=[{"role": "read", "db": "ending"}]) for _ in range(2)]
     mine, others = (discover(uri, 5000) for uri in uris)
     for found, comment in ((mine, "one"), (mine, "two"), (others, "one")):
-        found.open("").asked(comment).command("ending", {"find": "a", "batchSize": 1})
+        found.open("").configure(comment).command("ending", {"find": "a", "batchSize": 1})
     assert _idle(guarded.client) == ["one", "one", "two"]
     end_cursors(lambda: mine, "one")
     assert _idle(guarded.client) == ["one", "two"]

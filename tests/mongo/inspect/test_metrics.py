@@ -271,7 +271,7 @@ def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
     source = replica_set.discover(mongod.uri, TIMEOUT_MS)
     written = last_write(mongo)
     with failing(mongo, {"times": 3}, failCommands=["find"], errorCode=136):
-        assert oplog_window(source.client).told_by == "local.oplog.rs"
+        assert oplog_window(source.client).origin == "local.oplog.rs"
     with failing(mongo, {"times": 2}, failCommands=["find"], errorCode=136):
         assert commit_point.late_times({"s": source}, written) == ()
 
@@ -364,7 +364,7 @@ def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
             (153, 0, 90 / 13),
         ):
             now[0] = moment
-            rate.passed(count)
+            rate.count(count)
             assert math.isclose(rate.per_second, told), moment
         now[0] = 200
         assert rate.per_second == 0
@@ -376,5 +376,5 @@ def test_a_rate_that_nobody_asks_for_grows_no_larger_than_its_seconds() -> None:
     with patch.object(metrics.time, "monotonic", lambda: now[0]):
         for moment in range(1000):
             now[0] = float(moment)
-            rate.passed(1)
+            rate.count(1)
     assert len(rate._reports) <= 12

@@ -101,14 +101,14 @@ class Covered:
             is_copied = name in said.copied and name not in void
             marks = [each.mark for each in found if each.concerns(name)]
             last, before = self.of.get(name, (None, Coverage()))
-            if last is not None and said.leaves(name):
+            if last is not None and said.is_deselected(name):
                 marks.append(Mark(resume_token.position_after(said.time), said.time, What.LOST))
             if not (marks or is_copied or any((row.db, row.coll) == name for row in rows)):
                 continue  # no commit
             after = before.after(
                 last,
                 marks,
-                tells=said.tells(name),
+                is_complete=said.contains_changes(name),
                 is_copying=False,
                 copied_from=said.time if is_copied else None,
             )

@@ -307,15 +307,15 @@ def test_a_collection_born_behind_the_listing_is_not_lost(
     filled(database, "a", OLD)
     filled(database, "c", OLD)
     pipeline = capture("[abc]", splits_per_batch=100)
-    ask = Source.confirmed
+    ask = Source.confirm
 
     def born(source: Source, found: Any, patience: float) -> Any:
-        monkeypatch.setattr(Source, "confirmed", ask)
+        monkeypatch.setattr(Source, "confirm", ask)
         filled(database, "b", OLD)
         return pipeline.now()
 
     pipeline.now()
-    monkeypatch.setattr(Source, "confirmed", born)
+    monkeypatch.setattr(Source, "confirm", born)
     first = pipeline.read(pipeline.plan_now())
     assert "b" in database.list_collection_names()
     assert not first.snapshot_splits

@@ -251,7 +251,7 @@ def test_a_listing_that_may_be_rolled_back_changes_nothing_yet(
     touch(database, "a")
     pipeline = restarted(pipeline, database, "a", "b")
     with monkeypatch.context() as patched:
-        patched.setattr(Source, "confirmed", lambda *_: None)
+        patched.setattr(Source, "confirm", lambda *_: None)
         batch = pipeline.batch()
     assert batch.ids("insert", "update", "delete")
     assert batch.end.selection == batch.start.selection
@@ -263,14 +263,14 @@ def behind_the_listing(
     monkeypatch: pytest.MonkeyPatch, pipeline: Capture, act: Callable[[], Any]
 ) -> None:
     """Has it happen between the next listing and the live edge that is taken after it."""
-    ask = Source.confirmed
+    ask = Source.confirm
 
     def happens(source: Source, *arguments: Any) -> Any:
-        monkeypatch.setattr(Source, "confirmed", ask)
+        monkeypatch.setattr(Source, "confirm", ask)
         act()
         return pipeline.now()
 
-    monkeypatch.setattr(Source, "confirmed", happens)
+    monkeypatch.setattr(Source, "confirm", happens)
 
 
 @pytest.mark.parametrize("recreated", [True, False])

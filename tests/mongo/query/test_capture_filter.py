@@ -385,7 +385,7 @@ def test_a_collection_with_a_collation_is_refused_by_a_filter(
         capture("c", filter='{"n": 1}').plan()
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
     with pytest.raises(UnsuitableSource, match="collation"):
-        check(source, Wanted(selection, excerpt=CaptureFilter.of('{"n": 1}', None)))
+        check(source, Wanted(selection, excerpt=CaptureFilter.from_options('{"n": 1}', None)))
 
 
 def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
@@ -393,9 +393,12 @@ def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
 ) -> None:
     filled(database, "c", range(3))
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
-    excerpt = CaptureFilter.of('{"$expr": {"$nonsense": 1}}', None)
+    excerpt = CaptureFilter.from_options('{"$expr": {"$nonsense": 1}}', None)
     with pytest.raises(BadOption, match="'filter'"):
         check(source, Wanted(selection, excerpt=excerpt))
     check(
-        source, Wanted(selection, excerpt=CaptureFilter.of('{"$expr": {"$gt": ["$n", 1]}}', None))
+        source,
+        Wanted(
+            selection, excerpt=CaptureFilter.from_options('{"$expr": {"$gt": ["$n", 1]}}', None)
+        ),
     )

@@ -611,7 +611,7 @@ def opened(sizes: list[int], tokens: list[int]) -> tuple[int, bool]:
             reply = sum(sizes[got : got + count]) + tokens[got + count - 1]
             if reply > 16 * MiB + 16 * 1024:
                 break
-            size.came(count, reply)
+            size.record_reply(count, reply)
             got += count
         else:
             return cursors, True

@@ -34,5 +34,5 @@ def test_a_connection_string_that_is_replaced_between_two_steps_of_a_question_en
     assert metadata.client is not metadata.client
     assert metadata.find("chunks", {}) == []
     now = part.live_edge(part.primary().newest_known())
-    assert not metadata.at(now, "chunks", [])
-    assert metadata.then(now, "chunks", []) == []
+    assert not metadata.read_at(now, "chunks", [])
+    assert metadata.read_at_or_newest(now, "chunks", []) == []

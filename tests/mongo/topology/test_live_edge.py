@@ -153,10 +153,10 @@ def test_what_a_deposed_primary_listed_is_not_copied(
         until(lambda: knows_the_primary(pipeline.source.client))
         deposed = three.primary()
         others = [m for m in three.members if m is not deposed]
-        ask = ReplicaSetSource.confirmed
+        ask = ReplicaSetSource.confirm
 
         def fail_over(source: ReplicaSetSource, found: Listing, patience: float) -> Any:
-            monkeypatch.setattr(ReplicaSetSource, "confirmed", ask)
+            monkeypatch.setattr(ReplicaSetSource, "confirm", ask)
             deposed.kill()
             for member in others:
                 fail_point(member, "stopReplProducer", "off")
@@ -171,7 +171,7 @@ def test_what_a_deposed_primary_listed_is_not_copied(
         at_risk = client.get_database("test", write_concern=WriteConcern(1))
         at_risk.drop_collection("c")
         at_risk["c"].insert_one({"_id": "never"})
-        monkeypatch.setattr(ReplicaSetSource, "confirmed", fail_over)
+        monkeypatch.setattr(ReplicaSetSource, "confirm", fail_over)
         planned = pipeline.plan_now()
         assert planned.time > pipeline.offset.time
         assert not planned.scans
