@@ -80,9 +80,9 @@ class Licensed:
         return bool(self.licences) and allowed.issuperset(self.licences)
 
     def __str__(self) -> str:
-        told = ", ".join(self.licences) or "no licence"
+        reported = ", ".join(self.licences) or "no licence"
         note = f"; {NOTED[self.name]}" if self.name in NOTED else ""
-        return f"{self.name} {self.version}: {told}{note}"
+        return f"{self.name} {self.version}: {reported}{note}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def main() -> int:
     for each in (*packages, *found):
         print(f"audit: {each}")
     refused = [str(each) for each in (*packages, *found) if not each.is_allowed]
-    told = f"NOT ALLOWED: {'; '.join(refused)}" if refused else "allowed"
+    reported = f"NOT ALLOWED: {'; '.join(refused)}" if refused else "allowed"
     advisories = asked(packages)
-    print(f"audit: licences of {len(packages)} packages and {len(found)} jars: {told}")
+    print(f"audit: licences of {len(packages)} packages and {len(found)} jars: {reported}")
     print(f"audit: vulnerabilities: {advisories}")
     return int(bool(refused or advisories.known or not found))
 
@@ -163,9 +163,9 @@ def jars() -> Iterator[Licensed]:
             continue
         seen.add(artifact)
         module = ElementTree.parse(described).getroot()
-        told = [each.get("name", "") for each in module.iterfind("info/license")]
+        reported = [each.get("name", "") for each in module.iterfind("info/license")]
         if (described.parent / "jars").exists():
-            yield Licensed(f"{group}:{name}", version, tuple(spelled(told)))
+            yield Licensed(f"{group}:{name}", version, tuple(spelled(reported)))
         left += [
             (each.get("org", ""), each.get("name", ""), each.get("rev", ""))
             for each in module.iterfind("dependencies/dependency")

@@ -1,4 +1,4 @@
-"""What Java and Spark are told where tests start them: how little to compile."""
+"""The settings of Java and Spark where tests start them: how little to compile."""
 
 from __future__ import annotations
 

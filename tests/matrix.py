@@ -57,7 +57,7 @@ VERSIONS = {
 
 
 def main(versions: list[str]) -> int:
-    """Tries every version, also behind one that failed; 0 if all of them passed."""
+    """Tries every version, also after one that failed; 0 if all of them passed."""
     if unknown := set(versions) - set(VERSIONS):
         print(f"There is no {', '.join(unknown)} here, but {', '.join(VERSIONS)}.", file=sys.stderr)
         return 2

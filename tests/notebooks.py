@@ -80,7 +80,7 @@ class Run:
 
 
 def run(name: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Run:
-    """Runs a notebook as Jupyter does, in a kernel that has ended behind it; with a server of its
+    """Runs a notebook as Jupyter does, in a kernel that has ended after it; with a server of its
     own unless the environment names one."""
     begun = prepared(name, folder)
     execute(begun, environment)

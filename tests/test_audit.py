@@ -73,9 +73,9 @@ class Said(Distribution):
     """A package of which no more is known than this."""
 
     def __init__(self, *classifiers: str, text: str = "", expression: str = "") -> None:
-        told = [f"Classifier: License :: {each}" for each in classifiers]
-        told += [f"License-Expression: {expression}"] if expression else []
-        self._text = "\n".join(["Name: x", "Version: 1", f"License: {text}", *told])
+        reported = [f"Classifier: License :: {each}" for each in classifiers]
+        reported += [f"License-Expression: {expression}"] if expression else []
+        self._text = "\n".join(["Name: x", "Version: 1", f"License: {text}", *reported])
 
     def read_text(self, filename: str) -> str | None:
         return self._text if filename == "METADATA" else None

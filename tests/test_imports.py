@@ -12,7 +12,7 @@ SLOW = {"matplotlib", "numba", "numpy", "pandas", "pyarrow", "pymongo", "pyspark
 
 
 def imported(modules: str) -> set[str]:
-    """The packages that a fresh interpreter has loaded behind `import modules`, none of Python's
+    """The packages that a fresh interpreter has loaded after `import modules`, none of Python's
     own."""
     found = subprocess.run(
         [sys.executable, "-c", _NEW.format(modules)],

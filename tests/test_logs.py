@@ -17,12 +17,12 @@ import logging
 try:
     raise LookupError({_NAME!r})
 except LookupError:
-    logging.getLogger("cdc.delta.sink").warning("%s is told", {_NAME!r}, exc_info=True)
+    logging.getLogger("cdc.delta.sink").warning("%s is reported", {_NAME!r}, exc_info=True)
 """
 PROGRAMS = {
     "a job": """
-from cdc.cli.output import told
-@told
+from cdc.cli.output import run_as_command
+@run_as_command
 def program():
     exec({warns!r})
     return 0
@@ -47,7 +47,7 @@ def test_a_name_in_the_log_is_no_command_to_the_terminal_and_no_line_of_its_own(
     )
     assert done.returncode == 0
     first, *trace = done.stderr.splitlines()
-    said = r"shop.a\x1b[2J\nerror: b is told"
+    said = r"shop.a\x1b[2J\nerror: b is reported"
     form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING cdc\.delta\.sink: "
     assert re.fullmatch(form + re.escape(said), first)
     assert trace[0].startswith("Traceback")

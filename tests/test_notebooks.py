@@ -65,7 +65,7 @@ def test_ruff_looks_at_each_notebook() -> None:
 
 
 def require_nothing_left(ran: Run) -> None:
-    """Neither a process, behind the last cell but the kernel, nor a file."""
+    """Neither a process, after the last cell but the kernel, nor a file."""
     assert ran.left == []
     assert left_in(ran.folder) == []
     assert list((ran.folder / "work").iterdir()) == []
@@ -102,7 +102,7 @@ def test_the_first_shows_the_hand_over_a_change_and_the_versions_of_the_mirror(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_second_tells_each_batch_each_change_and_how_long_it_took(tmp_path: Path) -> None:
+def test_the_second_reports_each_batch_each_change_and_how_long_it_took(tmp_path: Path) -> None:
     ran = run("02_inspect_a_run", tmp_path)
     found = ran.found
     assert found["batches of the copy"] >= 2

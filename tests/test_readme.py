@@ -85,7 +85,7 @@ def test_each_section_that_is_to_be_seen_is_there() -> None:
 
 
 def code() -> list[str]:
-    """What the documents have as code: between fences, behind four spaces, and in a line."""
+    """What the documents have as code: between fences, after four spaces, and in a line."""
     found = []
     for text in DOCUMENTS.values():
         found += [block.replace("\\\n", " ") for _, block in FENCED.findall(text)]
@@ -136,7 +136,7 @@ def test_a_test_runs_each_code_of_the_readme_that_can_be_run() -> None:
     assert runnable - run == NOT_RUN
 
 
-def test_each_notebook_is_told_of() -> None:
+def test_each_notebook_is_documented() -> None:
     linked = re.findall(r"^\| \[.*?\]\((\S+)\)", section("Notebooks"), re.M)
     assert sorted(linked) == sorted(f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*"))
 
@@ -221,16 +221,16 @@ def test_what_is_seen_when_something_fails_is_what_the_code_says() -> None:
             assert re.search(whole, known), text
 
 
-def test_each_error_is_told_of_with_its_exit_code() -> None:
+def test_each_error_is_documented_with_its_exit_code() -> None:
     table = "\n".join(seen for seen, *_ in rows(section("When something fails")))
-    told = set(re.findall(r"\*\*(\d)\*\* `(\w+)`$", table, re.M))
+    reported = set(re.findall(r"\*\*(\d)\*\* `(\w+)`$", table, re.M))
     kinds = [each for each in vars(errors).values() if isinstance(each, type)]
     # The last one is about a value, and never the end of a run.
     ends = [each for each in kinds if issubclass(each, CdcError) and each is not UnmappableValue]
-    assert told == {(str(each.exit_code), each.__name__) for each in ends}
+    assert reported == {(str(each.exit_code), each.__name__) for each in ends}
     assert f"no end: `{UnmappableValue.__name__}`" in table
 
 
-def test_each_exit_code_of_the_list_is_told_of() -> None:
-    told = "\n".join(seen for seen, *_ in rows(section("When something fails")))
-    assert {str(code) for code in EXIT_CODES if code} <= set(re.findall(r"\b\d+\b", told))
+def test_each_exit_code_of_the_list_is_documented() -> None:
+    reported = "\n".join(seen for seen, *_ in rows(section("When something fails")))
+    assert {str(code) for code in EXIT_CODES if code} <= set(re.findall(r"\b\d+\b", reported))

@@ -136,9 +136,9 @@ class Coverage:
                 that commit and this one contained no row for the table, so nothing that concerns
                 this collection.
             marks: the events of the batch that concern the collection.
-            is_complete: the batch contains every change of the collection in its time. If not, the table
-                is known to be complete only up to `last`: the collection may have been removed
-                from the selection since.
+            is_complete: the batch contains every change of the collection in its time. If not,
+                the table is known to be complete only up to `last`: the collection may have been
+                removed from the selection since.
             is_copying: a part of the collection has been emitted, but not all of it.
             copied_from: the time that the copy shows, if it is complete with this batch.
         """

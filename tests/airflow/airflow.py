@@ -109,10 +109,10 @@ class Airflow:
     def wait_for(self, what: Callable[[], bool]) -> None:
         ends = time.monotonic() + _PATIENCE_SECONDS
         while not what():
-            assert time.monotonic() < ends, self._told()
+            assert time.monotonic() < ends, self._reported()
             time.sleep(0.5)
 
-    def _told(self) -> str:
+    def _reported(self) -> str:
         return "\n".join(path.read_text()[-3000:] for path in sorted(self.home.glob("*.log")))
 
 

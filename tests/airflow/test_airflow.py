@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from cdc.cli import replicate, verify
 from tests.airflow.airflow import PROGRAM, ROOT, Airflow
 from tests.mongo.access import Guarded
-from tests.security.leaks import Canary, Watched, told
+from tests.security.leaks import Canary, Watched, reported
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 DAG, HOURS = "shop_backfill", "shop_hours"
@@ -86,7 +86,7 @@ def shop(
     guarded.client.drop_database("shop")
 
 
-def test_a_run_on_demand_mends_the_mirror_returns_what_it_did_and_tells_no_password(
+def test_a_run_on_demand_mends_the_mirror_returns_what_it_did_and_reports_no_password(
     shop: Shop, spark: SparkSession
 ) -> None:
     shop.table(spark, "mirror").delete("key IN ('1', '2')")
@@ -101,7 +101,7 @@ def test_a_run_on_demand_mends_the_mirror_returns_what_it_did_and_tells_no_passw
     shop.runs(verify)
     rendered = shop.airflow.asked("SELECT rendered_fields FROM rendered_task_instance_fields")
     assert any(shop.collection in text for (text,) in rendered)
-    assert told([shop.canary], shop.folder) == []
+    assert reported([shop.canary], shop.folder) == []
     assert watched.found == set()
     assert "java" in watched.seen.values()
 
@@ -176,7 +176,7 @@ def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
     assert sum(each["changelog_rows"] for each in shop.airflow.results(HOURS)) == 5
     assert _rows(changelog, updates) == right
     shop.runs(verify)
-    assert told([shop.canary], shop.folder) == []
+    assert reported([shop.canary], shop.folder) == []
 
 
 def _next_minute() -> datetime:

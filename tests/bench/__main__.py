@@ -21,7 +21,7 @@ OUT = Path("build")
 
 
 @click.command()
-@click.option("--runs", default=5, show_default=True, help="Of each work, behind one to warm up.")
+@click.option("--runs", default=5, show_default=True, help="Of each work, after one to warm up.")
 @click.option("--documents", default=1_000_000, show_default=True)
 @click.option("--changes", "events", default=300_000, show_default=True)
 @click.option("--large", default=10_000_000, show_default=True, help="Documents that it grows to.")
@@ -60,7 +60,7 @@ def _works(runs: int, large: int) -> Mapping[str, Callable[[Stage], Iterator[Res
     return {
         "snapshots": partial(snapshots.run, runs=runs),
         "changes": partial(changes.run, runs=runs),
-        # Behind `changes`: it makes more of them.
+        # After `changes`: it makes more of them.
         "live": live.run,
         "memory": memory.run,
         "growth": partial(growth.run, large=large),

@@ -157,8 +157,8 @@ def _theirs(stage: Stage, path: Path) -> None:
     writer = events.writeStream.format("delta").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(path / "_checkpoint")).start(str(path / "t"))
     query.awaitTermination()
-    told = stage.spark.read.format("delta").load(str(path / "t"))
-    found = told.where(F.col("operationType").isin("update", "replace")).count()
+    reported = stage.spark.read.format("delta").load(str(path / "t"))
+    found = reported.where(F.col("operationType").isin("update", "replace")).count()
     assert found == stage.window.count, f"mongo-spark: {found} events"
 
 

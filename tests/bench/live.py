@@ -27,7 +27,7 @@ def run(stage: Stage) -> Iterator[Result]:
         idle = _idle(path)
         began = time.time() + _WARM_SECONDS
         written = _write(stage, _WARM_SECONDS + _SECONDS)
-        _wait_until_told(seen)
+        _wait_until_reported(seen)
     ages = sorted(_ages(path / "bench/changed/changelog", seen, began))
     assert len(ages) > written * _SECONDS / (_WARM_SECONDS + _SECONDS) / 2
     for name, share, goal in (("p50", 0.5, 1.0), ("p99", 0.99, 3.0)):
@@ -47,10 +47,10 @@ def _running(stage: Stage, path: Path, seen: dict[int, float]) -> Iterator[None]
     given = [f"uri={stage.server.uri}", f"collections={CHANGED}", "mode=latest"]
     config = configuration.load(None, [*given, f"sink.path={path}"])
 
-    def told(report: BatchReport) -> None:
+    def reported(report: BatchReport) -> None:
         seen[report.batch_id] = time.time()
 
-    replication = Replication(stage.spark, config, on_batch=told)
+    replication = Replication(stage.spark, config, on_batch=reported)
     while not seen:
         time.sleep(0.2)
     yield
@@ -71,7 +71,7 @@ def _write(stage: Stage, seconds: float) -> int:
     return written
 
 
-def _wait_until_told(seen: dict[int, float]) -> None:
+def _wait_until_reported(seen: dict[int, float]) -> None:
     """Two batches more: the second began when all was written."""
     last = max(seen)
     while max(seen) < last + 2:
@@ -82,10 +82,10 @@ def _ages(log: Path, seen: dict[int, float], began: float) -> Iterator[float]:
     """Seconds from each write to the moment at which its batch stood in all tables."""
     for commit in sorted((log / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        [told] = [each["commitInfo"] for each in actions if "commitInfo" in each]
-        if "userMetadata" not in told:
+        [reported] = [each["commitInfo"] for each in actions if "commitInfo" in each]
+        if "userMetadata" not in reported:
             continue
-        visible = seen[json.loads(told["userMetadata"])["batch"]]
+        visible = seen[json.loads(reported["userMetadata"])["batch"]]
         for action in actions:
             if "add" in action:
                 path = log / action["add"]["path"]

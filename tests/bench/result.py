@@ -1,4 +1,4 @@
-"""What is told of each work, as text, table and picture."""
+"""The results of each work, as text, table and picture."""
 
 from __future__ import annotations
 

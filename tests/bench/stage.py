@@ -39,7 +39,7 @@ _BULK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Changes: `count` of them, behind `after` and up to `upto`."""
+    """Changes: `count` of them, after `after` and up to `upto`."""
 
     count: int
     after: Timestamp

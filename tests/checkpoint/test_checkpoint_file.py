@@ -47,7 +47,7 @@ def test_what_is_whole_and_not_ours_is_no_damage() -> None:
 
 
 def test_the_batches_are_those_that_are_written_and_whole_in_order(tmp_path: Path) -> None:
-    """Guards: a file of a commit tells nothing of a batch, and the names of files sort as text."""
+    """Guards: a file of a commit says nothing about a batch; names of files sort as text."""
     offsets, commits = tmp_path / "offsets", tmp_path / "commits"
     for folder in (offsets, commits):
         folder.mkdir()

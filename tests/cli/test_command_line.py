@@ -20,7 +20,7 @@ from cdc.cli.commands import PROGRAMS, main
 from cdc.cli.output import EXIT_CODES, json_option
 from tests.documents import README, ROOT
 
-# Bash as it is when somebody presses the tabulator behind `mongodb-cdc re`.
+# Bash as it is when somebody presses the tabulator after `mongodb-cdc re`.
 _TABULATOR = """
 eval "$(_MONGODB_CDC_COMPLETE=bash_source mongodb-cdc)"
 COMP_WORDS=(mongodb-cdc re) COMP_CWORD=1
@@ -59,13 +59,13 @@ def test_the_example_in_a_program_s_help_is_taken_by_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_help_tells_what_each_option_is_for(name: str) -> None:
+def test_help_reports_what_each_option_is_for(name: str) -> None:
     options = [each for each in program(name).params if isinstance(each, click.Option)]
     assert [each.name for each in options if not each.help] == []
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"replicate", "token"}))
-def test_each_program_that_finds_something_tells_it_as_json_in_the_same_way(name: str) -> None:
+def test_each_program_that_finds_something_reports_it_as_json_in_the_same_way(name: str) -> None:
     [common] = json_option(click.Command("any")).params
     [own] = [each for each in program(name).params if "--json" in each.opts]
     assert own.to_info_dict() == common.to_info_dict()
@@ -85,7 +85,7 @@ def test_bash_completes_the_beginning_of_a_name_without_importing_spark() -> Non
     assert "pyspark" not in done.stderr
 
 
-def test_the_readme_tells_of_each_program_and_each_exit_code() -> None:
+def test_the_readme_reports_each_program_and_each_exit_code() -> None:
     for name, says in PROGRAMS.items():
         assert row(f"`{name}`", says) in README
     for code, says in EXIT_CODES.items():
@@ -116,14 +116,14 @@ def test_colours_and_bars_are_for_terminals_alone() -> None:
     piped = subprocess.run(command, cwd=ROOT, env=ours, capture_output=True, check=True)
     assert b"shop.orders" in piped.stdout
     assert b"\x1b" not in piped.stdout + piped.stderr
-    told, terminal = os.openpty()
+    reported, terminal = os.openpty()
     with subprocess.Popen(command, cwd=ROOT, env=ours, stdout=terminal) as process:
         os.close(terminal)
         shown = b""
         while b"shop.orders" not in shown:
-            shown += os.read(told, 4096)
+            shown += os.read(reported, 4096)
         process.kill()
-    os.close(told)
+    os.close(reported)
     assert b"\x1b[" in shown
 
 

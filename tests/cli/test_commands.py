@@ -85,7 +85,7 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_verify_finds_what_no_change_told_or_a_disk_lost_and_a_backfill_brings_it(
+def test_verify_finds_what_no_change_reported_or_a_disk_lost_and_a_backfill_brings_it(
     spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
 ) -> None:
     """What there was before a run that copies nothing, an administrator's atomic `applyOps`, and
@@ -102,7 +102,7 @@ def test_verify_finds_what_no_change_told_or_a_disk_lost_and_a_backfill_brings_i
     commits[-1].unlink()
     commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    database.orders.insert_one({"_id": "behind"})
+    database.orders.insert_one({"_id": "after"})
     assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0
     report = tmp_path / "verdict.json"
     assert run(verify, "--json", str(report)).exit_code == 6
@@ -132,8 +132,8 @@ def test_a_mirror_of_a_part_of_the_documents_follows_what_leads_into_it_and_out_
     verified = run(verify, *part)
     assert verified.exit_code == 0, verified.output
     table = spark.read.format("delta").load(_mirror(tmp_path, Namespace(database.name, "orders")))
-    rows = table.selectExpr("key", "to_json(document) AS told").collect()
-    found = {row.key: json.loads(row.told) for row in rows}
+    rows = table.selectExpr("key", "to_json(document) AS reported").collect()
+    found = {row.key: json.loads(row.reported) for row in rows}
     assert found == {str(i): {"_id": i, "n": max(i, 10)} for i in [1, *range(10, 19)]}
 
 
@@ -194,7 +194,7 @@ def _holds(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["-o", "imags=auto"], 2, "images"),
         (["-o", "uri=nonsense"], 2, "uri"),
@@ -214,12 +214,12 @@ def test_a_mistake_is_one_sentence_with_a_remedy_and_writes_nothing(
     tmp_path: Path,
     arguments: list[str],
     code: int,
-    told: str,
+    reported: str,
 ) -> None:
     database.orders.insert_one({"_id": 1})
     result = run(replicate, *arguments)
     assert result.exit_code == code, result.output
-    assert told in result.stderr
+    assert reported in result.stderr
     _is_one_sentence(result.stderr)
     assert not (tmp_path / "lakehouse").exists()
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_demo_copies_follows_and_verifies_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_copies_follows_and_verifies_and_leaves_nothing(tmp_path: Path) -> None:
     report = tmp_path / "demo.json"
     done = subprocess.run(
         [sys.executable, "-m", "cdc.cli.demo", "--documents", "3000", "--json", str(report)],

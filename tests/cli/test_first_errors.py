@@ -1,4 +1,4 @@
-"""What a newcomer is told first of a mistake in what is written, or on the machine: a few lines
+"""What a newcomer reads first of a mistake in what is written, or on the machine: a few lines
 that name it and the remedy, and no JVM is started for it."""
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ WRITTEN = {
         ["backfill", "--collection", "shop.order"], 2, ["'shop.order'", "'collections'"]
     ),
 }
-# Found when the source is looked for, which `replicate` does behind the start of Spark.
+# Found when the source is looked for, which `replicate` does after the start of Spark.
 WITHOUT_SPARK = {"a variable that is not set", "a secret that is no file"}
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-def test_a_mistake_in_what_is_written_is_told_at_once_with_its_remedy(
+def test_a_mistake_in_what_is_written_is_reported_at_once_with_its_remedy(
     what: str, tmp_path: Path
 ) -> None:
     mistake = WRITTEN[what]
@@ -161,7 +161,7 @@ def test_a_port_for_metrics_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.parametrize("version", [None, 'openjdk version "11.0.22" 2024-01-16'])
-def test_a_java_that_is_missing_or_old_is_told_with_what_to_install(
+def test_a_java_that_is_missing_or_old_is_reported_with_what_to_install(
     tmp_path: Path, version: str | None
 ) -> None:
     java = tmp_path / "bin" / "java"

@@ -1,4 +1,4 @@
-"""What a newcomer is told first of a mistake that is found behind the start of Spark."""
+"""What a newcomer reads first of a mistake that is found after the start of Spark."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Call = Callable[..., Result]
 
 
 def called(program: str, *arguments: str, options: Iterable[str]) -> Result:
-    told = [part for each in options for part in ("-o", each)]
-    return CliRunner().invoke(main, [program, *told, *arguments])
+    reported = [part for each in options for part in ("-o", each)]
+    return CliRunner().invoke(main, [program, *reported, *arguments])
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def call(mongod: ReplicaSet, database: Database[Document], tmp_path: Path) -> Ca
     return run
 
 
-def require_told(done: Result, code: int, *says: str) -> None:
+def require_reported(done: Result, code: int, *says: str) -> None:
     assert done.exit_code == code, (done.output, done.exception)
     require_short(done.stderr, list(says))
 
@@ -52,28 +52,28 @@ def test_a_program_that_is_called_before_any_run_says_so(
     program: str, spark: SparkSession, database: Database[Document], call: Call
 ) -> None:
     which = ["--collection", f"{database.name}.orders"]
-    require_told(call(program, *which), 1, f"{database.name}.orders", "Run replicate first.")
+    require_reported(call(program, *which), 1, f"{database.name}.orders", "Run replicate first.")
 
 
-def test_a_second_run_on_a_checkpoint_is_told_of_the_first(
+def test_a_second_run_on_a_checkpoint_is_reported_of_the_first(
     spark: SparkSession, call: Call, tmp_path: Path
 ) -> None:
     with lock_checkpoint(f"{tmp_path}/_checkpoint"):
-        require_told(call("replicate"), 1, "Another job runs", "_checkpoint", "End it first")
+        require_reported(call("replicate"), 1, "Another job runs", "_checkpoint", "End it first")
 
 
 @pytest.mark.parametrize("path", ["/dev/null/lake", "/sys/lake"])
 def test_a_folder_that_cannot_be_made_is_named(path: str, spark: SparkSession, call: Call) -> None:
     done = call("replicate", options=(f"sink.path={path}",))
-    require_told(done, 2, f"{path}/_checkpoint", "cannot be written", "[sink]")
+    require_reported(done, 2, f"{path}/_checkpoint", "cannot be written", "[sink]")
 
 
 @pytest.mark.parametrize("path", ["s3://lake", "s3a://lake", "gs://lake", "abfss://c@a/lake"])
-def test_a_store_that_spark_does_not_know_is_told_with_how_it_gets_to_know_it(
+def test_a_store_that_spark_does_not_know_is_reported_with_how_it_gets_to_know_it(
     path: str, spark: SparkSession, call: Call
 ) -> None:
     done = call("replicate", options=(f"sink.path={path}",))
-    require_told(done, 2, path, "no file system", "--packages")
+    require_reported(done, 2, path, "no file system", "--packages")
 
 
 def test_a_checkpoint_of_another_query_is_named(
@@ -83,7 +83,9 @@ def test_a_checkpoint_of_another_query_is_named(
     query = rates.option("checkpointLocation", f"{tmp_path}/_checkpoint").start()
     query.processAllAvailable()
     query.stop()
-    require_told(call("replicate"), 1, "not one of this source", "checkpoint folder that belongs")
+    require_reported(
+        call("replicate"), 1, "not one of this source", "checkpoint folder that belongs"
+    )
 
 
 def test_a_table_of_somebody_else_at_the_place_is_named_before_anything_is_written(
@@ -93,13 +95,13 @@ def test_a_table_of_somebody_else_at_the_place_is_named_before_anything_is_writt
     spark.range(3).write.format("delta").save(place)
     for waits in ("fail", "wait"):
         done = call("replicate", "--available-now", options=(f"missing.collections={waits}",))
-        require_told(done, 1, place, "was not made by mongodb-cdc", "Choose another path")
+        require_reported(done, 1, place, "was not made by mongodb-cdc", "Choose another path")
         assert not (tmp_path / "_checkpoint").exists()
         database.drop_collection("orders")
 
 
 @pytest.mark.slow
-def test_a_mistake_that_the_first_batch_finds_is_told_without_what_spark_says_of_it(
+def test_a_mistake_that_the_first_batch_finds_is_reported_without_what_spark_says_of_it(
     mongod: ReplicaSet, database: Database[Document], tmp_path: Path
 ) -> None:
     """Files of somebody else where a table is to be; by a process, whose Java speaks by itself."""
@@ -149,7 +151,7 @@ def past(
 def test_a_new_checkpoint_onto_the_tables_of_another_is_refused(past: Past, tmp_path: Path) -> None:
     options = [*past.options, f"sink.checkpoint={tmp_path}/new"]
     done = called("replicate", "--config", str(past.file), options=options)
-    require_told(done, 1, past.mirror, "of pipeline", "Choose another path")
+    require_reported(done, 1, past.mirror, "of pipeline", "Choose another path")
     assert not (tmp_path / "new").exists()
 
 
@@ -157,7 +159,7 @@ def test_a_collection_that_is_added_and_is_not_there_is_named_with_the_nearest(p
     both = "collections=first_errors.orders,first_errors.oders"
     done = called("replicate", "--config", str(past.file), options=[*past.options, both])
     near = "first_errors.oders (nearest: first_errors.orders)"
-    require_told(done, 1, near, "missing.collections = wait")
+    require_reported(done, 1, near, "missing.collections = wait")
 
 
 def test_a_table_with_other_columns_is_named(past: Past, tmp_path: Path) -> None:
@@ -165,4 +167,4 @@ def test_a_table_with_other_columns_is_named(past: Past, tmp_path: Path) -> None
     file = tmp_path / "pipeline.toml"
     file.write_text(past.file.read_text().replace("int", "string"))
     done = called("replicate", "--config", str(file), options=past.options)
-    require_told(done, 2, past.mirror, "other columns than 'columns' says: n", "only be added")
+    require_reported(done, 2, past.mirror, "other columns than 'columns' says: n", "only be added")

@@ -1,4 +1,4 @@
-"""What a newcomer is told first of a mistake about the source, by `plan`, which the README has him
+"""What a newcomer reads first of a mistake about the source, by `plan`, which the README has him
 call before all others: a few lines that name it and the remedy."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def planned(uri: str, collections: str, *options: str) -> Result:
     return CliRunner().invoke(main, ["plan", *(part for each in given for part in ("-o", each))])
 
 
-def test_a_server_that_is_no_replica_set_is_told_so(tmp_path: Path) -> None:
+def test_a_server_that_is_no_replica_set_is_reported_so(tmp_path: Path) -> None:
     with server(tmp_path) as host:
         alone = planned(f"mongodb://{host}", "shop.orders")
         named = planned(f"mongodb://{host}/?replicaSet=rs0", "shop.orders", _QUICK)
@@ -53,7 +53,7 @@ def test_a_server_that_is_no_replica_set_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "/?replicaSet=rs0", "/?directConnection=true"])
-def test_a_replica_set_that_was_never_initiated_is_told_so(tmp_path: Path, query: str) -> None:
+def test_a_replica_set_that_was_never_initiated_is_reported_so(tmp_path: Path, query: str) -> None:
     with server(tmp_path, "--replSet", "rs0") as host:
         done = planned(f"mongodb://{host}{query}", "shop.orders", _QUICK)
     assert done.exit_code in (1, 3)
@@ -98,7 +98,9 @@ LEADING = {
 
 
 @pytest.mark.parametrize("what", LEADING)
-def test_a_uri_that_leads_elsewhere_is_told_by_what_is_there(what: str, mongod: ReplicaSet) -> None:
+def test_a_uri_that_leads_elsewhere_is_reported_by_what_is_there(
+    what: str, mongod: ReplicaSet
+) -> None:
     uri, code, says = LEADING[what]
     [free] = find_free_ports(1)
     uri, *more = uri.format(uri=mongod.uri, free=free).split()
@@ -107,7 +109,7 @@ def test_a_uri_that_leads_elsewhere_is_told_by_what_is_there(what: str, mongod: 
     require_short(done.stderr, [part.format(free=free) for part in says])
 
 
-def test_a_member_that_its_replica_set_knows_by_another_address_is_told_by_that_one() -> None:
+def test_a_member_that_its_replica_set_knows_by_another_address_is_reported_by_that_one() -> None:
     """As with a container, whose own name or port is not known outside."""
     with ReplicaSet() as there:
         [member] = there.members
@@ -130,7 +132,7 @@ def test_a_primary_that_is_missing_is_not_taken_for_a_wrong_address() -> None:
     require_short(done.stderr, ["no suitable server answered in time", "that the server is up"])
 
 
-def test_what_is_looked_for_in_vain_is_told_long_before_the_end(
+def test_what_is_looked_for_in_vain_is_reported_long_before_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards: half a minute of silence."""
@@ -142,7 +144,7 @@ def test_what_is_looked_for_in_vain_is_told_long_before_the_end(
     ]
 
 
-def test_a_user_who_is_not_let_in_is_told_why(guarded: Guarded) -> None:
+def test_a_user_who_is_not_let_in_is_reported_why(guarded: Guarded) -> None:
     filled(guarded.client["first"], "orders", [1])
     refusals: dict[str, list[str]] = {
         guarded.uri("root", f"{SECRET}x"): ["with that password", "authSource", "'uri'"],

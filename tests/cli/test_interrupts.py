@@ -1,5 +1,5 @@
 """Ctrl-C, as a terminal sends it to all processes of a program: it ends with its code, without a
-stack trace, and leaves no process behind. `replicate`: `tests/end_to_end/test_stop.py`."""
+stack trace, and leaves no process. `replicate`: `tests/end_to_end/test_stop.py`."""
 
 from __future__ import annotations
 

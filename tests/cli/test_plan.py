@@ -1,4 +1,4 @@
-"""`plan` tells what a run would meet, and ends with the exit code that the run would end with."""
+"""`plan` reports what a run would meet, and ends with the exit code that the run would end with."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def orders(database: Database[Document]) -> Any:
     return coll
 
 
-def told(result: Result, code: int = 0) -> dict[str, Any]:
+def reported(result: Result, code: int = 0) -> dict[str, Any]:
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
 
 def test_each_line_is_true(orders: Any, mongo: Client, mongod: ReplicaSet, run: Run) -> None:
     """Guards: sizes, splits, images and the oplog's window are those of the server."""
-    found = told(run("--json", "--rate", "2.5"))
+    found = reported(run("--json", "--rate", "2.5"))
     [work] = found["collections"]
     stats = orders.database.command("collStats", "orders")
     namespace = Namespace(orders.database.name, "orders")
@@ -89,12 +89,12 @@ def test_no_document_is_read(orders: Any, mongo: Client, run: Run) -> None:
             failing(mongo, "alwaysOn", failCommands=refused, errorCode=13),
             asked(orders.database) as operations,
         ):
-            told(run("--json"))
+            reported(run("--json"))
         assert operations
         assert sum(each.get("docsExamined", 0) for each in operations) == 0
 
 
-def test_the_tables_tell_the_same(orders: Any, run: Run) -> None:
+def test_the_tables_report_the_same(orders: Any, run: Run) -> None:
     result = run("--rate", "0.001")
     assert result.exit_code == 0, result.output
     for text in (f"{orders.full_name} ", "splitVector", "4.8 MiB in 5 splits", "3 micro-batches"):
@@ -116,7 +116,7 @@ def test_the_tables_tell_the_same(orders: Any, run: Run) -> None:
         (["images=required"], 1, "collMod"),
     ],
 )
-def test_a_run_that_could_not_succeed_is_told_by_exit_code_and_sentence(
+def test_a_run_that_could_not_succeed_is_reported_by_exit_code_and_sentence(
     database: Database[Document], run: Run, overrides: list[str], code: int, said: str
 ) -> None:
     """Guards: the same codes as the run's own."""
@@ -131,7 +131,7 @@ def test_a_run_that_could_not_succeed_is_told_by_exit_code_and_sentence(
 
 
 def test_a_start_that_the_oplog_reaches_copies_nothing(orders: Any, run: Run) -> None:
-    found = told(run("--json", "-o", "mode=timestamp", "-o", "start=2020-01-01"))
+    found = reported(run("--json", "-o", "mode=timestamp", "-o", "start=2020-01-01"))
     assert found["copy"]["splits"] == found["copy"]["seconds"] == 0
     assert found["collections"][0]["strategy"] == "none"
 
@@ -144,26 +144,26 @@ def test_a_start_that_the_oplog_does_not_reach_is_lost_history(run: Run) -> None
         push_out(client, start)
         given = (f"uri={server.uri}", "collections=shop.orders", "mode=timestamp")
         given += (f"start={start.time}:{start.inc}",)
-        found = told(run("--json", *(part for each in given for part in ("-o", each))), 4)
+        found = reported(run("--json", *(part for each in given for part in ("-o", each))), 4)
         assert [each["error"] for each in found["problems"]] == ["HistoryLost"]
 
 
-def test_what_is_waited_for_is_told_and_is_no_problem(orders: Any, run: Run) -> None:
+def test_what_is_waited_for_is_reported_and_is_no_problem(orders: Any, run: Run) -> None:
     db = orders.database.name
     names = f"collections={db}.orders,{db}.later,{db}\\.x.*"
     awaited = ("-o", names, "-o", "missing.collections=wait")
-    found = told(run("--json", *awaited))
+    found = reported(run("--json", *awaited))
     assert found["missing"] == [f"{db}.later", f"'{db}\\.x.*'"]
     assert [each["namespace"] for each in found["collections"]] == [f"{db}.orders"]
     shown = run(*awaited).stdout
     assert f"not there yet: {db}.later, '{db}\\.x.*'\n" in shown
 
 
-def test_all_problems_are_told_at_once(database: Database[Document], run: Run) -> None:
+def test_all_problems_are_reported_at_once(database: Database[Document], run: Run) -> None:
     """Guards: one after the other would take an operator as many attempts."""
     database.create_collection("orders")
     names = f"collections={database.name}.orders,{database.name}.gone"
-    found = told(run("--json", "-o", names, "-o", "images=required"), 1)
+    found = reported(run("--json", "-o", names, "-o", "images=required"), 1)
     assert [each["error"] for each in found["problems"]] == ["UnsuitableSource", "ImagesMissing"]
     assert [each["images"] for each in found["collections"]] == [False]
 
@@ -184,10 +184,10 @@ def planned(uri: str, namespace: Namespace, code: int = 0) -> dict[str, Any]:
     arguments = [argument for each in given for argument in ("-o", each)]
     result = CliRunner().invoke(plan.main, [*arguments, "--json"])
     assert SECRET not in result.output
-    return told(result, code)
+    return reported(result, code)
 
 
-def test_what_is_better_to_have_is_told_and_does_not_fail(
+def test_what_is_better_to_have_is_reported_and_does_not_fail(
     guarded: Guarded, shop: Namespace
 ) -> None:
     """Guards: without splitVector, collStats and local a run succeeds, as documented."""
@@ -215,7 +215,7 @@ def test_what_is_better_to_have_is_told_and_does_not_fail(
 
 
 @pytest.mark.parametrize("action", ["find", "changeStream", "listCollections"])
-def test_what_a_run_cannot_do_without_fails_and_the_rest_is_told(
+def test_what_a_run_cannot_do_without_fails_and_the_rest_is_reported(
     guarded: Guarded, shop: Namespace, action: str
 ) -> None:
     needs = [need for need in required_needs(Selection.of([shop])) if need.action != action]

@@ -48,7 +48,7 @@ def ran(uri: str, *arguments: str, collections: str = f"{ORDERS},{PLAIN}") -> Re
     return result
 
 
-def told(uri: str, code: int = 0, **settings: str) -> dict[str, Any]:
+def reported(uri: str, code: int = 0, **settings: str) -> dict[str, Any]:
     result = ran(uri, "--json", **settings)
     assert result.exit_code == code, result.output
     found: dict[str, Any] = json.loads(result.stdout)
@@ -58,7 +58,7 @@ def told(uri: str, code: int = 0, **settings: str) -> dict[str, Any]:
 def test_each_line_is_true(guarded: GuardedCluster) -> None:
     """Guards: a sharded collection is that of all shards, and one that is not that of its own."""
     uri = guarded.user([*NEEDED, *BETTER])
-    found = told(uri)
+    found = reported(uri)
     orders, plain = found["collections"]
     stats = [
         guarded.cluster.clients[shard].planned.command("collStats", "orders") for shard in SHARDS
@@ -84,7 +84,7 @@ def test_no_document_is_read(guarded: GuardedCluster) -> None:
             stack.enter_context(asked(guarded.cluster.clients[shard]["planned"]))
             for shard in SHARDS
         ]
-        told(uri)
+        reported(uri)
     for seen in operations:
         assert seen
         assert sum(each.get("docsExamined", 0) for each in seen) == 0
@@ -98,7 +98,7 @@ def test_the_oplog_reaches_back_as_far_as_the_shortest_of_all_shards() -> None:
         now = servers.clients["cfg"].admin.command("ping")["operationTime"].time
         for passing, (longer, shorter) in enumerate((SHARDS, SHARDS[::-1]), 1):
             write(servers.clients[longer], Timestamp(now + passing * 60, 1))
-            found = told(servers.config.uri, collections=str(ORDERS))
+            found = reported(servers.config.uri, collections=str(ORDERS))
             entries = servers.clients[shorter].local["oplog.rs"].find().sort("$natural", 1)
             first = next(entries.limit(1))["ts"]
             assert found["oplog"]["shard"] == shorter
@@ -123,11 +123,11 @@ def write(client: Client, at: Timestamp) -> None:
     ],
     ids=lambda lost: str(lost[0]),
 )
-def test_what_a_run_cannot_do_without_fails_and_the_rest_is_told(
+def test_what_a_run_cannot_do_without_fails_and_the_rest_is_reported(
     guarded: GuardedCluster, lost: list[Need]
 ) -> None:
     """Guards: what several shards refuse is one problem."""
-    found = told(guarded.user(need for need in NEEDED if need not in lost), 1)
+    found = reported(guarded.user(need for need in NEEDED if need not in lost), 1)
     [problem] = found["problems"]
     assert (problem["error"], problem["exit_code"]) == ("NotPermitted", 1)
     assert f"lacks {lost[0]}{on_shards(need.shard for need in lost)}." in problem["message"]

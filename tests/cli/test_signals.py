@@ -1,4 +1,4 @@
-"""What a program makes of the signals that tell it to stop; whole jobs: `tests/end_to_end`."""
+"""What a program makes of the signals that ask it to stop; whole jobs: `tests/end_to_end`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_the_first_signal_ends_a_program_that_waits_for_none(number: int) -> Non
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_is_told_to_one_that_waits_and_handlers_are_put_back(number: int) -> None:
+def test_the_first_signal_is_reported_to_one_that_waits_and_handlers_are_put_back(
+    number: int,
+) -> None:
     before = signal.getsignal(number)
     with Stop() as stop:
         assert not stop.wait(0)

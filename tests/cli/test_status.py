@@ -1,4 +1,4 @@
-"""`status` tells where a pipeline stands by its checkpoint and its source, and starts nothing."""
+"""`status` reports where a pipeline stands by its checkpoint and its source, and starts nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(given: dict[str, str], tmp_path: Path) -> Run:
     return call
 
 
-def told(result: Result) -> dict[str, Any]:
+def reported(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -96,13 +96,13 @@ def phases(found: dict[str, Any]) -> list[tuple[str, float]]:
     return [(each["phase"], each["copiedPercent"]) for each in found["collections"]]
 
 
-def test_each_phase_of_a_run_is_told_as_far_as_its_tables_are(
+def test_each_phase_of_a_run_is_reported_as_far_as_its_tables_are(
     given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
 ) -> None:
     """Guards: what is planned and not written counts for nothing."""
     for name in "abc":
         database[name].insert_many({"_id": n, "pad": "x" * 2000} for n in range(1200))
-    found = told(run("--json"))
+    found = reported(run("--json"))
     assert found["batches"] == {
         "planned": None,
         "written": None,
@@ -114,14 +114,14 @@ def test_each_phase_of_a_run_is_told_as_far_as_its_tables_are(
 
     job = Job(given, tmp_path / "_checkpoint")
     job.plan()
-    found = told(run("--json"))
+    found = reported(run("--json"))
     assert (found["batches"]["planned"], found["batches"]["written"]) == (0, None)
     assert phases(found) == [("not begun", 0.0)] * 3
 
     job.write()
     first = job.offset["time"]
     job.plan()
-    found = told(run("--json"))
+    found = reported(run("--json"))
     assert (found["batches"]["planned"], found["batches"]["written"]) == (1, 0)
     [(phase, percent), *others] = phases(found)
     assert phase == "copying"
@@ -134,7 +134,7 @@ def test_each_phase_of_a_run_is_told_as_far_as_its_tables_are(
         job.write()
         job.plan()
     job.write()
-    found = told(run("--json"))
+    found = reported(run("--json"))
     assert phases(found) == [("streaming", 100.0)] * 3
     assert found["metrics"]["snapshotPercent"] == 100
     assert found["metrics"]["oplogWindow"]["percentLeft"] == 100
@@ -158,7 +158,7 @@ def test_lag_and_changes_are_those_of_the_last_batches(
         job.now = partial(float, 1_700_000_001 + 4 * number)
         job.write()
     job.stop()
-    found = told(run("--json"))
+    found = reported(run("--json"))
     # The first of the four is more than ten seconds older than the last.
     assert found["metrics"]["eventsPerSecond"] == 200 / 8
     assert found["batches"]["beganAt"] == "2023-11-14T22:13:32Z"
@@ -175,13 +175,13 @@ def test_lag_and_changes_are_those_of_the_last_batches(
     assert lines["copied"].strip() == "100.0 %"
 
     shutil.copytree(tmp_path / "_checkpoint", tmp_path / "copy", copy_function=shutil.copyfile)
-    copied = told(run("--json", sink_checkpoint=str(tmp_path / "copy")))
+    copied = reported(run("--json", sink_checkpoint=str(tmp_path / "copy")))
     assert copied["metrics"]["eventsPerSecond"] == 200 / 8
     assert copied["batches"] == {**found["batches"], "writtenAt": None}
     assert "3 is written, and began " in run(sink_checkpoint=str(tmp_path / "copy")).stdout
 
 
-def test_what_is_to_be_copied_from_now_on_is_not_told_as_copied(
+def test_what_is_to_be_copied_from_now_on_is_not_reported_as_copied(
     given: dict[str, str], database: Database[Document], run: Run, tmp_path: Path
 ) -> None:
     for name in "ab":
@@ -196,7 +196,7 @@ def test_what_is_to_be_copied_from_now_on_is_not_told_as_copied(
         ({}, [("streaming", 100.0), ("not begun", 0.0)]),
         ({"collections": f"{database.name}.a", "fields": "n"}, [("not begun", 0.0)]),
     ):
-        found = told(run("--json", **changed))
+        found = reported(run("--json", **changed))
         assert phases(found) == phases_then
         percents = [percent for _, percent in phases_then]
         assert (found["metrics"]["snapshotPercent"] == 100) == (min(percents) == 100)
@@ -230,7 +230,7 @@ def test_what_the_user_may_not_know_is_unknown(guarded: Guarded, tmp_path: Path)
         ({"uri": "mongodb://u:c4nary@127.0.0.1:1", "server_timeout_ms": "300"}, 3, "port"),
     ],
 )
-def test_a_status_that_cannot_be_had_is_told_by_exit_code_and_sentence(
+def test_a_status_that_cannot_be_had_is_reported_by_exit_code_and_sentence(
     run: Run, overrides: dict[str, str], code: int, said: str
 ) -> None:
     result = run(**overrides)
@@ -279,7 +279,7 @@ def test_older_batches_may_be_damaged_and_the_last_may_not(
     offsets = tmp_path / "_checkpoint" / "offsets"
     (offsets / "0").write_text("v1")
     (offsets / "1").unlink()
-    assert told(run("--json"))["batches"]["written"] == 2
+    assert reported(run("--json"))["batches"]["written"] == 2
     whole = (offsets / "2").read_text()
     (offsets / "2").write_text("v1")
     result = run()
@@ -288,7 +288,7 @@ def test_older_batches_may_be_damaged_and_the_last_may_not(
     assert "repair-checkpoint" in result.stderr
     (offsets / "3").write_text(whole)
     (offsets / "4").write_text(whole)
-    assert told(run("--json"))["batches"] == {
+    assert reported(run("--json"))["batches"] == {
         "planned": 4,
         "written": None,
         "beganAt": None,
@@ -307,29 +307,29 @@ def test_it_works_where_there_is_no_java(
     assert "not begun" in done.stdout
 
 
-def view(**told: Any) -> View:
-    """Of a pipeline at which nobody has to look, but for what is told."""
+def view(**reported: Any) -> View:
+    """Of a pipeline at which nobody has to look, but for what it reports."""
     namespace, now = Namespace("shop", "a<b>$c"), int(time.time())
-    at, written = Timestamp(now - 5, 1), now - told.pop("quiet", 3.0)
-    commit = Commit(7, at, {namespace: State(exact_from=told.pop("exact_from", None))})
+    at, written = Timestamp(now - 5, 1), now - reported.pop("quiet", 3.0)
+    commit = Commit(7, at, {namespace: State(exact_from=reported.pop("exact_from", None))})
     landed = TableStats(2, (TableCommit(commit, now - 3.0, 2), TableCommit(commit, now - 9.0, 2)))
     edge, left = (
-        Timestamp(at.time + told.pop("lag", 5), 1),
-        told.pop("left", Remaining(48.0, 90.0, "")),
+        Timestamp(at.time + reported.pop("lag", 5), 1),
+        reported.pop("left", Remaining(48.0, 90.0, "")),
     )
     return View(
         path="/lake",
         checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
         metrics=Metrics(at, edge, 1.0, left, 100.0),
         collections=[(CopyProgress(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
-        letters=told.pop("letters", 0),
+        letters=reported.pop("letters", 0),
         oplog_warn=25.0,
         stall_seconds=120.0,
     )
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("reported", "said"),
     [
         ({}, None),
         ({"left": Remaining(3.0, 12.0, "")}, "3.0 hours more (12 %)"),
@@ -340,10 +340,10 @@ def view(**told: Any) -> View:
         ({"exact_from": Timestamp(2**32 - 1, 1)}, "is exact from"),
     ],
 )
-def test_what_somebody_should_look_at_is_told_in_one_sentence(
-    told: dict[str, Any], said: str | None
+def test_what_somebody_should_look_at_is_reported_in_one_sentence(
+    reported: dict[str, Any], said: str | None
 ) -> None:
-    warnings = view(**told).warnings
+    warnings = view(**reported).warnings
     assert len(warnings) == (said is not None)
     assert said is None or said in warnings[0]
 

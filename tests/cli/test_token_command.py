@@ -1,4 +1,4 @@
-"""`mongodb-cdc token` prints what a token tells, or one sentence."""
+"""`mongodb-cdc token` prints what a token reports, or one sentence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["token", *arguments])
 
 
-def test_the_token_of_the_readme_is_told_as_it_stands_there() -> None:
+def test_the_token_of_the_readme_is_reported_as_it_stands_there() -> None:
     [shown] = code("What a position means", "sh")
-    command, _, told = shown.partition("\n")
+    command, _, reported = shown.partition("\n")
     result = run(command.split()[-1])
-    assert result.stdout == told
+    assert result.stdout == reported
 
 
-def test_a_token_is_told_line_by_line() -> None:
+def test_a_token_is_reported_line_by_line() -> None:
     result = run(DATA)
     assert result.exit_code == 0
     lines = dict(line.split(":", 1) for line in result.stdout.splitlines())

@@ -35,7 +35,7 @@ def change(
     ns: tuple[str | None, str | None] = ("shop", "orders"),
     description: Any = None,
 ) -> dict[str, Any]:
-    """A row at cluster time `time`:1. A `read` is at the high-water mark unless told otherwise."""
+    """A row at cluster time `time`:1. A `read` is at the high-water mark unless set otherwise."""
     if event is None:
         event = 0 if op in ("read", "watermark") else 1
     return {
@@ -64,7 +64,7 @@ def batch(
     until: int,
     copying: dict[str, Any] | None = None,
     copied: Sequence[str] = (),
-    told: dict[str, Any] | None = None,
+    reported: dict[str, Any] | None = None,
     following: str = ".+",
     document: str = "variant",
 ) -> DataFrame:
@@ -73,7 +73,7 @@ def batch(
         "time": f"{until}:1",
         "copying": copying or {},
         "copied": list(copied),
-        "told": {"collections": ".+", "swept": None, "but": [], **(told or {})},
+        "told": {"collections": ".+", "swept": None, "but": [], **(reported or {})},
         "collections": following,
         "offset": None,
     }

@@ -1,4 +1,4 @@
-"""A lakehouse as its files tell of it: the commits of all its tables, in the order in which they
+"""A lakehouse as its files report it: the commits of all its tables, in the order in which they
 were made, what the tables hold, and what a writer leaves that is killed between two of them."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _held(base: Path, commit: Made) -> tuple[Any, ...]:
     )
 
 
-def left_behind(base: Path, into: Path, commits: Iterable[Made]) -> None:
+def left_over(base: Path, into: Path, commits: Iterable[Made]) -> None:
     """What there would be on disk if only these of its commits had been made: data files of later
     ones too, for they come before their commit."""
     shutil.copytree(base, into)

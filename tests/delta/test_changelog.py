@@ -52,13 +52,15 @@ def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: 
     assert report.freshness == Freshness(newest=1000.5 - 5, oldest=1000.5 - 3)
 
 
-def test_what_happened_when_is_told_of_changes_by_the_servers_clock(spark: SparkSession) -> None:
+def test_what_happened_when_is_reported_of_changes_by_the_servers_clock(
+    spark: SparkSession,
+) -> None:
     """Guards: freshness. A copied document, or a control row, was not committed at its time."""
-    told = datetime.fromtimestamp(4.75, UTC)
+    reported = datetime.fromtimestamp(4.75, UTC)
     rows = [
         change("read", "a", {"n": 1}, time=1),
         change("gap", None, time=2, event=3, ns=(None, None)),
-        {**change("update", "b", {"n": 2}, time=4, ns=("shop", "other")), "wall_time": told},
+        {**change("update", "b", {"n": 2}, time=4, ns=("shop", "other")), "wall_time": reported},
         change("resync", None, time=6, event=4),
     ]
     facts = read_facts(batch(spark, [*rows, change("drop", None, time=3)], until=7))
@@ -163,11 +165,11 @@ def test_a_checkpoint_older_than_its_tables_is_refused_not_skipped(
 def test_a_checkpoint_older_than_a_table_is_refused_by_a_batch_that_has_nothing_for_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: one that has is told twice, if others have made up the number of batches before."""
+    """Guards: a batch is written twice if others have made up the number of batches before."""
     log_sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 3)
-    behind = log_sink(tmp_path)
+    lagging = log_sink(tmp_path)
     with pytest.raises(ForeignOffset):
-        behind.write_batch(batch(spark, [], until=4), 3)
+        lagging.write_batch(batch(spark, [], until=4), 3)
 
 
 @pytest.mark.parametrize("sample", ["streaming", "again_while_copying"])
@@ -203,7 +205,7 @@ def test_odd_names_are_written_and_found_again(spark: SparkSession, tmp_path: Pa
     assert sorted(found, key=str) == sorted([{ns[1]: {"n": 2}} for ns in names], key=str)
 
 
-def test_a_rename_is_told_at_both_names_and_a_dropped_database_everywhere_in_it(
+def test_a_rename_is_reported_at_both_names_and_a_dropped_database_everywhere_in_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     target = log_sink(tmp_path)
@@ -227,7 +229,7 @@ def test_a_rename_is_told_at_both_names_and_a_dropped_database_everywhere_in_it(
 def test_ddl_of_a_kind_not_known_yet_is_kept_and_makes_no_mirror(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: also one that tells of no collection, or of a target."""
+    """Guards: also one that names no collection, or no target."""
     target = sink(tmp_path)
     to = {"to": {"db": "shop", "coll": "zebras"}}
     frobnicated = change("frobnicate", None, time=1, description=to)

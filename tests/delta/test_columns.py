@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "a null on a path is rescued": ({"address": None}, {"_rescued": {"address": None}}),
     "an empty object on a path is rescued": ({"address": {}}, {"_rescued": {"address": {}}}),
-    "a null that a column takes is not told apart from nothing": (
+    "a null that a column takes is not distinguished from nothing": (
         {"address": {"city": None}, "n": None},
         {},
     ),
@@ -227,9 +227,9 @@ def parsed(text: str) -> Any:
     return json.loads(text, parse_float=Number, parse_int=Number)
 
 
-def told(names: Iterable[str]) -> Column:
+def reported(names: Iterable[str]) -> Column:
     columns = [F.col(f"`{name}`") for name in (*names, "_rescued")]
-    return F.to_json(F.struct(*columns), {"timeZone": "UTC"}).alias("told")
+    return F.to_json(F.struct(*columns), {"timeZone": "UTC"}).alias("reported")
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +245,10 @@ def taken(spark: SparkSession) -> dict[str, Any]:
     frame = spark.createDataFrame(rows, "name string, v variant")
     # A date is one of UTC, wherever the session is.
     with spark_settings(spark, {"spark.sql.session.timeZone": "America/Los_Angeles"}):
-        found = Columns.parse(COLUMNS).select(frame, "v").select("name", told(COLUMNS)).collect()
-    return {row.name: parsed(row.told) for row in found}
+        found = (
+            Columns.parse(COLUMNS).select(frame, "v").select("name", reported(COLUMNS)).collect()
+        )
+    return {row.name: parsed(row.reported) for row in found}
 
 
 @pytest.mark.parametrize("number", range(len(FITS)))
@@ -267,8 +269,8 @@ def test_columns_and_rescued_hold_each_value_once(name: str, taken: dict[str, An
 def test_beside_the_whole_document_only_what_does_not_fit_is_rescued(spark: SparkSession) -> None:
     document = {"n": "1", "m": 2, "address": {"city": "Bonn", "zip": 1}}
     frame = spark.createDataFrame([(as_variant(document),)], "after variant")
-    found = Columns.parse(BESIDE).select(frame, "after").select(told(BESIDE)).collect()
-    assert [json.loads(row.told) for row in found] == [
+    found = Columns.parse(BESIDE).select(frame, "after").select(reported(BESIDE)).collect()
+    assert [json.loads(row.reported) for row in found] == [
         {"document": document, "city": "Bonn", "_rescued": {"n": "1"}}
     ]
 
@@ -313,10 +315,10 @@ def test_columns_and_rescued_are_the_document_whatever_it_holds(spark: SparkSess
     columns, draw = Columns.parse(PLACES), random.Random(7)
     pool = [item for item in mixed.values(7, 2000) if is_mappable(item)]
     documents = [(as_variant(nested(draw, pool)[1]),) for _ in range(250)]
-    rows = spark.createDataFrame(documents, "d variant").withColumn("told", F.col("d"))
+    rows = spark.createDataFrame(documents, "d variant").withColumn("reported", F.col("d"))
     rows = columns.select(rows, "d")
     found = rows.select(
-        F.to_json("told").alias("told"),
+        F.to_json("reported").alias("reported"),
         F.to_json(columns.document()).alias("again"),
         F.to_json("_rescued").alias("rescued"),
         *[F.col(name).isNotNull().alias(name) for name in PLACES],
@@ -324,7 +326,7 @@ def test_columns_and_rescued_are_the_document_whatever_it_holds(spark: SparkSess
     outcomes = Counter[tuple[str, str]]()
     for row in found:
         rescued = parsed(row.rescued or "{}")
-        assert without_nulls(parsed(row.again)) == without_nulls(parsed(row.told))
+        assert without_nulls(parsed(row.again)) == without_nulls(parsed(row.reported))
         for column in columns.columns:
             left = at(rescued, column.path)
             assert not (row[column.name] and left is not NOTHING), "in two places"
@@ -375,7 +377,7 @@ REFUSED = {
     "a path that ends in a dot": {"a": "int from b."},
     "a path with half a name in backticks": {"a": "int from `b`c"},
     "more digits than there are": {"a": "decimal(39,0)"},
-    "more digits behind the point than at all": {"a": "decimal(2,3)"},
+    "more digits after the point than at all": {"a": "decimal(2,3)"},
     "a decimal without digits": {"a": "decimal"},
     "an array of nothing": {"a": "array"},
     "an array that does not end": {"a": "array<int"},
@@ -410,7 +412,7 @@ def test_a_path_is_read_as_it_was_written(path: list[str]) -> None:
     assert typed_column.parse_path(path_text(tuple(path))) == tuple(path)
 
 
-def test_a_table_tells_its_columns_again() -> None:
+def test_a_table_reports_its_columns_again() -> None:
     columns = Columns.parse(
         {**PLACES, "_id": "string", "x": "int from `$`", "document": "variant from $"}
     )

@@ -1,4 +1,4 @@
-"""Dead letters: what cannot be mapped is kept with its bytes, told of, and can be delivered."""
+"""Dead letters: what cannot be mapped is kept with its bytes, reported, and can be delivered."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
 
     text = F.to_json if kind == "variant" else F.col
     log = spark.read.format("delta").load(str(tmp_path / "shop/orders/changelog"))
-    told = (log if form == "cdf" else cdf(log)).select("key", "_change_type", text("document"))
-    by_key = {(key, kind): image for key, kind, image in told.collect()}
+    reported = (log if form == "cdf" else cdf(log)).select("key", "_change_type", text("document"))
+    by_key = {(key, kind): image for key, kind, image in reported.collect()}
     mended = {"_id": 1, "s": "mended"}
     assert json.loads(by_key["a", "insert"]) == mended
     assert "$unmappable" in by_key["b", "insert"]

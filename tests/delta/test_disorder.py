@@ -14,7 +14,7 @@ from tests.delta.batches import batch, sink
 from tests.delta.test_history import VERSIONS, Told, expected, of_document, read, row
 from tests.delta.timeline import Event
 
-# A mirror with hard deletes does not remember what is gone: the one that has none is not told any.
+# A mirror with hard deletes does not remember what is gone: it gets no such change.
 OPS = {("shop", "soft"): ("insert", "update", "delete"), ("shop", "hard"): ("insert", "update")}
 _BATCHES, _EVENTS = 4, 6
 
@@ -42,11 +42,11 @@ def test_batches_in_any_order_leave_mirrors_and_histories_as_in_their_own(
     batches = happened(random)
     soft = {"match": r"shop\.sof.", "delete": "soft"}
     target = sink(tmp_path, changelog="", history="all/of/history", overrides=[soft])
-    for number, told in enumerate(random.sample(batches, _BATCHES)):
-        until = max(event.time for _, event in told)
-        target.write_batch(batch(spark, [row(each) for each in told], until=until), number)
+    for number, reported in enumerate(random.sample(batches, _BATCHES)):
+        until = max(event.time for _, event in reported)
+        target.write_batch(batch(spark, [row(each) for each in reported], until=until), number)
 
-    wanted = expected([each for told in batches for each in told])
+    wanted = expected([each for reported in batches for each in reported])
     table = spark.read.format("delta").load(str(tmp_path / "all/of/history"))
     assert read(table.where(VERSIONS), *of_document()) == wanted
     for ns in OPS:

@@ -41,17 +41,17 @@ def timelines(random: Random, count: int) -> list[Told]:
     return [(("db", f"c{n}"), event) for n in range(count) for event in timeline(random, events=10)]
 
 
-def dealt(random: Random, told: list[Told]) -> list[list[Told]]:
+def dealt(random: Random, reported: list[Told]) -> list[list[Told]]:
     """In two batches, in any order; some of it in both."""
     batches: list[list[Told]] = [[], []]
-    for each in random.sample(told, len(told)):
+    for each in random.sample(reported, len(reported)):
         for n in random.choice([(0,), (1,), (0, 1)]):
             batches[n].append(each)
     return batches
 
 
-def row(told: Told) -> dict[str, Any]:
-    ns, event = told
+def row(reported: Told) -> dict[str, Any]:
+    ns, event = reported
     op, document = DDL.get(event.op, event.op), None
     if event.document is not None:
         document = {"n": event.document[0], "m": event.document[1]}
@@ -60,9 +60,9 @@ def row(told: Told) -> dict[str, Any]:
     return change(op, event.key or None, document, **at, ns=ns, description=to)
 
 
-def expected(told: list[Told], *, tracked: bool = False) -> set[tuple[Any, ...]]:
+def expected(reported: list[Told], *, tracked: bool = False) -> set[tuple[Any, ...]]:
     by_name: dict[tuple[str, str], list[Event]] = {}
-    for ns, event in told:
+    for ns, event in reported:
         by_name.setdefault(ns, []).append(event)
     return {
         (".".join(ns), key, *each.document, each.start, each.end)
@@ -91,16 +91,16 @@ def of_document() -> list[Any]:
 def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: late rows, deletes and DDL, repeated rows, documents that are told anew, a crash
-    behind the history's commit, and 10,000 updates of a key in one second."""
+    """Guards: late rows, deletes and DDL, repeated rows, documents that are copied again, a crash
+    after the history's commit, and 10,000 updates of a key in one second."""
     random = Random(6)
-    told = timelines(random, 30)
-    told += [(HOT, Event(50, n, "k", "update", (n, 0))) for n in range(1, 10_001)]
+    reported = timelines(random, 30)
+    reported += [(HOT, Event(50, n, "k", "update", (n, 0))) for n in range(1, 10_001)]
 
     def target() -> Sink:
         return sink(tmp_path, changelog="", mirror="", history="all/history")
 
-    first, second = dealt(random, told)
+    first, second = dealt(random, reported)
     target().write_batch(batch(spark, [row(each) for each in first], until=100), 0)
     rows = batch(spark, [row(each) for each in second], until=101)
     with monkeypatch.context() as patch:
@@ -110,10 +110,10 @@ def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     target().write_batch(rows, 1)
 
     table = spark.read.format("delta").load(str(tmp_path / "all/history")).persist()
-    assert read(table.where(VERSIONS), *of_document()) == expected(told)
+    assert read(table.where(VERSIONS), *of_document()) == expected(reported)
     then = "__START_AT.time <= t AND (__END_AT.time > t OR __END_AT IS NULL)"
     as_at = read(table.withColumn("t", F.timestamp_seconds(F.lit(5))).where(then), *of_document())
-    until_then = expected([each for each in told if each[1].time <= 5])
+    until_then = expected([each for each in reported if each[1].time <= 5])
     assert {each[:-1] for each in as_at} == {each[:-1] for each in until_then if each[-1] is None}
     assert commits(spark, tmp_path / "all/history") == ["CREATE TABLE", "MERGE", "MERGE"]
 
@@ -123,17 +123,17 @@ def test_only_tracked_columns_begin_a_version_and_the_others_are_as_they_were_la
     spark: SparkSession, tmp_path: Path
 ) -> None:
     random = Random(7)
-    told = timelines(random, 40)
-    for batch_id, part in enumerate(dealt(random, told)):
+    reported = timelines(random, 40)
+    for batch_id, part in enumerate(dealt(random, reported)):
         rows = batch(spark, [row(each) for each in part], until=100 + batch_id)
         tracking_sink(tmp_path, ["position"]).write_batch(rows, batch_id)
     table = spark.read.format("delta").load(str(tmp_path / "all/history"))
     columns = [F.col(name) for name in NAMED]
-    assert read(table.where(VERSIONS), *columns) == expected(told, tracked=True)
-    changelog = batch(spark, [row(each) for each in told], until=100)
+    assert read(table.where(VERSIONS), *columns) == expected(reported, tracked=True)
+    changelog = batch(spark, [row(each) for each in reported], until=100)
     columns = [F.variant_get("after", f"$.{name}", "int").alias(name) for name in ("n", "m")]
     whole = history(changelog, columns, track_history_columns=["n"])
-    assert read(whole, "n", "m") == expected(told, tracked=True)
+    assert read(whole, "n", "m") == expected(reported, tracked=True)
 
 
 def test_a_history_of_typed_columns_keeps_what_does_not_fit_and_grows(

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.delta.sink import Sink
 from cdc.errors import ForeignOffset
 from tests.delta.batches import batch, change, sink
-from tests.delta.lakehouse import Made, held, left_behind, made, newest
+from tests.delta.lakehouse import Made, held, left_over, made, newest
 from tests.delta.test_dead_letters import BROKEN, images
 
 TYPED, PLAIN = ("shop", "typed"), ("shop", "plain")
@@ -42,7 +42,7 @@ def everything_again(spark: SparkSession) -> DataFrame:
     return with_broken(batch(spark, rows, until=59, copied=["shop.typed"]), rows)
 
 
-def told_anew(spark: SparkSession) -> DataFrame:
+def copied_again(spark: SparkSession) -> DataFrame:
     """One of the collections alone."""
     rows = [
         change("resync", None, time=61, ns=PLAIN),
@@ -53,14 +53,14 @@ def told_anew(spark: SparkSession) -> DataFrame:
 
 
 def changes(time: int, ns: tuple[str, str], field: str = "first") -> list[dict[str, Any]]:
-    told = [
+    reported = [
         ("update", "a", {"n": "not a number"}),
         ("delete", "b", None),
         ("insert", "d", {"n": 2, field: "new"}),
         ("replace", "c", {}),
         ("update", "d", {"n": 3, field: "new"}),
     ]
-    return [change(*each, time=time + n, ns=ns) for n, each in enumerate(told)]
+    return [change(*each, time=time + n, ns=ns) for n, each in enumerate(reported)]
 
 
 def made_again(time: int, field: str = "first") -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def with_broken(frame: DataFrame, rows: list[dict[str, Any]]) -> DataFrame:
     return images(frame, "variant", broken)
 
 
-BATCHES: list[Callable[[SparkSession], DataFrame]] = [everything, everything_again, told_anew]
+BATCHES: list[Callable[[SparkSession], DataFrame]] = [everything, everything_again, copied_again]
 
 
 @dataclass
@@ -109,10 +109,10 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def difference(whole: Undisturbed, folder: Path, number: int, count: int) -> dict[str, Any]:
-    """The tables that are not as they would be, after a batch that was killed behind so many of its
+    """The tables that are not as they would be, after a batch that was killed after so many of its
     commits and that a new run has written again: what they are, and what they should be."""
     base, all_of_it = folder / f"{number}-{count}", newest(whole.until(number + 1))
-    left_behind(whole.base, base, whole.until(number) + whole.commits(number)[:count])
+    left_over(whole.base, base, whole.until(number) + whole.commits(number)[:count])
     lake(base).write_batch(BATCHES[number](whole.spark), number)
     jvm: Any = whole.spark._jvm
     # It would keep what it has read of the logs of all these lakes.
@@ -125,7 +125,7 @@ def difference(whole: Undisturbed, folder: Path, number: int, count: int) -> dic
     }
 
 
-def test_what_a_table_says_was_told_before_by_those_that_it_rests_on(
+def test_what_a_table_says_was_reported_before_by_those_that_it_rests_on(
     undisturbed: Undisturbed,
 ) -> None:
     """Guards: that all kinds of tables and commits are there for a kill to come between."""
@@ -167,7 +167,7 @@ def test_a_batch_of_the_past_that_is_handed_over_again_changes_nothing(
 ) -> None:
     """Guards: also one that none of its tables is ahead of; the others are refused, not skipped."""
     commits = undisturbed.until(len(BATCHES))
-    left_behind(undisturbed.base, tmp_path / "lake", commits)
+    left_over(undisturbed.base, tmp_path / "lake", commits)
     target = lake(tmp_path / "lake")
     for number, rows in enumerate(BATCHES):
         if number < len(BATCHES) - 1:

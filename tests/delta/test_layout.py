@@ -100,7 +100,7 @@ def test_each_collection_is_kept_as_its_override_says(spark: SparkSession, tmp_p
     assert said
     assert said.kept
     lake.write(
-        # Older than what is gone: only a table that remembers what is gone can tell.
+        # Older than what is gone: only a table that remembers what is gone can know.
         *first(("shop", "soft"), "a", "never seen", time=2),
         *first(("shop", "soft_part_a"), "a", time=2),
         change("dropDatabase", None, time=6, ns=("shop", None)),
@@ -136,8 +136,8 @@ def test_tables_with_names_in_a_catalog_are_written_found_again_and_never_mixed(
     gone = [change("dropDatabase", None, time=5, ns=("odd", None))]
     sink(tmp_path, **options).write_batch(batch(spark, gone, until=5), 2)
     assert lake.documents(str(names[0])) == {}
-    told = everything.read(spark).groupBy("op").count().collect()
-    assert {row["op"]: row["count"] for row in told} == {
+    reported = everything.read(spark).groupBy("op").count().collect()
+    assert {row["op"]: row["count"] for row in reported} == {
         "insert": 2 * len(ODD),
         "delete": len(ODD),
         "dropDatabase": 1,
@@ -186,7 +186,7 @@ def test_a_table_of_an_odd_name_is_read_by_other_engines_and_stays_where_an_earl
         write(3)
 
 
-def test_names_that_a_catalog_cannot_tell_apart_are_refused(
+def test_names_that_a_catalog_cannot_distinguish_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     target = sink(tmp_path, with_changelog=False, mirror="clash_{db}.{coll}")

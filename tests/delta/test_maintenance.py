@@ -19,7 +19,7 @@ from tests.delta.batches import batch, change, commits, sink
 
 
 @pytest.mark.slow
-def test_a_dry_run_tells_and_a_run_does_and_the_job_goes_on(
+def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     now = int(datetime.now(UTC).timestamp())
@@ -40,9 +40,9 @@ def test_a_dry_run_tells_and_a_run_does_and_the_job_goes_on(
         return {row.key: row._deleted for row in found}
 
     before = commits(spark, log), commits(spark, mirror)
-    told = {each.table: each for each in maintain(spark, config, dry_run=True)}
+    reported = {each.table: each for each in maintain(spark, config, dry_run=True)}
     assert (commits(spark, log), commits(spark, mirror)) == before
-    assert told[str(mirror)].purged == 1
+    assert reported[str(mirror)].purged == 1
     assert rows() == {"a": True, "b": True, "c": False}
 
     done = {each.table: each for each in maintain(spark, config)}

@@ -162,7 +162,7 @@ def test_another_engine_reads_of_a_mirror_what_spark_reads(
 
 MOVES: dict[str, tuple[list[tuple[str, str]], dict[str, Any] | None]] = {
     "moved": ([("delete", "A"), ("insert", "B")], {"at": "B"}),
-    "told in reverse": ([("insert", "B"), ("delete", "A")], {"at": "B"}),
+    "in reverse": ([("insert", "B"), ("delete", "A")], {"at": "B"}),
     "and updated": ([("insert", "B"), ("update", "B"), ("delete", "A")], {"at": "B", "n": 1}),
     "back": ([("delete", "A"), ("insert", "A"), ("insert", "B"), ("delete", "B")], {"at": "A"}),
     "on": ([("insert", "B"), ("delete", "B"), ("insert", "C"), ("delete", "A")], {"at": "C"}),
@@ -223,17 +223,17 @@ DDL: dict[str, dict[tuple[str, str], tuple[str, tuple[str, str | None], Any]]] =
 def test_ddl_empties_the_mirror_of_what_lies_before_it_only(pipeline: Pipeline, when: str) -> None:
     first = [change("insert", "c", {}, time=1, ns=("club", "members"))]
     then = []
-    for ns, (op, told_of, description) in DDL[when].items():
+    for ns, (op, reported_of, description) in DDL[when].items():
         first += [
             change("insert", "old", {"n": 1}, time=1, ns=ns),
             change("insert", "both", {"n": 1}, time=1, event=2, ns=ns),
         ]
-        if op == "resync":  # what is told anew may be as of the same time, at the same position
+        if op == "resync":  # what is copied again may be as of the same time, at the same position
             then.append(change("read", "anew", {"n": 3}, time=5, event=1, ns=ns))
         then += [
             change("insert", "before", {"n": 2}, time=3, ns=ns),
             change("update", "both", {"n": 2}, time=4, ns=ns),
-            change(op, None, time=5, ns=told_of, description=description),
+            change(op, None, time=5, ns=reported_of, description=description),
             change("insert", "both", {"n": 3}, time=6, ns=ns),
             change("insert", "after", {"n": 3}, time=7, ns=ns),
         ]
@@ -372,7 +372,7 @@ def test_exact_from_is_the_greatest_and_stays_until_the_watermark_has_passed_it(
     assert exact_from() is None
 
 
-def test_state_is_found_behind_commits_of_others(pipeline: Pipeline) -> None:
+def test_state_is_found_after_commits_of_others(pipeline: Pipeline) -> None:
     path = str(pipeline.base / MIRROR)
     assert said(pipeline) is None
     pipeline.write(change("insert", "a", {}, time=1), until=2)

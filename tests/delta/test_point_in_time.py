@@ -63,7 +63,7 @@ def history(ns: tuple[str, str]) -> list[list[dict[str, Any]]]:
 
 
 def moved(ns: tuple[str, str]) -> list[dict[str, Any]]:
-    """A document goes to another shard: each tells of it at a time of its own."""
+    """A document goes to another shard: each reports it at a time of its own."""
     rows = [change("insert", "m", {"at": "A"}, time=6, ns=ns)]
     rows += [change("delete", "m", time=10, event=7, ns=ns)]
     rows += [change("insert", "m", {"at": "B"}, time=11, event=7, ns=ns)]
@@ -89,7 +89,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
             orders + both + others,
             until=until,
             copied=names if number == 0 else [],
-            told={"but": names} if number == 0 else {},
+            reported={"but": names} if number == 0 else {},
         )
         for _ in range(1 + (number == 1)):
             sink(base, overrides=OVERRIDES, with_mirror=number == 0).write_batch(frame, number)
@@ -114,7 +114,7 @@ def test_the_collection_is_as_it_was_at_each_time(
     assert {at: documents(spark, lake, ns, at) for at in STATES} == STATES
 
 
-def test_a_transaction_across_shards_counts_from_the_first_time_that_it_is_told_at(
+def test_a_transaction_across_shards_counts_from_the_first_time_that_it_is_reported_at(
     spark: SparkSession, lake: Path
 ) -> None:
     for at, where in ((9, "A"), (10, "B")):
@@ -157,7 +157,7 @@ def test_what_was_taken_out_or_lost_or_void_is_not_covered(
         return said()
 
     own, copying = ["shop.orders"], {"shop.orders": {"below": "k"}}
-    out = {"told": {"but": own}}
+    out = {"reported": {"but": own}}
     first = change("read", "a", {}, time=2)
     assert write(0, first, until=2, copying=copying, **out) == Coverage()
     gap = change("gap", None, time=2, event=9, ns=(None, None))
@@ -178,9 +178,15 @@ def test_another_form_is_refused_and_a_view_of_it_is_not(spark: SparkSession, la
     mine = cdf(target(lake, ORDERS).read(spark))
     kept = target(lake, BOTH).read(spark).where("coll = 'orders'")
     assert sorted(mine.columns) == sorted(kept.columns)
-    told = ("_change_type", "op", "key", "to_json(document)", "_commit_timestamp = cluster_time")
-    shown = sorted(map(str, mine.selectExpr(*told).collect()))
-    assert shown == sorted(map(str, kept.selectExpr(*told).collect()))
+    reported = (
+        "_change_type",
+        "op",
+        "key",
+        "to_json(document)",
+        "_commit_timestamp = cluster_time",
+    )
+    shown = sorted(map(str, mine.selectExpr(*reported).collect()))
+    assert shown == sorted(map(str, kept.selectExpr(*reported).collect()))
     kinds = [row[0] for row in mine.select("_change_type").collect()]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "insert": 5,

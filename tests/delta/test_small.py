@@ -35,8 +35,8 @@ def test_a_table_is_measured_again_when_enough_was_written_to_make_it_large(
     sizes, target = small_write_settings.Sizes(), Target(str(tmp_path / "large"))
     assert sizes.are_small(spark, [target], FEW)
     large(spark, tmp_path)
-    told = [sizes.are_small(spark, [target], 10_000) for _ in range(12)]
-    assert told == [True] * 10 + [False] * 2
+    reported = [sizes.are_small(spark, [target], 10_000) for _ in range(12)]
+    assert reported == [True] * 10 + [False] * 2
 
 
 def test_a_table_of_many_files_is_large(
@@ -48,7 +48,7 @@ def test_a_table_of_many_files_is_large(
     assert not small_write_settings.Sizes().are_small(spark, [target], FEW)
 
 
-def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting_behind(
+def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [*small_write_settings.SETTINGS]

@@ -39,34 +39,34 @@ class Version:
 
 def timeline(random: Random, events: int) -> list[Event]:
     """Of two keys. Documents of few values, so that one is often what it was before."""
-    told = {}
+    reported = {}
     for time in range(1, events + 1):
         op = random.choice(OPS + ENDS)
         key = "" if op in ENDS else random.choice("ab")
         document = (random.randrange(2), random.randrange(2))
-        # Documents are read as of the time at which they began to be told anew, or later.
+        # Documents are read as of the time at which they began to be copied again, or later.
         at = (time - random.randrange(2), 0) if op == "read" else (time, int(op != REPLACED))
         event = Event(*at, key, op, None if op in ("delete", *ENDS) else document)
-        told[event.position, key] = event
-    return sorted(told.values())
+        reported[event.position, key] = event
+    return sorted(reported.values())
 
 
 def versions(events: Iterable[Event], key: str, *, tracked: bool = False) -> list[Version]:
     """Those of one key, oldest first. `tracked`: only another n begins one."""
     found: list[Version] = []
-    is_open = is_told_anew = False
+    is_open = is_copied_again = False
     for event in sorted(each for each in events if each.key in ("", key)):
         last = found[-1] if found else None
         if event.document is None:
             if last and is_open:
                 last.end = event.position
-            is_told_anew = event.op == REPLACED and (is_open or is_told_anew)
+            is_copied_again = event.op == REPLACED and (is_open or is_copied_again)
             is_open = False
             continue
         compared = slice(1 if tracked else 2)
         is_same = last is not None and last.document[compared] == event.document[compared]
         may_go_on = (
-            event.op == "read" if is_told_anew else is_open and (tracked or event.op == "read")
+            event.op == "read" if is_copied_again else is_open and (tracked or event.op == "read")
         )
         if last and is_same and may_go_on:
             last.end, last.document = None, event.document
@@ -74,5 +74,5 @@ def versions(events: Iterable[Event], key: str, *, tracked: bool = False) -> lis
             if last and is_open:
                 last.end = event.position
             found.append(Version(event.position, None, event.document))
-        is_open, is_told_anew = True, False
+        is_open, is_copied_again = True, False
     return found

@@ -49,8 +49,8 @@ TRANSITIONS = {
 
 
 class Story(NamedTuple):
-    """One write as the oplog tells it. A read sees it from `seen` on: the commit timestamp of a
-    transaction across shards, of which each shard tells a little later, at a `time` of its own."""
+    """One write as the oplog reports it. A read sees it from `seen` on: the commit timestamp of a
+    transaction across shards, of which each shard reports a little later, at its own `time`."""
 
     time: Timestamp
     op: str
@@ -154,7 +154,11 @@ class OfCluster:
 
     def story(self, namespace: Namespace) -> list[Story]:
         shards = self._cluster.shards
-        return [told for name in shards for told in _story(self._cluster.clients[name], namespace)]
+        return [
+            reported
+            for name in shards
+            for reported in _story(self._cluster.clients[name], namespace)
+        ]
 
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
         return self._cluster.contents(namespace.db, namespace.coll, at)
@@ -162,7 +166,7 @@ class OfCluster:
 
 def _story(client: MongoClient[Any], namespace: Namespace, since: Timestamp = _EVER) -> list[Story]:
     """What one server has written for its clients; a chunk on the move is written for nobody."""
-    told: list[Story] = []
+    reported: list[Story] = []
     open_transactions: dict[Any, list[Any]] = defaultdict(list)
     commands = [{f"o.{name}": {"$exists": True}} for name in ("applyOps", "commitTransaction")]
     concerned = {
@@ -173,16 +177,16 @@ def _story(client: MongoClient[Any], namespace: Namespace, since: Timestamp = _E
     for entry in client.local["oplog.rs"].find(concerned).sort("$natural", 1):
         time, written = entry["ts"], entry["o"]
         if entry["op"] in "iud":
-            told += _writes([entry], namespace, time, time)
+            reported += _writes([entry], namespace, time, time)
         elif "lsid" not in entry:  # an applyOps command of a client or of the server itself
-            told += _writes(written.get("applyOps", []), namespace, time, time)
+            reported += _writes(written.get("applyOps", []), namespace, time, time)
         elif entry["op"] == "c":
             transaction = (bytes(entry["lsid"]["id"]), entry["txnNumber"])
             open_transactions[transaction] += written.get("applyOps", [])
             if not (written.get("partialTxn") or written.get("prepare")):
                 seen = written.get("commitTimestamp", time)
-                told += _writes(open_transactions.pop(transaction), namespace, time, seen)
-    return told
+                reported += _writes(open_transactions.pop(transaction), namespace, time, seen)
+    return reported
 
 
 def _writes(
@@ -275,7 +279,7 @@ def _broken_paths(rows: list[Row]) -> list[str]:
 
 def _in_order(rows: list[Row]) -> list[Row]:
     """By position. But a document that a transaction moves to another shard is deleted on the one
-    before it is inserted on the other, whichever tells of it first."""
+    before it is inserted on the other, whichever reports it first."""
     arrivals = {_in_transaction(row): row for row in rows if row["op"] == "insert" and row["txn"]}
 
     def place(row: Row) -> tuple[str, bool]:
@@ -292,12 +296,12 @@ def _in_transaction(row: Row) -> Any:
 
 
 def _missing_or_invented(
-    rows: list[Row], told: list[Story], namespace: Namespace, frontier: list[Frontier]
+    rows: list[Row], reported: list[Story], namespace: Namespace, frontier: list[Frontier]
 ) -> list[str]:
-    """The changelog's events are the oplogs' behind the time at which each key was copied."""
+    """The changelog's events are the oplogs' after the time at which each key was copied."""
     expected = Counter(
         (event.time, event.op, str(event.key))
-        for event in told
+        for event in reported
         if _copied_at(event.key, namespace, frontier) < event.seen <= frontier[-1].time
     )
     given = Counter(

@@ -16,7 +16,7 @@ from cdc.demo import ReplicaSet
 from cdc.model import Namespace
 from cdc.pipeline import Config
 from cdc.pipeline import config as configuration
-from tests.delta.lakehouse import left_behind, made
+from tests.delta.lakehouse import left_over, made
 
 _DOCUMENTS = 20
 
@@ -53,13 +53,13 @@ class Past:
             for each in made(self.folder)
             if not (without(each.table) and self._batch(each.file(self.folder)) == self.last)
         ]
-        left_behind(self.folder, into, commits)
+        left_over(self.folder, into, commits)
         return self.config(into)
 
     def _batch(self, commit: Path) -> int:
         infos = [json.loads(line).get("commitInfo") for line in commit.read_text().splitlines()]
-        told = [info["userMetadata"] for info in infos if info and "userMetadata" in info]
-        return int(json.loads(told[0])["batch"]) if told else -1
+        reported = [info["userMetadata"] for info in infos if info and "userMetadata" in info]
+        return int(json.loads(reported[0])["batch"]) if reported else -1
 
 
 @contextmanager

@@ -260,7 +260,7 @@ class Routers:
                 write.done()
             if shard != shards[-1]:
                 time.sleep(chance.choice([0, 0.01, 0.05, 0.2]))
-                # What has arrived may change before its departure from the other shard is told.
+                # What has arrived may change before its departure from the other shard is reported.
                 for arrival in (write for at, write in arrivals if at == shard):
                     new = {**(arrival.new or {}), "n": -1}
                     self._single(_Write(arrival.of, "update", arrival.new, new), maxTimeMS=500)

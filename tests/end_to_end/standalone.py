@@ -129,7 +129,7 @@ class Task(NamedTuple):
 
 
 def tasks(event_log: Path) -> Iterator[Task]:
-    """Of an application that has ended, or has been killed, as Spark's event log tells."""
+    """Of an application that has ended, or has been killed, as Spark's event log reports."""
     for line in event_log.read_text().splitlines():
         event = json.loads(line)
         if event["Event"] == "SparkListenerTaskEnd":

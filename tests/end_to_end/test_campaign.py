@@ -1,4 +1,4 @@
-"""Faults of every kind at random, under writers of every kind; the oracle decides behind each
+"""Faults of every kind at random, under writers of every kind; the oracle decides after each
 round."""
 
 from __future__ import annotations

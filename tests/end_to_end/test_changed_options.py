@@ -18,7 +18,7 @@ from tests.end_to_end.past import Past, past_of
 
 pytestmark = pytest.mark.slow
 
-# All at once: each by itself changes nothing of what is told.
+# All at once: each by itself changes nothing of what is reported.
 AT_ANY_TIME = (
     "missing.collections=wait",
     "mode=latest",
@@ -74,7 +74,7 @@ def again(past: Past, tmp_path: Path) -> Any:
     return call
 
 
-def test_what_may_change_at_any_time_changes_nothing_of_what_is_told(
+def test_what_may_change_at_any_time_changes_nothing_of_what_is_reported(
     past: Past, mongod: ReplicaSet, again: Any
 ) -> None:
     _write(mongod, past)

@@ -147,10 +147,10 @@ class Submit:
         return Job(config, self._folder, command=command, environment=self._environment)
 
     def run(self, program: str) -> Any:
-        """One that ends by itself: what it tells as JSON."""
-        told = self._folder / f"{program}.json"
+        """One that ends by itself: what it reports as JSON."""
+        reported = self._folder / f"{program}.json"
         done = subprocess.run(
-            [*self._command(f"jobs/{program}.py"), "--json", str(told)],
+            [*self._command(f"jobs/{program}.py"), "--json", str(reported)],
             cwd=ROOT,
             env=self._environment,
             capture_output=True,
@@ -159,7 +159,7 @@ class Submit:
             check=False,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return json.loads(told.read_text())
+        return json.loads(reported.read_text())
 
     def first_event_log(self) -> Path:
         return min(self._events.iterdir())

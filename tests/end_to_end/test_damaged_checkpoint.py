@@ -60,7 +60,7 @@ def as_well_formed(text: bytes) -> bytes:
     return b"\n".join([*version, rest.translate(bytes.maketrans(b"0123456789", b"1234567890"))])
 
 
-def test_each_damage_of_the_last_files_is_told_before_anything_is_read(
+def test_each_damage_of_the_last_files_is_reported_before_anything_is_read(
     past: Past, tmp_path: Path
 ) -> None:
     """Guards: Spark's own errors name no file, or begin anew with a new id."""
@@ -214,9 +214,9 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     with mongod.client() as client:
         client[past.orders.db].orders.update_one({"_id": 0}, {"$inc": {"n": 1}})
         past.once(config)
-        told = violations(spark, OfReplicaSet(client), config, Checkpoint(config), past.orders)
+        reported = violations(spark, OfReplicaSet(client), config, Checkpoint(config), past.orders)
         newest = client[past.orders.db].orders.find_one({"_id": 0})
-    assert told == []
+    assert reported == []
     log = config.table("changelog", past.orders)
     assert log is not None
     assert newest is not None
@@ -263,7 +263,7 @@ def test_where_no_checkpoint_is_nothing_is_repaired_or_made(
     assert [*folder.rglob("*")] == [folder / "offsets"]
 
 
-def test_a_lost_name_that_tables_do_not_tell_is_written_as_the_remedy_says(
+def test_a_lost_name_that_tables_do_not_contain_is_written_as_the_remedy_says(
     past: Past, spark: SparkSession, tmp_path: Path
 ) -> None:
     config = past.copied(tmp_path / "lakehouse")
@@ -359,7 +359,7 @@ def test_one_job_at_a_time_goes_on_with_a_checkpoint(
                 start(config)
 
 
-def test_tables_tell_the_end_of_their_last_batch(past: Past, spark: SparkSession) -> None:
+def test_tables_report_the_end_of_their_last_batch(past: Past, spark: SparkSession) -> None:
     found = read_table_batches(spark, past.config(past.folder), None)
     its = json.loads((past.folder / "_checkpoint/metadata").read_text())
     last = past.folder / f"_checkpoint/offsets/{past.last}"

@@ -81,7 +81,7 @@ def test_spark_submit_serves_them_by_the_settings_of_the_readme(
 
 
 def _until_known(url: str, job: Job) -> dict[str, float]:
-    """The gauges, once all that is told of a pipeline without changes is known."""
+    """The gauges, once all that is reported of a pipeline without changes is known."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         assert job.process.poll() is None, job.said()

@@ -95,8 +95,8 @@ def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) ->
     assert metrics.lag_seconds < seconds + 1
     assert metrics.oplog_left is not None
     assert metrics.snapshot_percent == 100
-    told = json.loads(json.dumps(status.to_json()))
-    assert told["metrics"]["lagSeconds"] == metrics.lag_seconds
+    reported = json.loads(json.dumps(status.to_json()))
+    assert reported["metrics"]["lagSeconds"] == metrics.lag_seconds
 
 
 def test_a_stop_ends_a_query_that_is_about_to_write_a_batch(
@@ -111,7 +111,7 @@ def test_a_stop_ends_a_query_that_is_about_to_write_a_batch(
     with replication._writing:
         stopping = threading.Thread(target=replication.stop)
         stopping.start()
-        time.sleep(3)  # a batch comes to its writing, behind the stop
+        time.sleep(3)  # a batch comes to its writing, after the stop
     stopping.join(60)
     assert not stopping.is_alive()
     assert not replication.query.isActive
@@ -141,7 +141,7 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
                 raise OSError("no write")
             report = super().write_batch(batch, batch_id)
             if fails == "after":
-                raise OSError("written, and not told")
+                raise OSError("written, and not reported")
             return report
 
     monkeypatch.setattr(replicate, "Sink", FailingSink)

@@ -34,7 +34,7 @@ _DAMAGES = {
 }
 _FOUND = [
     "1 rows stand more than once",
-    # What was told twice, what comes behind the update that led elsewhere, the delete of nobody.
+    # What was reported twice, what comes after the update that led elsewhere, the delete of nobody.
     "3 rows do not follow from the one before of their key",
     "1 rows are not exact",
     "2 changes are missing",

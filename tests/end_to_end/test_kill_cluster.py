@@ -34,7 +34,7 @@ def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_double
     cluster: Cluster, spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Guards: transactions across shards, changes of a shard key that move a document, chunks that
-    move both ways during the copy and after it, orphans left behind, batches read again."""
+    move both ways during the copy and after it, orphans left over, batches read again."""
     cluster.create_database("shop")
     orders = Sharded(cluster, Namespace("shop", "orders"), is_hashed=False)
     parcels = Sharded(cluster, Namespace("shop", "parcels"), is_hashed=True)
@@ -51,7 +51,7 @@ def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_double
             found = violations(spark, truth, config, checkpoint, each.namespace)
             assert found[:20] == []
 
-    with slow_to_tell_of_transactions(cluster), Routers(cluster, both, seed=3) as routers:
+    with slow_to_report_transactions(cluster), Routers(cluster, both, seed=3) as routers:
         with cluster.keeping_orphans():
             routers.keeps_orphans = True
             run(lambda seen: len(seen) >= 3 and not seen[-1].is_streaming, longer=1)
@@ -76,7 +76,7 @@ def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_double
     assert routers.transactions["aborted"] >= 1
     assert any(offset.late for offset in checkpoint.planned()), "no transaction was in doubt"
     for each in both:
-        assert told(truth, each) == each.log, "the oracle misreads the oplogs"
+        assert reported(truth, each) == each.log, "the oracle misreads the oplogs"
     assert verified(config, *both) == 0
 
 
@@ -99,7 +99,7 @@ def moves_meanwhile(collections: list[Sharded]) -> None:
         each.moves.clear()
 
 
-def told(truth: OfCluster, collection: Sharded) -> Counter[tuple[str, int]]:
+def reported(truth: OfCluster, collection: Sharded) -> Counter[tuple[str, int]]:
     return Counter((event.op, event.key) for event in truth.story(collection.namespace))
 
 
@@ -108,9 +108,9 @@ def last_write(cluster: Cluster) -> Timestamp:
 
 
 @contextmanager
-def slow_to_tell_of_transactions(cluster: Cluster) -> Iterator[None]:
+def slow_to_report_transactions(cluster: Cluster) -> Iterator[None]:
     """What the connector hears of a shard's transactions is older than what it hears of its time:
-    so many a batch ends at a time at which a transaction across shards is not told by all."""
+    so many a batch ends at a time at which a transaction across shards is not reported by all."""
     slow = {"failCommands": ["find"], "namespace": "config.transactions", "appName": "mongodb-cdc"}
     with ExitStack() as stack:
         for shard in cluster.shards:

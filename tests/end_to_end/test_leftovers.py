@@ -63,8 +63,8 @@ def cursors_of(database: Database[dict[str, Any]], coll: str) -> list[Any]:
 
 
 def open_cursors(client: Client) -> dict[str, int]:
-    told: dict[str, int] = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]
-    return told
+    reported: dict[str, int] = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]
+    return reported
 
 
 def test_a_replication_that_is_stopped_while_it_waits_leaves_nothing_on_the_server(
@@ -128,7 +128,7 @@ class reading:
 def test_of_a_job_that_is_killed_the_server_ends_all_when_it_ends_its_sessions(
     pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """Behind SIGTERM there is nothing left; behind `kill -9`, and no longer than the server keeps a
+    """After SIGTERM there is nothing left; after `kill -9`, and no longer than the server keeps a
     session that nobody uses, idle cursors. Here that is a minute, by default half an hour."""
     quickly = {
         "localLogicalSessionTimeoutMinutes": 1,

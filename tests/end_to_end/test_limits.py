@@ -77,7 +77,7 @@ def deepest(database: Database[dict[str, Any]]) -> int:
 
 
 def oddities(database: Database[dict[str, Any]]) -> dict[str, Iterable[bytes]]:
-    """By name: the elements of what every format can tell."""
+    """By name: the elements of what every format can express."""
     names = (b"a.b", b"$dollar", b"", b"$", ".\u00e9\U0001f600".encode(), b"x" * 1000, b" ")
     return {
         "deep": [nested(deepest(database))],
@@ -126,7 +126,7 @@ def test_what_the_server_takes_is_copied_and_followed_in_each_format(
     format: str,
 ) -> None:
     """Each document is copied and then updated, another like it is inserted and then updated. The
-    server's bytes decide; what a format cannot tell is a dead letter with its bytes."""
+    server's bytes decide; what a format cannot express is a dead letter with its bytes."""
     coll = database.create_collection("odd", **_RECORDING)
     alike = {**oddities(database), **_UNMAPPABLE}
     kinds = {name: list(elements) for name, elements in alike.items()}
@@ -150,16 +150,16 @@ def test_what_the_server_takes_is_copied_and_followed_in_each_format(
     assert max(map(len, held.values())) == _LARGEST
     mirror = config.table("mirror", orders)
     assert mirror is not None
-    told = {row["key"]: row["document"] for row in mirror.target.read(spark).collect()}
-    assert set(told) == set(held)
+    reported = {row["key"]: row["document"] for row in mirror.target.read(spark).collect()}
+    assert set(reported) == set(held)
     unmappable = set()
-    for key, image in told.items():
+    for key, image in reported.items():
         stands_in = _stands_in(image)
         if stands_in is not None:
             unmappable.add(key)
             assert stands_in == held[key]
         else:
-            assert _is_told(image, held[key]), key
+            assert _is_reported(image, held[key]), key
     kept = {"copied", "inserted"}
     expected = {f"{how} {name}" for how in kept for name in _UNMAPPABLE}
     assert unmappable == (set() if format == "bson" else {_merged(key) for key in expected})
@@ -188,7 +188,7 @@ def _stands_in(image: Any) -> bytes | None:
     return None
 
 
-def _is_told(image: Any, data: bytes) -> bool:
+def _is_reported(image: Any, data: bytes) -> bool:
     if isinstance(image, VariantVal):
         return bool(image.toPython() == bson.decode(data))
     if isinstance(image, str):

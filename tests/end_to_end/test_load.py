@@ -31,7 +31,7 @@ _NEVER = Timestamp(0, 0)
 _AS_BY_DEFAULT = {"JAVA_TOOL_OPTIONS": ""}
 
 
-def test_what_grows_without_end_is_told_from_what_goes_up_and_down() -> None:
+def test_what_grows_without_end_is_distinguished_from_what_goes_up_and_down() -> None:
     chance = random.Random(3)
     flat = Sample(0, 0, 0, 8, 30_000, 140.0, 1100.0, 800.0, 100_000, 1200)
     found = [
@@ -62,7 +62,7 @@ def test_under_a_steady_load_nothing_is_lost_and_lag_and_all_that_is_kept_are_bo
     spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Lag, backlog, memory and checkpoint do not grow in the second half of the run; how fast the
-    server took the writes is told, and has to be what was asked for. At the end every change is
+    server took the writes is reported, and has to be what was asked for. At the end every change is
     looked for."""
     seconds = float(os.environ.get("LOAD_SECONDS", "180"))
     rate = int(os.environ.get("LOAD_RATE", "1000"))
@@ -99,8 +99,8 @@ def _observed(
                     break
         last = client.admin.command("hello")["lastWrite"]["opTime"]["ts"]
         while (
-            told := checkpoint.complete_until(config.checkpoint, _ORDERS)
-        ) is None or told < last:
+            reported := checkpoint.complete_until(config.checkpoint, _ORDERS)
+        ) is None or reported < last:
             assert job.process.poll() is None, job.said()
             time.sleep(1)
         version = client.server_info()["version"]

@@ -37,7 +37,7 @@ _OF_THE_TABLES = ("table compacted by another", "mirror rewritten by another")
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_of_a_load_during_which_faults_befall_the_job_no_change_is_lost_or_told_twice(
+def test_of_a_load_during_which_faults_befall_the_job_no_change_is_lost_or_reported_twice(
     spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
     seed, seconds = soak()
@@ -81,5 +81,5 @@ def _wait(config: Config, upto: Timestamp) -> None:
     while (now := checkpoint.complete_until(config.checkpoint, _ORDERS) or _NEVER) < upto:
         if now > reached:
             reached, deadline = now, time.monotonic() + _STALL_SECONDS
-        assert time.monotonic() < deadline, f"nothing behind {reached}"
+        assert time.monotonic() < deadline, f"nothing after {reached}"
         time.sleep(1)

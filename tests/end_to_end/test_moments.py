@@ -39,7 +39,7 @@ def every_type() -> list[bytes]:
 
 
 class Moments:
-    """What a collection held behind some steps of its life."""
+    """What a collection held after some steps of its life."""
 
     def __init__(self, database: Database[dict[str, Any]]) -> None:
         self._database = database
@@ -107,9 +107,9 @@ def test_the_changelog_gives_back_each_moment_and_a_restore_its_bytes(
     assert incomplete.exit_code == LEFT, incomplete.output
     reason = "the target's validation refuses it (code 121)"
     assert f"\n  2 left out, {reason}: 5, 6\n" in incomplete.output
-    told = json.loads(report.read_text())
-    assert (told["documents"], told["left_out"]) == (len(content) - 2, 2)
-    assert (told["reasons"], told["keys"]) == ({reason: 2}, {reason: ["5", "6"]})
+    reported = json.loads(report.read_text())
+    assert (reported["documents"], reported["left_out"]) == (len(content) - 2, 2)
+    assert (reported["reasons"], reported["keys"]) == ({reason: 2}, {reason: ["5", "6"]})
     assert contents(database["back"]) == {k: v for k, v in content.items() if k not in ("5", "6")}
     database.command("collMod", "back", validator={})
     done = CliRunner().invoke(restore.main, arguments)

@@ -110,7 +110,9 @@ class Stream:
         assert len({row.key for row in rows}) == len(rows)
         return {row.key: bson.decode(row.document) for row in rows}
 
-    def told(self, coll: str, *, until: Timestamp | None = None, kept: bool = False) -> Contents:
+    def reported(
+        self, coll: str, *, until: Timestamp | None = None, kept: bool = False
+    ) -> Contents:
         """What the changelog makes of the collection, up to that time."""
         found: Contents = {}
         second = F.unix_seconds("cluster_time").alias("second")
@@ -157,8 +159,8 @@ def test_what_is_dropped_or_renamed_under_load_is_taken_out_or_kept_as_it_was(
     stream.wait_for(replication)
     replication.stop()
     orders, others = stream.mirror("orders"), stream.mirror("others")
-    assert orders == stream.told("orders") == stream.content("orders")
-    assert others == stream.told("others", kept=True)
+    assert orders == stream.reported("orders") == stream.content("orders")
+    assert others == stream.reported("others", kept=True)
     assert {str(key) for key in QUIET} <= others.keys()
 
 
@@ -177,10 +179,10 @@ def test_a_drop_or_rename_that_must_not_be_ends_the_run_under_load_and_another_p
         with pytest.raises(StreamingQueryException, match=f"on.{ddl} = fail"):
             replication.query.awaitTermination(STALL_SECONDS)
         written = stream.reports[-1].watermark
-        assert stream.mirror("orders") == stream.told("orders", until=written)
+        assert stream.mirror("orders") == stream.reported("orders", until=written)
         replication = stream.start({"orders": {f"on.{ddl}": "truncate"}, "others": {}})
         stream.wait_for(replication)
     stream.wait_for(replication)
     replication.stop()
     for coll in ("orders", "others"):
-        assert stream.mirror(coll) == stream.content(coll) == stream.told(coll), coll
+        assert stream.mirror(coll) == stream.content(coll) == stream.reported(coll), coll

@@ -58,7 +58,7 @@ class Newcomer:
         (folder / ".venv").symlink_to(sys.prefix)
 
     def run(self, block: str, *more: str) -> str:
-        """What it prints; with more words behind the last command."""
+        """What it prints; with more words after the last command."""
         done = subprocess.run(
             self._shell(block, *more),
             env=self._environment,
@@ -109,7 +109,7 @@ def shop() -> Iterator[tuple[str, Collection[dict[str, Any]]]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_who_follows_the_readme_has_the_collection_in_delta_and_all_that_is_told_of_it(
+def test_who_follows_the_readme_has_the_collection_in_delta_and_all_that_is_reported_of_it(
     tmp_path: Path,
 ) -> None:
     with shop() as (uri, orders):
@@ -131,9 +131,9 @@ def test_who_follows_the_readme_has_the_collection_in_delta_and_all_that_is_told
 
 def shelled(client: MongoClient[dict[str, Any]], line: str) -> None:
     """What MongoDB's shell makes of `db.getSiblingDB(…).runCommand(…)`."""
-    told = re.fullmatch(r'db\.getSiblingDB\("(\w+)"\)\.runCommand\((.*)\)\s*', line)
-    assert told is not None, line
-    client[told[1]].command(json.loads(re.sub(r"(\w+):", r'"\1":', told[2])))
+    reported = re.fullmatch(r'db\.getSiblingDB\("(\w+)"\)\.runCommand\((.*)\)\s*', line)
+    assert reported is not None, line
+    client[reported[1]].command(json.loads(re.sub(r"(\w+):", r'"\1":', reported[2])))
 
 
 def until_it_streams(here: Newcomer, status: str, job: subprocess.Popen[bytes]) -> None:
@@ -173,8 +173,8 @@ def use(here: Newcomer, replicate: str, orders: Collection[dict[str, Any]]) -> N
 def next_second(orders: Collection[dict[str, Any]]) -> str:
     """Which has begun by now, after all that was written before."""
     time.sleep(1.1)
-    told = orders.database.client.admin.command("hello")["localTime"]
-    return f"{told:%Y-%m-%dT%H:%M:%SZ}"
+    reported = orders.database.client.admin.command("hello")["localTime"]
+    return f"{reported:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def read(here: Newcomer, began: str, noon: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`status` tells what lies in the tables of a real pipeline, without the engine that wrote them."""
+"""`status` reports what is in the tables of a real pipeline, without the engine that wrote them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_rows_are_those_that_spark_counts_also_where_some_are_deleted(past: Past
     assert view.warnings == []
 
 
-def test_status_tells_rows_to_people_to_programs_and_to_a_browser(
+def test_status_reports_rows_to_people_to_programs_and_to_a_browser(
     past: Past, tmp_path: Path
 ) -> None:
     given = [item for each in past.options(past.folder) for item in ("-o", each)]

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end a job in time, whatever it is doing, and leave no process behind; what was
+"""SIGTERM and Ctrl-C end a job in time, whatever it is doing, and leave no process; what was
 not written then is written by the next run."""
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def refusing(client: Client, command: str) -> AbstractContextManager[None]:
 
 
 class Case(NamedTuple):
-    """What the server does meanwhile, until when a job runs before it is told, how often it is
-    told, by what, and how it ends."""
+    """What the server does meanwhile, until when a job runs before it is reported, how often it is
+    reported, by what, and how it ends."""
 
     meanwhile: Callable[[Client], AbstractContextManager[None]]
     is_reached: Callable[[Job, Checkpoint, Client], bool]
@@ -111,7 +111,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_job_that_is_told_to_stop_ends_in_time_and_leaves_nothing_behind(
+def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     mongod: ReplicaSet,
     mongo: Client,
     database: Database[dict[str, Any]],

@@ -43,8 +43,8 @@ class Guarded:
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, _ROOM + mmap.PAGESIZE)
         start = np.frombuffer(self._map, np.uint8).ctypes.data
-        behind = ctypes.c_void_p(start + _ROOM)
-        if _libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), _PROTECTED):
+        guard = ctypes.c_void_p(start + _ROOM)
+        if _libc.mprotect(guard, ctypes.c_size_t(mmap.PAGESIZE), _PROTECTED):
             raise OSError(ctypes.get_errno(), "mprotect")
 
     def holding(self, data: bytes) -> Any:

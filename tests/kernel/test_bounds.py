@@ -1,4 +1,4 @@
-"""Compiled functions check nothing of an array by themselves: they read where they are told to."""
+"""Compiled functions check no bounds of an array: they read at the indices that they get."""
 
 from __future__ import annotations
 

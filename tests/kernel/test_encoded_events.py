@@ -1,4 +1,4 @@
-"""Rows of changes that are told at once are the rows that they are one by one."""
+"""Rows of changes that are reported at once are the rows that they are one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SESSION = {"id": Binary(bytes(range(16)), 4), "uid": b"u"}
 
 
 def change(**fields: Any) -> dict[str, Any]:
-    """An update as the server tells it, but for those fields; one that is None is left out."""
+    """An update as the server reports it, but for those fields; one that is None is left out."""
     event = {
         "_id": {"_data": "82" + "AB" * 20},
         "operationType": "update",
@@ -125,7 +125,7 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 
 @pytest.mark.parametrize("asked", ["auto", "when_available", "off"])
-def test_what_is_told_of_each_is_what_it_is_told_alone(asked: str) -> None:
+def test_what_is_reported_of_each_is_what_it_is_reported_alone(asked: str) -> None:
     located, asking = of(list(USUAL.values())), IMAGES[asked]
     found = make_run(located, asking)
     nobody = object()
@@ -156,24 +156,24 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_time_of_a_clock_is_the_servers_wherever_it_is_read() -> None:
     found = make_run(of([change()]), IMAGES["auto"])
     for rows in (at_once(found, SPLIT, "bson"), one_by_one(list(found), SPLIT, "bson")):
-        [told] = rows["wall_time"].cast(pa.int64()).to_pylist()
-        assert told == 1_700_000_000_123_000
+        [reported] = rows["wall_time"].cast(pa.int64()).to_pylist()
+        assert reported == 1_700_000_000_123_000
 
 
-def test_with_fields_alone_the_update_tells_those_alone() -> None:
-    told = replace(SPLIT, excerpt=CaptureFilter.from_options(None, "a").text)
+def test_with_fields_alone_the_update_reports_those_alone() -> None:
+    reported = replace(SPLIT, excerpt=CaptureFilter.from_options(None, "a").text)
     found = make_run(of(list(USUAL.values())), IMAGES["auto"])
-    assert_same(at_once(found, told, "bson"), one_by_one(list(found), told, "bson"))
+    assert_same(at_once(found, reported, "bson"), one_by_one(list(found), reported, "bson"))
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_an_event_that_needs_another_look_is_not_told_at_once(name: str) -> None:
+def test_an_event_that_needs_another_look_is_not_reported_at_once(name: str) -> None:
     chosen = select_plain(of([change(), UNUSUAL[name], change()]), IMAGES["when_available"])
     assert chosen.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(("asked", "field"), [("auto", "fullDocument"), ("update_lookup", "_")])
-def test_what_has_to_be_looked_up_is_not_told_at_once(asked: str, field: str) -> None:
+def test_what_has_to_be_looked_up_is_not_reported_at_once(asked: str, field: str) -> None:
     events = [change(**{field: None}), change(operationType="delete", fullDocument=None)]
     assert select_plain(of(events), IMAGES[asked]).tolist() == [False, True]
 
@@ -208,7 +208,7 @@ def test_events_of_a_split_are_those_that_it_holds() -> None:
     assert not located.has_after(times[11])
 
 
-def test_a_position_that_was_told_is_not_behind_itself() -> None:
+def test_a_position_that_was_reported_is_not_after_itself() -> None:
     located = of([change(_id={"_data": f"82{n}"}) for n in range(4)])
     assert located.select_after("821").tolist() == [False, False, True, True]
     assert located.select_after("").all()
@@ -284,7 +284,7 @@ def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: Str
     )
 
 
-def test_a_slice_that_is_opened_again_tells_nothing_twice_at_once(
+def test_a_slice_that_is_opened_again_shows_nothing_twice_at_once(
     mongod: ReplicaSet, changed: StreamSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = list(

@@ -24,10 +24,10 @@ from tests.model.test_variant import DOCUMENTS, nested, of
 def is_compiled(value: Any) -> bool:
     columns, places = loading.columns(), Places.concatenate([of(value)])
     text = cells.Cells(1, 10_000)
-    told = columns.write_relaxed_json(
+    reported = columns.write_relaxed_json(
         *places.arrays, 0, text.out, text.ends, columns.table(places.longest)
     )
-    return told == (1, columns.DONE)
+    return reported == (1, columns.DONE)
 
 
 OFTEN = [

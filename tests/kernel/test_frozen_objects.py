@@ -1,4 +1,4 @@
-"""What a Spark worker has loaded is not searched for garbage behind each of its tasks."""
+"""What a Spark worker has loaded is not searched for garbage after each of its tasks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 _LOADED = """
 import gc
 from cdc.kernel import loading
-from cdc.kernel.loading import settled
+from cdc.kernel.loading import freeze_objects
 loading.columns()
 first = gc.get_freeze_count()
-settled("columns")
+freeze_objects("columns")
 print(first > 100_000, gc.get_freeze_count() == first)
 """
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "reported"),
     [
         pytest.param({"SPARK_REUSE_WORKER": "1"}, "True True", id="in a worker"),
         pytest.param({}, "False True", id="anywhere else"),
     ],
 )
 def test_what_is_compiled_is_left_out_of_the_search_for_garbage_in_a_worker_alone(
-    environment: dict[str, str], told: str
+    environment: dict[str, str], reported: str
 ) -> None:
     """Guards: elsewhere, what a user's program makes garbage of would never be found."""
     clean = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
@@ -38,4 +38,4 @@ def test_what_is_compiled_is_left_out_of_the_search_for_garbage_in_a_worker_alon
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == told
+    assert found.stdout.strip() == reported

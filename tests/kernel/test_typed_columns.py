@@ -331,7 +331,7 @@ def test_variants_have_no_names_but_their_own() -> None:
     }
 
 
-def test_few_documents_are_told_apart_from_many_by_their_bytes(
+def test_few_documents_are_distinguished_from_many_by_their_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed = Columns.parse(PLACES)

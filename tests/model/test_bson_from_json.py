@@ -24,7 +24,7 @@ def whole(*items: Element) -> bytes:
     return of_elements(*named)[1]
 
 
-def is_told(item: Element) -> bool:
+def is_reported(item: Element) -> bool:
     """Whether there is Extended JSON of it at all: else the row keeps the bytes."""
     try:
         canonical_json(whole(item))
@@ -35,15 +35,15 @@ def is_told(item: Element) -> bool:
 
 def test_canonical_json_gives_back_the_bytes_of_every_type() -> None:
     values = SPECIAL_NUMBERS + OTHERS + mixed.edges() + mixed.values(seed=7, count=800)
-    told = [item for item in values if is_told(item)]
-    assert {kind for kind, _ in told} == EVERY_TYPE
-    for item in told:
+    reported = [item for item in values if is_reported(item)]
+    assert {kind for kind, _ in reported} == EVERY_TYPE
+    for item in reported:
         kept = mixed.as_kept(item)
         data = whole(item, array(item))
         assert document(json.loads(canonical_json(data))) == whole(kept, array(kept)), data.hex()
 
 
-def test_what_canonical_json_cannot_tell_is_lost_and_nothing_else() -> None:
+def test_what_canonical_json_cannot_express_is_lost_and_nothing_else() -> None:
     """The list of the README, held true."""
     payload = struct.pack("<Q", 0xFFF8 << 48 | 7)
     lost = {

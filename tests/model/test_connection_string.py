@@ -1,4 +1,4 @@
-"""A connection string is told to nobody by what refuses it, and Spark redacts any that is taken."""
+"""No error contains the connection string that it refuses, and Spark redacts any that is taken."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRONG = {
 }
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """All that can be seen of an error and of what led to it."""
     chain, left = list[BaseException](), [error]
     while left:
@@ -64,7 +64,7 @@ def test_what_is_no_connection_string_is_refused_wherever_it_comes_from_and_not_
         with pytest.raises(BadOption) as raised:
             ask()
         assert "'uri'" in str(raised.value)
-        assert SECRET not in told(raised.value)
+        assert SECRET not in reported(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_connection_string_on_the_command_line_that_is_mistaken_is_not_quoted(
     """Guards: `-o mongodb://…` without `uri=`, which is an option's name up to its first `=`."""
     with pytest.raises(BadOption) as raised:
         configuration.load(None, ["collections=a.b", "sink.path=/lake", override])
-    assert SECRET not in told(raised.value)
+    assert SECRET not in reported(raised.value)
     name, equals, value = override.partition("=")
     with pytest.raises(BadOption) as raised:
         declared.parse({"collections": "a.b", name: value if equals else ""})
-    assert SECRET not in told(raised.value)
+    assert SECRET not in reported(raised.value)
 
 
 @pytest.mark.parametrize("uri", [PLAIN, "file:/x y'/z", "file:///x", "file:x", "env:_A1"])

@@ -78,11 +78,13 @@ CASES = {
     "and also one that began at that time": Case(
         OPEN, spans((t(2), before(7))), [empty(7), REPLACED, RECOPIED]
     ),
-    "and what is empty behind it begins another": Case(
+    "and what is empty after it begins another": Case(
         OPEN, Coverage((Span(t(2), before(7)), nothing_at(8))), [REPLACED, empty(8)]
     ),
-    "what is told anew was right at the last commit": Case(OPEN, spans((t(2), t(5))), [RECOPIED]),
-    "what is told anew in its first commit was never right": Case(
+    "what is copied again was right at the last commit": Case(
+        OPEN, spans((t(2), t(5))), [RECOPIED]
+    ),
+    "what is copied again in its first commit was never right": Case(
         NOTHING, NOTHING, [empty(7), RECOPIED], last=None
     ),
     "what was taken out was right at the last commit": Case(
@@ -107,7 +109,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_changelog_covers_what_was_told_whole(case: Case) -> None:
+def test_a_changelog_covers_what_was_reported_whole(case: Case) -> None:
     after = case.before.after(
         case.last,
         case.marks,

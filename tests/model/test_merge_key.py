@@ -143,7 +143,7 @@ def nested(inner: list[Element]) -> list[Element]:
 def tricky_values() -> list[Element]:
     numbers = [item for number in INTEGERS for item in numbers_around(number)]
     numbers += [item for number in DOUBLES for item in decimals_around(number)]
-    # Each distinct pattern once: a server's answer about a value and itself tells nothing.
+    # Each distinct pattern once: a server's answer about a value and itself shows nothing.
     flat = list(dict.fromkeys(numbers + SPECIAL_NUMBERS + OTHERS))
     values = list(dict.fromkeys(flat + nested(flat[::3] + OTHERS)))
     random.Random(20).shuffle(values)

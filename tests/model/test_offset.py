@@ -314,7 +314,7 @@ def test_a_collection_scanned_in_part_is_copied_up_to_its_frontier_and_not_passe
     assert not offset.is_streaming
 
 
-def test_a_collection_scanned_to_its_end_is_passed_and_those_behind_it_are_not() -> None:
+def test_a_collection_scanned_to_its_end_is_passed_and_those_after_it_are_not() -> None:
     offset = advance(START, at(2), (Scan(copying("shop.b"), MAX_KEY),))
     assert offset.copying is None
     assert [offset.passes_whole(namespace) for namespace in (A, B, C)] == [True, True, False]
@@ -336,7 +336,7 @@ def test_one_batch_can_end_one_collection_pass_another_and_begin_a_third() -> No
     assert [offset.passes_whole(namespace) for namespace in (A, B, C)] == [True, True, False]
 
 
-def test_a_sweep_that_finds_nothing_behind_its_scans_passes_every_name() -> None:
+def test_a_sweep_that_finds_nothing_after_its_scans_passes_every_name() -> None:
     offset = advance(START, at(2), (Scan(copying("shop.a"), MAX_KEY),), swept_all=True)
     assert offset.is_streaming
     assert advance(START, at(2), swept_all=True).is_streaming
@@ -369,7 +369,7 @@ def test_the_collection_being_copied_begins_again_when_it_was_refilled() -> None
     assert (held.copying, held.again, held.swept) == (None, (Again(B, at(3)),), "shop.b")
 
 
-def test_a_collection_refilled_behind_the_sweep_waits_for_the_sweep() -> None:
+def test_a_collection_refilled_after_the_sweep_waits_for_the_sweep() -> None:
     begun = advance(START, at(2), (Scan(copying("shop.b"), key(5)),))
     assert advance(begun, at(3), replaced=Replaced(frozenset({D}), frozenset({C}))) == replace(
         begun, time=at(3), scans=()
@@ -409,7 +409,7 @@ def test_a_collection_refilled_twice_waits_once_and_since_the_first_time() -> No
     )
 
 
-def test_what_was_withheld_is_told_when_the_copy_begins_and_as_of_a_later_time() -> None:
+def test_what_was_withheld_is_reported_when_the_copy_begins_and_as_of_a_later_time() -> None:
     held = advance(STREAMING, at(2), replaced=Replaced(refilled=frozenset({A, B})))
     scan = Scan(copying("shop.a"), key(5))
     assert list_withheld(held, advance(held, at(2), (scan,))) == []

@@ -1,4 +1,4 @@
-"""Resume tokens: their order and that of high-water marks, what they tell, and what is none."""
+"""Resume tokens: their order and that of high-water marks, what they report, and what is none."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_a_high_water_mark_sorts_after_the_events_of_the_very_time_before(
 
 
 @given(TIMES, TIMES, st.sampled_from(EVENT_TAILS))
-def test_what_was_read_at_a_time_sorts_behind_its_events_and_before_later_ones(
+def test_what_was_read_at_a_time_sorts_after_its_events_and_before_later_ones(
     one: Timestamp, other: Timestamp, tail: str
 ) -> None:
     early, late = sorted([one, other])
-    assume(early < LAST)  # nothing comes behind it
+    assume(early < LAST)  # nothing comes after it
     assert event(early, tail) < resume_token.position_after(early)
     assert early == late or resume_token.position_after(early) <= resume_token.high_water_mark(
         late
@@ -133,7 +133,7 @@ def test_a_recorded_token_has_the_time_of_its_event(server: str, second: int) ->
 
 
 @pytest.mark.parametrize("recorded", [key for key in RECORDED if "version 0" not in key[0]])
-def test_recorded_tokens_sort_as_they_came_and_behind_the_high_water_mark(
+def test_recorded_tokens_sort_as_they_came_and_after_the_high_water_mark(
     recorded: tuple[str, int],
 ) -> None:
     tokens = [data for _, data in RECORDED[recorded]]
@@ -176,7 +176,7 @@ INDEX = {"idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"}}
 BIG = {"document_key": bson.encode({"_id": "big"}), "operation_type": "update", "version": 2}
 MIXED_KEY = bson.encode({"_id": {"a": Int64(5), "d": Decimal128("-0.00"), "e": -0.0}})
 
-# From 6.0.5 and 6.0.27, the time left out: what a token tells besides it, `_data` and `_typeBits`.
+# From 6.0.5 and 6.0.27, the time left out: what a token contains besides, `_data` and `_typeBits`.
 DECODED: list[tuple[dict[str, Any], str, bytes]] = [
     ({"kind": "high_water_mark", "uuid": None}, "2B0229296E04", b""),
     ({"kind": "high_water_mark", "uuid": None, "version": 2}, "2B0429296E1404", b""),
@@ -221,11 +221,11 @@ DECODED: list[tuple[dict[str, Any], str, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("told", "tail", "type_bits"), DECODED)
-def test_a_token_tells_what_its_server_put_into_it(
-    told: dict[str, Any], tail: str, type_bits: bytes
+@pytest.mark.parametrize(("reported", "tail", "type_bits"), DECODED)
+def test_a_token_reports_what_its_server_put_into_it(
+    reported: dict[str, Any], tail: str, type_bits: bytes
 ) -> None:
-    event = {"version": 1, "kind": "event", "uuid": COLLECTION, **told}
+    event = {"version": 1, "kind": "event", "uuid": COLLECTION, **reported}
     expected = Token(cluster_time=Timestamp(1795274655, 2**32 - 1), **event)
     data = f"826B01B79FFFFFFFFF{tail}"
     assert resume_token.decode(data, type_bits) == expected
@@ -235,12 +235,12 @@ def test_a_token_tells_what_its_server_put_into_it(
 @pytest.mark.parametrize("recorded", RECORDED)
 def test_recorded_tokens_are_of_their_version_and_time(recorded: tuple[str, int]) -> None:
     for increment, data in RECORDED[recorded]:
-        told = resume_token.decode(data)
-        assert recorded[0].startswith(f"version {told.version}")
-        assert told.cluster_time == Timestamp(recorded[1], increment)
+        reported = resume_token.decode(data)
+        assert recorded[0].startswith(f"version {reported.version}")
+        assert reported.cluster_time == Timestamp(recorded[1], increment)
 
 
-def test_a_token_of_version_0_tells_a_key() -> None:
+def test_a_token_of_version_0_reports_a_key() -> None:
     [(_, data)] = RECORDED["version 0, taken by 4.2.6", 1795256155]
     collection = uuid.UUID("5be8ab7d-2cfc-4fed-89a2-9dce7af6c7f6")
     key = bson.encode({"_id": 1})
@@ -249,7 +249,7 @@ def test_a_token_of_version_0_tells_a_key() -> None:
 
 
 @given(TIMES)
-def test_a_high_water_mark_tells_its_time_and_nothing_else(time: Timestamp) -> None:
+def test_a_high_water_mark_reports_its_time_and_nothing_else(time: Timestamp) -> None:
     mark = resume_token.decode(resume_token.high_water_mark(time))
     assert mark == Token(1, "high_water_mark", time)
 
@@ -309,12 +309,12 @@ def test_a_damaged_token_is_refused_or_one_that_a_server_could_have_given() -> N
         for _ in range(draw.randrange(1, 3)):
             data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         try:
-            told = resume_token.decode(data.hex(), type_bits)
+            reported = resume_token.decode(data.hex(), type_bits)
         except BadToken:
             refused += 1
             continue
         accepted += 1
-        assert told.cluster_time == resume_token.time_of(data.hex())
+        assert reported.cluster_time == resume_token.time_of(data.hex())
     assert accepted > 50
     assert refused > 50
 

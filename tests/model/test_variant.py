@@ -212,7 +212,7 @@ REFUSED = {
     "empty": b"",
     "too short": b"\x05\0\0\0",
     "length beyond the end": b"\x06\0\0\0\0",
-    "rest behind the document": bson.encode({}) + b"\0",
+    "rest after the document": bson.encode({}) + b"\0",
     "a name twice": raw((0x0A, b"a", b""), (0x0A, b"a", b"")),
     "a name that is not UTF-8": raw((0x0A, b"\xff", b"")),
     "two names that are UTF-8 only together": raw((0x0A, b"\xc3", b""), (0x0A, b"\xa4", b"")),
@@ -242,7 +242,7 @@ def test_bytes_that_have_no_variant_are_refused_with_a_reason(name: str) -> None
 @pytest.mark.parametrize("name", BY_TYPE)
 def test_a_value_cut_short_anywhere_is_refused(name: str) -> None:
     kind, value = BY_TYPE[name][0][4], BY_TYPE[name][0][7:-1]
-    # Whole documents around a cut value: only the value's own length can tell. One byte short, the
+    # Whole documents around a cut value: only the value's own length shows it. One byte short, the
     # document's closing NUL would pass for the value's last byte.
     for cut in range(len(value)):
         with pytest.raises(UnmappableValue):

@@ -64,24 +64,24 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_copy_is_told_to_be_complete_by_the_batch_that_completes_it(case: Case) -> None:
+def test_a_copy_is_reported_to_be_complete_by_the_batch_that_completes_it(case: Case) -> None:
     assert Watermark.of(case.start, case.end).copied == case.copied
 
 
 def test_a_batch_holds_all_changes_of_what_was_copied_before_it() -> None:
-    def told(start: Offset) -> list[str]:
+    def reported(start: Offset) -> list[str]:
         watermark = Watermark.of(start, advance(start, at(9)))
         names = ("shop.a", "shop.b", "shop.c", "shop.d", "other.a")
         return [each for each in names if watermark.contains_changes(name(each))]
 
-    assert told(START) == []
-    assert told(PARTLY) == ["shop.a"]
-    assert told(AGAIN) == ["shop.c", "shop.d"]
-    assert told(advance(PARTLY, at(3), (ALL_OF_B,))) == ["shop.a", "shop.b"]
-    assert told(advance(PARTLY, at(3), (ALL_OF_B,), True)) == ["shop.a", "shop.b", "shop.c"]
+    assert reported(START) == []
+    assert reported(PARTLY) == ["shop.a"]
+    assert reported(AGAIN) == ["shop.c", "shop.d"]
+    assert reported(advance(PARTLY, at(3), (ALL_OF_B,))) == ["shop.a", "shop.b"]
+    assert reported(advance(PARTLY, at(3), (ALL_OF_B,), True)) == ["shop.a", "shop.b", "shop.c"]
 
 
-def test_what_is_taken_out_leaves_with_the_last_batch_that_tells_of_it() -> None:
+def test_what_is_taken_out_leaves_with_the_last_batch_that_reports_it() -> None:
     end = reselect(PARTLY, at(3), Selection.parse("shop.b,shop.c"), CaptureFilter(), [])
     watermark = Watermark.of(PARTLY, end)
     names = ("shop.a", "shop.b", "shop.c", "other.a")
@@ -89,7 +89,7 @@ def test_what_is_taken_out_leaves_with_the_last_batch_that_tells_of_it() -> None
     assert not Watermark.of(end, advance(end, at(4))).is_deselected(A)
 
 
-def test_what_is_told_is_read_back() -> None:
+def test_what_is_reported_is_read_back() -> None:
     for case in CASES.values():
         watermark = Watermark.of(case.start, case.end)
         assert Watermark.parse(watermark.text()) == watermark

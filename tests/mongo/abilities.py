@@ -18,14 +18,14 @@ Client = MongoClient[dict[str, Any]]
 @dataclass(frozen=True)
 class Abilities:
     """Before-images since 4.4, reads at a cluster time since 5.0, after-images since 6.0, and since
-    then a find names the incarnation that it means by `collectionUUID`, and all DDL is told of.
+    then a find names the incarnation that it means by `collectionUUID`, and all DDL is reported.
     Events of more than 16 MiB come in fragments since 6.0.9."""
 
     before_images: bool
     after_images: bool
     reads_at_a_time: bool
     names_the_incarnation: bool
-    tells_all_ddl: bool
+    reports_all_ddl: bool
     splits_events: bool
 
     def exact(self, op: str) -> bool:
@@ -54,7 +54,7 @@ def abilities(client: Client) -> Abilities:
                 database, find="none", readConcern={"level": "snapshot", "atClusterTime": now}
             ),
             names_the_incarnation=takes(database, find="none", collectionUUID=Binary(bytes(16), 4)),
-            tells_all_ddl=takes(database, **_stream(showExpandedEvents=True)),
+            reports_all_ddl=takes(database, **_stream(showExpandedEvents=True)),
             splits_events=takes(database, **_stream({"$changeStreamSplitLargeEvent": {}})),
         )
         _known.append(can)

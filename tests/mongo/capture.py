@@ -170,7 +170,7 @@ class Capture:
         """A majority time at or after every write that the test has made."""
         parts = list(self.source.parts.values()) if isinstance(self.source, Cluster) else []
         clients = [part.client for part in parts or [self.source]]
-        time_seen = max(_told_by(client) for client in clients)
+        time_seen = max(_reported_by(client) for client in clients)
         edges: list[Timestamp] = []
         until(lambda: edges.append(self._edge(time_seen)) or edges[-1] >= time_seen)
         return edges[-1]
@@ -244,8 +244,8 @@ class Capture:
         return replayed([*self.resyncs, *self.rows], coll.database.name, coll.name)
 
 
-def _told_by(client: Client) -> Timestamp:
-    """A member's time, which one that was just started does not tell an ordinary user at once."""
+def _reported_by(client: Client) -> Timestamp:
+    """A member's time, which a newly started one does not report to an ordinary user at once."""
     asked = partial(client.admin.command, "ping")
     time: Timestamp = retry.retry_call(lambda: reply_time(asked()), 20, "Asking for the time")
     return time
@@ -288,14 +288,14 @@ def _in_transaction(row: Change) -> Any:
 
 
 def repeated(rows: Iterable[Change], can: Abilities) -> list[Change]:
-    """In order, what a replay has to tell again: everything but the documents that the server has
+    """In order, what a replay has to report again: everything but the documents that the server has
     no image of, which are as they are found."""
 
-    def told(row: Change) -> Change:
+    def reported(row: Change) -> Change:
         is_image = can.before_images if row.op == "read" else can.exact(row.op)
         return row if is_image else row._replace(after=None, description=None, exact=False)
 
-    return sorted(map(told, rows), key=lambda row: (row.position, row.key or ""))
+    return sorted(map(reported, rows), key=lambda row: (row.position, row.key or ""))
 
 
 def _emptied(row: Change) -> list[tuple[str | None, str | None]]:
@@ -363,7 +363,7 @@ def last_write(client: Client) -> Timestamp:
 
 
 class Watched(Member):
-    """A member that tells `before` of each command, before it is sent: faults and writes of a
+    """A member that reports `before` of each command, before it is sent: faults and writes of a
     test arrive at a known point of a read."""
 
     def __init__(self, inner: Member, before: Callable[[Mapping[str, Any]], None]) -> None:

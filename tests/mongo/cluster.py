@@ -146,7 +146,7 @@ class Cluster:
         return self.clients["cfg"].admin.command({**command, **MAJORITY})
 
     def _knows(self, command: Document) -> bool:
-        """Does as told, if this version's config servers have that command."""
+        """Runs the command, if this version's config servers have that command."""
         try:
             self.configure(command)
         except OperationFailure as error:
@@ -360,7 +360,7 @@ class Cluster:
         self._once_free(lambda: self.configure(moving))
 
     def _once_free(self, command: Callable[[], Any]) -> None:
-        """When the shards have done with what they did before, of which they tell too early."""
+        """When the shards have done with what they did before, of which they report too early."""
         for _ in range(200):
             try:
                 command()

@@ -16,7 +16,7 @@ def forgetful() -> ReplicaSet:
 
 
 def push_out(client: Client, moment: Timestamp) -> None:
-    """Writes until the oplog begins behind a moment, and waits until it is not cut any more."""
+    """Writes until the oplog begins after a moment, and waits until it is not cut any more."""
     until(lambda: _is_pushed_out(client, moment))
     until(lambda: _is_quiet(client))
 

@@ -2,7 +2,7 @@
 
 Every member is known by the address of a forwarder of its own, to the other members too: what a
 driver finds out of the set leads through here. Only the connector's connections are ever harmed;
-they are told by their application's name, which a driver says in its first message.
+they are reported by their application's name, which a driver says in its first message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running replication shows is what it was told, and nothing that it was not."""
+"""What a running replication shows is what was reported to it, and nothing else."""
 
 from __future__ import annotations
 

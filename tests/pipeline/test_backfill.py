@@ -80,7 +80,7 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     database.orders.update_one({"_id": 0}, {"$inc": {"n": 100}})
     database.orders.delete_one({"_id": 7})
     run(replicate, "--available-now")
-    right, told = lake.mirror(), lake.changelog()
+    right, reported = lake.mirror(), lake.changelog()
     mirror, log = lake.table("mirror"), lake.table("changelog")
 
     mirror.delete("key IN ('1', '2')")
@@ -105,7 +105,7 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     assert (found["missing"], found["extra"], found["left"]) == (1, 1, 2)
     assert found["changelog_rows"] == 7
     assert lake.mirror() == {**{k: n for k, n in right.items() if k != "1"}, "x": 4}
-    assert lake.changelog() == told
+    assert lake.changelog() == reported
     for _ in range(2):
         run(backfill, *arguments(database, "--into", "mirror", "--repair"))
         assert lake.mirror() == right
@@ -116,11 +116,11 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     since = f"{int(first.cluster_time.timestamp())}:0"
     run(backfill, *arguments(database, "--from", since, *foreseen))
     assert json.loads(dry.read_text())["changelog_rows"] == 2
-    assert len(lake.changelog()) == len(told) - 2
+    assert len(lake.changelog()) == len(reported) - 2
     for _ in range(2):
         run(backfill, *arguments(database, "--from", since))
     found = lake.changelog()
-    assert set(told) <= set(found)
+    assert set(reported) <= set(found)
     assert len(set(found)) == len(found)
     at = json.loads(report.read_text())["at"]
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_lat
     lake.table("mirror").delete("key IN ('1', '2', '3')")
     merge = mirror_repair._merge
 
-    def merge_behind_the_job(*given: Any) -> None:
+    def merge_after_the_job(*given: Any) -> None:
         """The job writes between what the backfill read and what it merges."""
         database.orders.delete_one({"_id": 1})
         database.orders.update_one({"_id": 2}, {"$set": {"n": 20}})
@@ -180,7 +180,7 @@ def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_lat
         if is_killed:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(mirror_repair, "_merge", merge_behind_the_job)
+    monkeypatch.setattr(mirror_repair, "_merge", merge_after_the_job)
     run(backfill, *arguments(database, "--into", "mirror"), code=130 if is_killed else 0)
     monkeypatch.setattr(mirror_repair, "_merge", merge)
     if is_killed:

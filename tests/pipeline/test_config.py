@@ -1,4 +1,4 @@
-"""The configuration file, its examples and the README's tables tell the same as the code."""
+"""The configuration file, its examples and the README's tables say the same as the code."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ class Secured(Guarded):
         if user:
             address = address.replace("://", f"://{quote_plus(user)}:{quote_plus(password)}@")
         files = {"tlsCAFile": self.authority.file, "tlsCertificateKeyFile": self.certificate}
-        told = {"tls": "true", **files, **options}
-        said = [f"{name}={quote_plus(str(value))}" for name, value in told.items() if value]
+        reported = {"tls": "true", **files, **options}
+        said = [f"{name}={quote_plus(str(value))}" for name, value in reported.items() if value]
         return "&".join([address, *said])
 
 

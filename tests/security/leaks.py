@@ -33,7 +33,7 @@ class Canary:
         return any(form in content for form in self._forms)
 
 
-def told(canaries: Iterable[Canary], folder: Path) -> list[str]:
+def reported(canaries: Iterable[Canary], folder: Path) -> list[str]:
     """The files under a folder that hold one of them, in their content or in their name."""
     found = []
     for parent, _, names in os.walk(folder):  # which passes over what is gone meanwhile
@@ -80,13 +80,13 @@ class Watched:
                 self._look()
 
     def _look(self) -> None:
-        self.found.update(told(self._canaries, self._folder))
+        self.found.update(reported(self._canaries, self._folder))
         self.addresses.update(address for _, address in listening(self._root))
         own = self._root.cmdline()  # and that of a child until it is another program
         for child in self._root.children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                told_to = child.cmdline()
-                line = "\0".join(told_to).encode()
+                reported_to = child.cmdline()
+                line = "\0".join(reported_to).encode()
                 self.seen = {**self.seen, child.pid: child.name()}
-                if told_to != own and any(each.is_in(line) for each in self._canaries):
+                if reported_to != own and any(each.is_in(line) for each in self._canaries):
                     self.found.add(f"command line of {child.name()}")

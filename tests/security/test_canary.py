@@ -29,7 +29,7 @@ from cdc.source import ChangeReader, SnapshotReader
 from tests.jvm import SHORT_LIVED
 from tests.mongo.capture import filled
 from tests.security.certificates import Secured
-from tests.security.leaks import Canary, Watched, told
+from tests.security.leaks import Canary, Watched, reported
 
 ROOT = Path(__file__).parents[2]
 LOCALS = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -130,7 +130,7 @@ WRONG: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_read_that_fails_tells_of_it_without_the_password(
+def test_a_read_that_fails_reports_it_without_the_password(
     planted: Planted, wrong: str, spark: SparkSession
 ) -> None:
     """Guards: the driver's text for what it cannot parse, which quotes it; Spark's whole trace."""
@@ -240,7 +240,7 @@ def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_
         assert ran(place, name, command, environment) == 0, name
     assert "SparkListenerSQLExecutionStart" in place.events
     assert "QueryProgressEvent" in place.events
-    assert told(planted.canaries, place.folder) == []
+    assert reported(planted.canaries, place.folder) == []
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_a_pipeline_that_fails_writes_its_password_nowhere(
         given += ["-o", f"sink.path={tmp_path / 'lake'}", "-o", "server.timeout.ms=1000"]
         for command in ("plan", "status", *(["replicate", "verify"] if number == 0 else [])):
             assert ran(place, f"{wrong}-{command}", [f"cdc.cli.{command}", *given], {}) in (1, 2, 3)
-    assert told(planted.canaries, tmp_path) == []
+    assert reported(planted.canaries, tmp_path) == []
 
 
 # All that was found to make Spark write down the options of a source.
@@ -295,7 +295,7 @@ def test_statements_on_a_source_whose_uri_is_given_in_plain_leave_it_in_no_event
     assert done.returncode == 0, (tmp_path / "said" / "statements").read_text()[-2000:]
     assert "CreateTempViewUsing" in place.events
     assert "redacted" in place.events
-    assert told(planted.canaries, tmp_path) == []
+    assert reported(planted.canaries, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -330,9 +330,9 @@ def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_com
         finally:
             os.killpg(job.pid, signal.SIGTERM)
             job.wait(120)
-    [environment_told] = (each for name, each in pages.items() if name.endswith("/environment"))
-    assert "sun.java.command" in environment_told
-    assert "redacted" in environment_told
+    [environment_reported] = (each for name, each in pages.items() if name.endswith("/environment"))
+    assert "sun.java.command" in environment_reported
+    assert "redacted" in environment_reported
     assert "mongodb-cdc" in pages["/StreamingQuery/"]
     leaking = [
         name
@@ -341,7 +341,7 @@ def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_com
     ]
     assert leaking == []
     assert "sun.java.command" in place.events
-    assert told(planted.canaries, tmp_path) == []
+    assert reported(planted.canaries, tmp_path) == []
 
 
 def fetched(base: str, job: subprocess.Popen[bytes]) -> Iterator[tuple[str, str]]:

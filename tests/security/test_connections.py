@@ -206,10 +206,10 @@ def test_a_file_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
 
 def require_no(secret: str, error: BaseException) -> None:
     """In the whole chain, as Spark's workers print it and pickle it."""
-    told = "".join(traceback.format_exception(error))
+    reported = "".join(traceback.format_exception(error))
     chain: BaseException | None = error
     while chain is not None:
-        told += repr(chain.args) + repr(getattr(chain, "object", ""))
+        reported += repr(chain.args) + repr(getattr(chain, "object", ""))
         chain = chain.__cause__ or chain.__context__
     for form in (secret, quote_plus(secret)):
-        assert form not in told
+        assert form not in reported

@@ -70,9 +70,9 @@ def test_the_fields_that_columns_take_are_names_and_no_code(
     columns = Columns(tuple(TypedColumn(path[0], T.LongType(), path) for path in sorted(own)))
     parsed = parser(spark).parseExpression(_text(columns))
     names = json.loads(parsed.toJSON())
-    told = {node["value"] for node in names if node["class"].endswith(".Literal")}
+    reported = {node["value"] for node in names if node["class"].endswith(".Literal")}
     read = {node["nameParts"] for node in names if node["class"].endswith("UnresolvedAttribute")}
-    assert {name for path in own for name in path[1:]} <= told
+    assert {name for path in own for name in path[1:]} <= reported
     assert all(part.strip("[]").startswith(("_", "c", "name", "each")) for part in read)
 
 

@@ -126,8 +126,8 @@ def test_a_certificate_that_is_renewed_in_its_place_is_taken(
     assert renewed.admin.command("ping")["ok"] == 1
 
 
-def test_a_server_that_does_not_tell_its_time_yet_is_asked_again(tmp_path: Path) -> None:
-    """Guards: for an instant behind each start an ordinary user is told none: there is no key yet
+def test_a_server_that_does_not_report_its_time_yet_is_asked_again(tmp_path: Path) -> None:
+    """Guards: for an instant after each start an ordinary user gets none: there is no key yet
     to sign it with."""
     no_keys = {"enableTestCommands": True, "failpoint.disableKeyGeneration": '{"mode": "alwaysOn"}'}
     with guarded_server(tmp_path, **no_keys) as server:

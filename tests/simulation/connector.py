@@ -257,13 +257,13 @@ def _turn(offset: Offset, catalog: Catalog) -> Copying | None:
         if found is not None and _uuid(found.uuid) != offset.copying.uuid:
             return _begun(offset.copying.namespace, catalog)
         return offset.copying
-    behind = sorted(
+    remaining = sorted(
         name
         for name in catalog
         if name in SELECTED and offset.swept is not None and str(name) > offset.swept
     )
     again = (each.namespace for each in offset.again)
-    waiting = [*(name for name in again if name in catalog), *behind]
+    waiting = [*(name for name in again if name in catalog), *remaining]
     return _begun(waiting[0], catalog) if waiting else None
 
 

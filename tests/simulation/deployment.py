@@ -185,7 +185,7 @@ class Deployment:
 
 
 def _position(time: int, index: int) -> str:
-    """Like a real token: behind the high-water mark of its time, in the order of a transaction."""
+    """Like a real token: after the high-water mark of its time, in the order of a transaction."""
     at = moment(time)
     position = f"82{at.time:08X}{at.inc:08X}2B022C01{index:02X}296E5A1004"
     assert resume_token.high_water_mark(at) < position

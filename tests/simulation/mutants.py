@@ -32,7 +32,7 @@ class StreamsFromALaggard(Connector):
 
 
 class CutsATransaction(Connector):
-    """A batch ends behind the first event of its last cluster time."""
+    """A batch ends after the first event of its last cluster time."""
 
     def events(self, batch: Batch, member: int) -> Iterator[Event]:
         last = number_of(batch.end.time)

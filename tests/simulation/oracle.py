@@ -25,8 +25,8 @@ class Sink:
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
-        # The documents of each namespace: as the rows tell them one by one, and as merged.
-        self._told: dict[Namespace, dict[int, int]] = defaultdict(dict)
+        # The documents of each namespace: as the rows report them one by one, and as merged.
+        self._reported: dict[Namespace, dict[int, int]] = defaultdict(dict)
         self._mirror: dict[Namespace, dict[int, tuple[int, str]]] = defaultdict(dict)
         self._last: dict[tuple[Namespace, int | None], str] = defaultdict(str)
         # Collections that were gone when they were to be read: unknown up to their DDL.
@@ -44,7 +44,7 @@ class Sink:
         self._check_reads(batch, reads)
         if self._events is None:
             self._void |= self._gone(batch)
-            self._tell(rows)
+            self._report(rows)
             self._check_events(batch, events)
             self._events, self._reads = events, reads
         else:
@@ -72,13 +72,15 @@ class Sink:
                 if covers(batch.end, namespace, key)
             }
             mirror = {key: value for key, (value, _) in self._mirror[namespace].items()}
-            told = self._told[namespace]
+            reported = self._reported[namespace]
             if namespace in self._void:  # what is there is right, and the rest comes with the DDL
-                _require(told.items() <= expected.items(), f"{told}, of {expected}")
+                _require(reported.items() <= expected.items(), f"{reported}, of {expected}")
                 _require(mirror.items() <= expected.items(), f"{mirror}, of {expected}")
                 continue
             _require(mirror == expected, f"the mirror of {namespace}: {mirror}, not {expected}")
-            _require(told == expected, f"the changelog of {namespace}: {told}, not {expected}")
+            _require(
+                reported == expected, f"the changelog of {namespace}: {reported}, not {expected}"
+            )
 
     def _gone(self, batch: Batch) -> set[Namespace]:
         """What was planned to be read, and can have been gone for good before it was."""
@@ -91,7 +93,7 @@ class Sink:
 
     # --- changelog: each row by itself ---
 
-    def _tell(self, rows: list[Row]) -> None:
+    def _report(self, rows: list[Row]) -> None:
         for row in rows:
             if row.op in EMPTYING_OPS:
                 for namespace in (row.namespace, row.to):
@@ -107,22 +109,22 @@ class Sink:
                 f"{row} stands before what it empties",
             )
         self._last[namespace, None] = row.position
-        self._told[namespace].clear()
+        self._reported[namespace].clear()
         self._void.discard(namespace)
 
     def _change(self, row: Row) -> None:
-        namespace, key, told = row.namespace, row.key, self._told[row.namespace]
+        namespace, key, reported = row.namespace, row.key, self._reported[row.namespace]
         _require(self._last[namespace, None] < row.position, f"{row} stands before DDL")
         _require(self._last[namespace, key] < row.position, f"{row} comes twice or too late")
         self._last[namespace, key] = row.position
         if namespace not in self._void:
             is_first = row.op in ("read", "insert")
-            _require(is_first != (key in told), f"{row} cannot follow {told.get(key)}")
-            _require(row.before == told.get(key), f"{row} changes {told.get(key)}")
+            _require(is_first != (key in reported), f"{row} cannot follow {reported.get(key)}")
+            _require(row.before == reported.get(key), f"{row} changes {reported.get(key)}")
         if row.after is None:
-            told.pop(key, None)
+            reported.pop(key, None)
         else:
-            told[key] = row.after
+            reported[key] = row.after
 
     # --- mirror: as `cdc.delta.followers.mirror` merges ---
 

@@ -222,7 +222,7 @@ def test_a_window_of_changes_is_a_batch_of_rows(
     ]
 
 
-def test_a_watermark_row_comes_only_if_asked_for_and_tells_the_batchs_time(
+def test_a_watermark_row_comes_only_if_asked_for_and_reports_the_batchs_time(
     spark: SparkSession,
     options: dict[str, str],
     database: Database[dict[str, Any]],
@@ -241,7 +241,7 @@ def test_a_watermark_row_comes_only_if_asked_for_and_tells_the_batchs_time(
 
 
 class Crashing(Stream):
-    """Ends behind each batch the first time that it is written; a replay has to bring the same."""
+    """Ends after each batch the first time that it is written; a replay has to bring the same."""
 
     def __init__(self, spark: SparkSession, options: dict[str, str], checkpoint: Path) -> None:
         super().__init__(spark, options, checkpoint)
@@ -254,7 +254,7 @@ class Crashing(Stream):
             super()._keep(batch, batch_id)
         else:
             self.by_batch[batch_id] = rows
-            raise OSError("written, and not told")
+            raise OSError("written, and not reported")
 
     def run_to_the_end(self) -> None:
         while True:
@@ -262,7 +262,7 @@ class Crashing(Stream):
                 self.run()
                 return
             except PySparkException as error:
-                if "written, and not told" not in str(error):
+                if "written, and not reported" not in str(error):
                     raise
 
 
@@ -282,8 +282,10 @@ def test_a_checkpoint_goes_on_with_other_collections_whatever_is_killed_when(
     database.orders.insert_one({"_id": 4})
     database.others.update_one({"_id": 3}, {"$set": {"n": 1}})
     stream.run_to_the_end()
-    told = [(row["op"], row["coll"], row["key"]) for row in stream.rows if row["op"] != "watermark"]
-    assert told == [
+    reported = [
+        (row["op"], row["coll"], row["key"]) for row in stream.rows if row["op"] != "watermark"
+    ]
+    assert reported == [
         ("insert", "orders", "3"),
         ("resync", "others", None),
         *(("read", "others", str(i)) for i in range(4)),

@@ -13,7 +13,7 @@ from cdc.tasks.prefetch import prefetch
 
 
 class Numbers:
-    """Counts what was asked of it, and by which threads; ends with an error if told to."""
+    """Counts what was asked of it, and by which threads; ends with an error if `fails`."""
 
     def __init__(self, count: int, fails: bool = False) -> None:
         self.count, self.fails = count, fails
@@ -45,7 +45,7 @@ def test_all_come_once_in_order_and_are_read_by_one_other_thread() -> None:
     assert len(numbers.threads - {threading.get_ident()}) == len(numbers.threads) == 1
 
 
-def test_the_next_one_is_read_meanwhile_and_none_behind_it() -> None:
+def test_the_next_one_is_read_meanwhile_and_none_after_it() -> None:
     numbers = Numbers(10)
     read = prefetch(numbers.read(), lambda: None)
     for number in range(5):
@@ -55,7 +55,7 @@ def test_the_next_one_is_read_meanwhile_and_none_behind_it() -> None:
     read.close()
 
 
-def test_an_error_comes_behind_all_that_was_read_before_it() -> None:
+def test_an_error_comes_after_all_that_was_read_before_it() -> None:
     numbers = Numbers(3, fails=True)
     found = list[int]()
     with pytest.raises(LookupError):

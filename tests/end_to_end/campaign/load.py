@@ -30,7 +30,7 @@ _REST_SECONDS = 0.2
 class Writers(Threads):
     """Threads that write to a collection until the block ends. What a server refuses or does not
     answer may or may not have happened: the oplog knows. `broken`: what else has ended a thread.
-    `pause`: seconds behind each write, which may be of hundreds of documents."""
+    `pause`: seconds after each write, which may be of hundreds of documents."""
 
     pause = 0.5
 

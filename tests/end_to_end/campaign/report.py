@@ -1,4 +1,4 @@
-"""What a campaign has done, in build/soak.json, run behind run, and as a table."""
+"""What a campaign has done, in build/soak.json, run after run, and as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUT = Path("build/soak.json")
 class Report:
     """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
     `documents_checked` those of copies; `endings` are exit codes of the job, by how often;
-    `writes_refused` those that the writers were not told the outcome of."""
+    `writes_refused` those whose outcome the writers do not know."""
 
     source: str
     seed: int
@@ -40,10 +40,10 @@ class Report:
     def written(self) -> None:
         self.seconds = round(time.monotonic() - self._start)
         OUT.parent.mkdir(parents=True, exist_ok=True)
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        reported = {each.name: getattr(self, each.name) for each in fields(self)}
         runs = json.loads(OUT.read_text()) if OUT.exists() else []
         others = [run for run in runs if run["began"] != self.began]
-        OUT.write_text(json.dumps([*others, told], indent=2) + "\n")
+        OUT.write_text(json.dumps([*others, reported], indent=2) + "\n")
 
     def show(self, console: Console) -> None:
         table = rich.table.Table("fault", "times", title=f"{self.source}, seed {self.seed}")

@@ -39,9 +39,9 @@ class Scene:
 
 
 class Load(Protocol):
-    """Writers, until the block ends, with so many seconds of pause behind each write. `broken`
-    tells in words what should not have befallen them, and `refused` counts what they were not told
-    the outcome of."""
+    """Writers, until the block ends, with so many seconds of pause after each write. `broken`
+    reports in words what should not have befallen them, and `refused` counts the writes
+    whose outcome they do not know."""
 
     pause: float
     broken: list[str]
@@ -88,7 +88,7 @@ def at_random(
     pause: float,
     heal: Callable[[], object],
 ) -> Counter[str]:
-    """Lets one after the other befall it, at most so many seconds apart, and tells how often each
+    """Lets one after the other befall it, at most so many seconds apart, and reports how often each
     did. Not counted is one that the servers, disturbed by others, have not let happen."""
     kinds, done = list(disturbances), Counter[str]()
     weights = [weight for weight, _ in disturbances.values()]

@@ -26,7 +26,7 @@ _DRIVER, _EXECUTOR = "replicate", "CoarseGrainedExecutorBackend"
 
 
 class Supervised:
-    """`endings` counts exit codes; -9 is a kill. `unexpected` tells in words of those that should
+    """`endings` counts exit codes; -9 is a kill. `unexpected` lists in words those that should
     not have been."""
 
     def __init__(self, config: Config, folder: Path, command: tuple[str, ...] = IN_PYTHON) -> None:

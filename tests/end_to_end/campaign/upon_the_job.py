@@ -46,7 +46,7 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
         "job killed": (0.5, job.kill),
         "killed once a batch is planned": (0.7, killed("_checkpoint/offsets/[0-9]*")),
         "killed before a table's commit": (0.7, killed("*/*/changelog/part-*.parquet")),
-        "killed behind a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
+        "killed after a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
         "killed once a batch is written": (0.7, killed("_checkpoint/commits/[0-9]*")),
         "JVM killed": (0.5, lambda: _ended(job.jvm())),
         "executor or Python worker killed": (2, lambda: _one_ended(scene)),
@@ -132,10 +132,10 @@ def _checkpoint_cut_off(scene: Scene) -> None:
     last = scene.chance.choice(found)
     if last is None:
         return
-    is_told = scene.job.says("repair-checkpoint")
+    is_reported = scene.job.says("repair-checkpoint")
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     os.truncate(last, scene.chance.randrange(last.stat().st_size))
-    until(is_told, _STARTS_SECONDS)
+    until(is_reported, _STARTS_SECONDS)
     repair = [sys.executable, "-m", "cdc.cli.repair_checkpoint", *arguments(scene.config)]
     done = subprocess.run(repair, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What a long run has left behind, judged by Spark: the rules of tests/end_to_end/oracle.py, for
+"""What a long run has left, judged by Spark: the rules of tests/end_to_end/oracle.py, for
 more rows than Python holds. Documents are compared by their hashes."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def judged(
     until: Timestamp,
     folder: Path,
 ) -> tuple[int, list[str]]:
-    """How many changes the changelog tells, and all that is wrong with it and with the mirror, in
+    """How many changes the changelog reports, and all that is wrong with it and with the mirror, in
     words. The collection was copied in one batch, has no transactions, and nobody has written since
     `until`, up to which the job has come."""
     rows = _changelog(spark, config, namespace).persist()
@@ -48,9 +48,9 @@ def judged(
         "changes never happened": given.exceptAll(happened),
     }
     found = [f"{count} {what}" for what, each in counts.items() if (count := each.count())]
-    told = given.count()
+    reported = given.count()
     rows.unpersist()
-    return told, found + _mirror(spark, config, namespace)
+    return reported, found + _mirror(spark, config, namespace)
 
 
 def _changelog(spark: SparkSession, config: Config, namespace: Namespace) -> DataFrame:
@@ -91,7 +91,7 @@ def _story(
     with parquet.ParquetWriter(path, _STORY) as writer:
         batch = list[dict[str, Any]]()
         for entry in entries.sort("$natural", 1):
-            batch.append(_told(entry))
+            batch.append(_reported(entry))
             if len(batch) == _ROWS_AT_ONCE:
                 writer.write_table(pa.Table.from_pylist(batch, _STORY))
                 batch = []
@@ -99,7 +99,7 @@ def _story(
     return spark.read.parquet(str(path))
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
+def _reported(entry: dict[str, Any]) -> dict[str, Any]:
     key = entry["o2"]["_id"] if entry["op"] == "u" else entry["o"]["_id"]
     op = _OPS.get(entry["op"]) or ("replace" if "_id" in entry["o"] else "update")
     return {"time": _number(entry["ts"]), "op": op, "key": str(key)}

@@ -20,7 +20,7 @@ _MB = 2**20
 @dataclass(frozen=True, slots=True)
 class Sample:
     """`lag`: seconds that the last batch in all tables is behind the live edge; `backlog`: writes
-    behind it, about. Memory is RSS, in MB: of the job's own Python, its JVM, and all of Spark's
+    after it, about. Memory is RSS, in MB: of the job's own Python, its JVM, and all of Spark's
     Python processes together. `checkpoint` and `offset` are bytes on disk, of all and of the newest
     offset."""
 

@@ -17,7 +17,7 @@ from cdc.demo.load import Threads
 from cdc.model import Namespace
 
 _BULK = 250
-# Of ten writes; an insert's document is deleted when as many were inserted behind it as there were
+# Of ten writes; an insert's document is deleted when as many were inserted after it as there were
 # at first.
 _UPDATES, _INSERTS, _DELETES = 6, 2, 2
 
@@ -65,7 +65,7 @@ class Steady(Threads):
             self._by_second.append((int(time.time()), self.written))
 
     def behind(self, second: int) -> int:
-        """How many were made behind that second of the server's clock, about; to be asked for ever
+        """How many were made after that second of the server's clock, about; to be asked for ever
         later ones."""
         with self._lock:
             passed = 0

@@ -143,7 +143,7 @@ def test_a_sample_of_few_documents_is_all_of_their_keys(large: Any, mongo: Clien
 
 
 @pytest.mark.parametrize("refused", [["splitVector"], ["splitVector", "collStats"]])
-def test_the_rest_behind_a_late_frontier_is_cut_as_the_beginning(
+def test_the_rest_after_a_late_frontier_is_cut_as_the_beginning(
     many: Any, mongo: Client, refused: list[str]
 ) -> None:
     """Guards: a sample of the whole collection is not spread over what is left of it."""

@@ -22,7 +22,7 @@ _FEW_FILES = "file_manager=(close_handle_minimum=250,close_idle_time=2,close_sca
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_with_thousands_of_collections_each_document_is_told_once_by_offsets_of_constant_size() -> (
+def test_with_thousands_of_collections_each_document_comes_once_by_offsets_of_constant_size() -> (
     None
 ):
     """10,000 with `COLLECTIONS=10000`. What it takes is written to build/collections.json."""

@@ -126,9 +126,9 @@ def test_what_is_no_ordinary_collection_is_refused_by_name(
     refused(UnsuitableSource, lambda: begin(mongod.uri, f"{database.name}.(view|series)"))
     begin(mongod.uri, f"{database.name}.(a|view|series|system.*)")
     left_out = {f"{database.name}.{name}" for name in {"view", "series"} & refusals.keys()}
-    told = sorted(record.getMessage() for record in caplog.records)
-    assert [text.partition(" ")[0] for text in told] == sorted(left_out)
-    assert "matches 'collections', but is left out: it is a view" in told[-1]
+    reported = sorted(record.getMessage() for record in caplog.records)
+    assert [text.partition(" ")[0] for text in reported] == sorted(left_out)
+    assert "matches 'collections', but is left out: it is a view" in reported[-1]
 
 
 def test_a_start_in_the_future_is_refused(mongod: ReplicaSet, database: Database[Document]) -> None:
@@ -186,7 +186,7 @@ def test_a_refusal_of_any_first_command_names_the_privilege(
         assert "Privileges" in text
 
 
-def test_a_user_without_rights_is_told_so(guarded: Guarded) -> None:
+def test_a_user_without_rights_gets_that_error(guarded: Guarded) -> None:
     """Guards: wrong password, no user, no role; credentials reach direct connections too."""
     filled(guarded.client["rights"], "a", [1])
     for uri in (

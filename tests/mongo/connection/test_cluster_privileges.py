@@ -88,7 +88,7 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     assert SECRET not in str(raised.value)
 
 
-def test_what_several_shards_do_not_grant_is_told_once(guarded: GuardedCluster) -> None:
+def test_what_several_shards_do_not_grant_is_reported_once(guarded: GuardedCluster) -> None:
     uri = guarded.user(need for need in NEEDED if need.db != "local")
     lacking = r'lacks find on \{db: "local", collection: "oplog.rs"\} on s1, s2\.'
     with pytest.raises(NotPermitted, match=lacking):
@@ -142,19 +142,19 @@ def test_such_a_user_may_pass_the_time_on_from_shard_to_shard(guarded: GuardedCl
         """A time that the second shard has not come to yet."""
         insert = {"insert": "noise", "documents": [{} for _ in range(50)]}
         guarded.cluster.clients["s1"]["elsewhere"].command(insert)
-        told = first.admin.command("ping")["$clusterTime"]
-        return told if told["clusterTime"] > time_of(second.admin.command("ping")) else None
+        reported = first.admin.command("ping")["$clusterTime"]
+        return reported if reported["clusterTime"] > time_of(second.admin.command("ping")) else None
 
     found: list[Any] = []
     until(lambda: found.append(ahead()) or found[-1])
-    [told] = found[-1:]
+    [reported] = found[-1:]
     with second.start_session() as session:
-        session.advance_cluster_time(told)
-        concern = {"afterClusterTime": told["clusterTime"]}
+        session.advance_cluster_time(reported)
+        concern = {"afterClusterTime": reported["clusterTime"]}
         find = {"find": "orders", "readConcern": concern, "limit": 1}
         reply = second["shop"].command(find, session=session)
     assert reply["cursor"]["firstBatch"]
-    assert time_of(reply) >= told["clusterTime"]
+    assert time_of(reply) >= reported["clusterTime"]
 
 
 def time_of(reply: Document) -> Timestamp:

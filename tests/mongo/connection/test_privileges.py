@@ -195,19 +195,19 @@ def is_allowed(client: Client, need: Need) -> bool:
     return True
 
 
-def test_the_oplog_window_is_told_by_whom_the_user_may_ask(
+def test_the_oplog_window_is_reported_by_whom_the_user_may_ask(
     guarded: Guarded, shop: Database[Document]
 ) -> None:
     """Guards: without `local` by serverStatus; without both it is unknown, not an error."""
     status = {"resource": {"cluster": True}, "actions": ["serverStatus"]}
     guarded.client.admin.command("createRole", "status", privileges=[status], roles=[])
-    for uri, told_by in (
+    for uri, reported_by in (
         (guarded.user([Need("find", *OPLOG)]), "local.oplog.rs"),
         (guarded.user(roles=["status"]), "serverStatus"),
     ):
         window = oplog_window(discover(uri, 3000).client)
         assert window is not None
-        assert window.origin == told_by
+        assert window.origin == reported_by
         assert window.first < window.last
     assert oplog_window(discover(guarded.user(needed(shop)), 3000).client) is None
 
@@ -218,7 +218,7 @@ def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
 
 @pytest.mark.parametrize("collections", ["shop.orders", "shop.orders,crm.people", r"shop\..*"])
 def test_the_declared_privileges_are_those_that_are_asked_for(collections: str) -> None:
-    """Guards: table, roles of these tests and messages tell the same."""
+    """Guards: table, roles of these tests and messages say the same."""
     selection = Selection.parse(collections)
     asked = {need.action for need in required_needs(selection)}
     assert asked == {action for rule in privileges.REQUIRED for action in rule.actions}

@@ -1,4 +1,4 @@
-"""A read is begun anew after an error that is listed, and after no other, for as long as told."""
+"""A read begins anew after a listed error, and after no other, for as long as the option allows."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_read_that_fails_at_the_same_place_whenever_it_is_begun_anew_ends(
     """Guards: what was handed out before, and comes again, is no progress."""
     replies = 0
 
-    def fail_behind_the_second(command: Mapping[str, Any]) -> None:
+    def fail_after_the_second(command: Mapping[str, Any]) -> None:
         nonlocal replies
         replies = 0 if "aggregate" in command else replies + ("getMore" in command)
         if replies == 3:
@@ -152,11 +152,11 @@ def test_a_read_that_fails_at_the_same_place_whenever_it_is_begun_anew_ends(
 
     began = time.monotonic()
     with pytest.raises(TransientError, match="code 262"):
-        changes_of(splits, fail_behind_the_second)
+        changes_of(splits, fail_after_the_second)
     assert time.monotonic() - began < 10
 
 
-def test_a_failure_behind_a_long_time_without_one_does_not_end_the_read(
+def test_a_failure_after_a_long_time_without_one_does_not_end_the_read(
     splits: dict[str, tuple[Split, Capture]], mongo: Client
 ) -> None:
     """Guards: patience begins with a failure: a scan may take longer, and say nothing meanwhile."""
@@ -180,12 +180,12 @@ def fail_once(mongo: Client) -> None:
 
 @pytest.mark.parametrize("code", [11, 18])
 def test_a_login_that_is_refused_while_a_server_is_looked_for_is_one(code: int) -> None:
-    """Guards: under load the driver tells it as the reason why it found no server."""
+    """Guards: under load the driver reports it as the reason why it found no server."""
     reply = {"ok": 0.0, "errmsg": "Authentication failed.", "code": code}
     cause = pymongo.errors.OperationFailure("Authentication failed.", code, reply)
     error = pymongo.errors.ServerSelectionTimeoutError(f"127.0.0.1:1: {cause}, Timeout: 2.0s")
     assert is_login(error)
-    told = translated(error, "Asking")
-    assert isinstance(told, LoginRefused)
-    assert f"code {code}" in str(told)
+    reported = translated(error, "Asking")
+    assert isinstance(reported, LoginRefused)
+    assert f"code {code}" in str(reported)
     assert not is_login(pymongo.errors.ServerSelectionTimeoutError("127.0.0.1:18: refused"))

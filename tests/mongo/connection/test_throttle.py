@@ -93,7 +93,7 @@ def batch(
 
 
 def read(pipeline: Capture, split: Split, pace: Pace) -> pa.Table:
-    """Up to its last reply; what is to be waited for behind that is left."""
+    """Up to its last reply; what is to be waited for after that is left."""
     batches = task.record_batches(split, pipeline.options, schema("bson"), True, pace)
     return pa.Table.from_batches(batches, schema("bson"))
 
@@ -103,8 +103,7 @@ def read(pipeline: Capture, split: Split, pace: Pace) -> pa.Table:
 def test_documents_and_changes_come_no_faster_than_a_task_may_read(
     batch: tuple[Capture, list[Split]], mongo: Client, kind: type[Split], fault: str
 ) -> None:
-    """Guards: also of a read that is begun anew, and of one that is rewound; what is told is the
-    same."""
+    """Guards: also for a read that begins anew, and for one that is rewound."""
     pipeline, splits = batch
     split = next(each for each in splits if isinstance(each, kind))
     whole = read(pipeline, split, Pace(None))
@@ -132,10 +131,10 @@ def test_a_read_that_is_cancelled_closes_its_cursor_at_once_however_slow_its_pac
     monkeypatch.setattr(arrow_batches, "_ROWS_PER_BATCH", _REPLY // 2)
     split = next(each for each in splits if isinstance(each, kind))
     before = open_cursors(mongo)
-    told = task.record_batches(split, pipeline.options, schema("bson"), True, Pace(2000.0))
-    next(told)
+    reported = task.record_batches(split, pipeline.options, schema("bson"), True, Pace(2000.0))
+    next(reported)
     assert open_cursors(mongo) == before + 1
-    closing = threading.Thread(target=told.close, daemon=True)  # type: ignore[attr-defined]
+    closing = threading.Thread(target=reported.close, daemon=True)  # type: ignore[attr-defined]
     closing.start()
     closing.join(30)
     assert not closing.is_alive()
@@ -177,17 +176,17 @@ def test_no_more_cursors_are_open_than_tasks_read(
     for most in ("1", "2", "9"):
         parts = limited(splits, max_cursors=most, max_mb_per_second="2")
         with Cursors(mongo) as cursors, ThreadPoolExecutor(8) as cores:
-            told = list(cores.map(lambda part: rows(pipeline, part), parts))
+            reported = list(cores.map(lambda part: rows(pipeline, part), parts))
         found[most] = cursors.most
-        assert sum(told) == 200
+        assert sum(reported) == 200
     assert found == {"1": 1, "2": 2, "9": 3}
 
 
 def rows(pipeline: Capture, part: Partition) -> int:
     pace = Pace(part.bytes_per_second)
-    told = sum(read(pipeline, split, pace).num_rows for split in part.splits)
+    reported = sum(read(pipeline, split, pace).num_rows for split in part.splits)
     pace.wait()
-    return told
+    return reported
 
 
 # --- maxTimeMS -----------------------------------------------------------------------------------

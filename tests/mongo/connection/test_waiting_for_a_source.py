@@ -97,7 +97,7 @@ def test_a_start_gives_up_after_so_long_without_an_answer(
     assert "trying again" in caplog.text
 
 
-def test_a_user_that_is_refused_is_told_at_once(
+def test_a_user_that_is_refused_gets_an_error_at_once(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(guarded.client["refused"], "a", [1])

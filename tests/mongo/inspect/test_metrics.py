@@ -1,4 +1,4 @@
-"""What a stream tells of itself at each trigger is true, cheap, and ends nothing."""
+"""What a stream reports about itself at each trigger is true, cheap, and ends nothing."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Triggers:
 
     def report(self) -> Metrics:
         reported = json.loads(json.dumps(self.reader.reportLatestOffset()))
-        told = Metrics.from_json(reported["metrics"])
-        assert told.to_json() == reported["metrics"]
-        return told
+        parsed = Metrics.from_json(reported["metrics"])
+        assert parsed.to_json() == reported["metrics"]
+        return parsed
 
 
 Begin = Callable[..., Triggers]
@@ -86,7 +86,9 @@ def begin(mongod: ReplicaSet, database: Database[Document]) -> Iterator[Begin]:
         each.reader.stop()
 
 
-def test_before_the_first_batch_nothing_is_told(begin: Begin, database: Database[Document]) -> None:
+def test_before_the_first_batch_nothing_is_reported(
+    begin: Begin, database: Database[Document]
+) -> None:
     filled(database, "a", [1])
     assert begin("a").reader.reportLatestOffset() is None
 
@@ -107,35 +109,37 @@ def test_times_and_lag_are_those_of_batch_and_server(
     database.foreign.insert_one({})  # no batch comes of it
     newest = database.client.admin.command("ping")["operationTime"]
     until(lambda: (query.report().live_edge or first.time) >= newest)
-    told = query.report()
-    assert told.time == query.offset.time
-    assert told.live_edge is not None
-    assert told.lag_seconds == told.live_edge.time - told.time.time >= newest.time - written.time
+    parsed = query.report()
+    assert parsed.time == query.offset.time
+    assert parsed.live_edge is not None
+    assert (
+        parsed.lag_seconds == parsed.live_edge.time - parsed.time.time >= newest.time - written.time
+    )
 
 
-def test_the_share_that_is_copied_is_told_within_a_tenth(
+def test_the_share_that_is_copied_is_reported_within_a_tenth(
     begin: Begin, database: Database[Document]
 ) -> None:
     """Guards: a random sample of a large collection, all keys of a small one; and a query that goes
-    on from a checkpoint tells about the same."""
+    on from a checkpoint reports about the same."""
     database.a.insert_many({"_id": number, "pad": "x" * 150} for number in range(30_000))
     database.b.insert_many({"_id": str(number), "pad": "x" * 1500} for number in range(6_000))
     database.c.insert_many({"_id": number} for number in range(1000))
     options = {"split_size_mb": "1", "snapshot_splits_per_batch": "1"}
-    query, told = begin("a", "b", "c", **options), list[float]()
+    query, parsed = begin("a", "b", "c", **options), list[float]()
     while not query.offset.is_streaming:
         percent = query.next().snapshot_percent
         assert percent is not None
         assert abs(percent - 100 * _copied(database, query.offset) / 37_000) < 10
-        told.append(percent)
-        if len(told) == 5:
+        parsed.append(percent)
+        if len(parsed) == 5:
             later = begin("a", "b", "c", **options)
             later.offset = query.offset
             percent = later.next().snapshot_percent
             assert percent is not None
             assert abs(percent - 100 * _copied(database, later.offset) / 37_000) < 10
-    assert len(told) > 10
-    assert [percent for percent in told if percent >= 100] == [100.0]
+    assert len(parsed) > 10
+    assert [percent for percent in parsed if percent >= 100] == [100.0]
 
 
 def _copied(database: Database[Document], at: Offset) -> int:
@@ -162,7 +166,7 @@ def test_a_copy_is_measured_without_reading_the_collection(
     assert sum(each.get("docsExamined", 0) for each in operations) < 4000 / 20
 
 
-def test_large_keys_end_no_query_and_the_share_is_told(
+def test_large_keys_end_no_query_and_the_share_is_reported(
     begin: Begin, database: Database[Document]
 ) -> None:
     """Guards: 300 keys of 70 KB are more than the 16 MiB of a command."""
@@ -174,7 +178,7 @@ def test_large_keys_end_no_query_and_the_share_is_told(
     assert abs(percent - 100 * _copied(database, query.offset) / 300) < 15
 
 
-def test_what_cannot_be_asked_for_its_size_is_not_told_and_ends_nothing(
+def test_what_cannot_be_asked_for_its_size_is_not_reported_and_ends_nothing(
     mongod: ReplicaSet, database: Database[Document]
 ) -> None:
     database.a.insert_one({"_id": "a" * 8_000_000})
@@ -201,16 +205,16 @@ def test_changes_per_second_are_those_of_the_batches_that_have_passed(
     reached = database.client.admin.command("ping")["operationTime"]
     while query.offset.time < reached:
         query.next()
-    told = query.report().events_per_second  # the last batch has passed
+    parsed = query.report().events_per_second  # the last batch has passed
     now = time.monotonic()
     if not abilities(database.client).before_images:  # 4.2, which does not measure entries either
-        assert told is None
+        assert parsed is None
         return
-    assert told is not None
-    assert 300 / (now - first) - 1 < told < 300 / (now - began) + 1
+    assert parsed is not None
+    assert 300 / (now - first) - 1 < parsed < 300 / (now - began) + 1
 
 
-def test_a_copy_that_waits_behind_the_backlog_is_not_complete(
+def test_a_copy_that_waits_for_the_backlog_is_not_complete(
     begin: Begin, database: Database[Document]
 ) -> None:
     """Guards: 100 % for a collection, or for a field, that is captured from now on."""
@@ -221,19 +225,19 @@ def test_a_copy_that_waits_behind_the_backlog_is_not_complete(
         query.next()
     database.a.update_many({}, {"$inc": {"n": 1}})
     for names, options in ((["a", "b"], {}), (["a"], {"fields": "n"})):
-        later, told = begin(*names, max_events_per_batch="3", **options), list[float | None]()
+        later, parsed = begin(*names, max_events_per_batch="3", **options), list[float | None]()
         later.offset = query.offset
-        while not told or told[-1] != 100:
+        while not parsed or parsed[-1] != 100:
             is_old = later.offset.is_of(query.offset.selection, query.offset.excerpt)
-            told.append(later.next().snapshot_percent)
-            assert None not in told
+            parsed.append(later.next().snapshot_percent)
+            assert None not in parsed
         assert not is_old
         assert later.offset.is_streaming
         assert not later.offset.is_of(query.offset.selection, query.offset.excerpt)
-        assert told[0] != 100
+        assert parsed[0] != 100
 
 
-def test_the_live_edge_is_asked_for_seldom_and_is_never_behind_the_batch(
+def test_the_live_edge_is_asked_for_seldom_and_is_never_before_the_batch(
     begin: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a cluster, where it takes questions to each shard."""
@@ -245,12 +249,12 @@ def test_the_live_edge_is_asked_for_seldom_and_is_never_behind_the_batch(
     database.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
     database.foreign.insert_one({})
     while query.offset.time <= first:
-        told = query.next()
+        parsed = query.next()
     database.foreign.insert_one({})
-    assert query.report().live_edge == told.live_edge == told.time
+    assert query.report().live_edge == parsed.live_edge == parsed.time
 
 
-def test_what_is_left_of_the_oplog_is_told(
+def test_what_is_left_of_the_oplog_is_reported(
     mongo: Client, begin: Begin, database: Database[Document]
 ) -> None:
     """Guards: of one that has thrown nothing away yet nothing is lost soon."""
@@ -258,10 +262,10 @@ def test_what_is_left_of_the_oplog_is_told(
     query = begin("a", mode="earliest")
     [first] = mongo.local["oplog.rs"].find().sort("$natural", 1).limit(1)
     for _ in range(2):
-        start, told = query.offset, query.next().oplog_left
-        assert told is not None
-        assert told.percent == 100
-        assert told.hours == round((start.time.time - first["ts"].time) / 3600, 2)
+        start, parsed = query.offset, query.next().oplog_left
+        assert parsed is not None
+        assert parsed.percent == 100
+        assert parsed.hours == round((start.time.time - first["ts"].time) / 3600, 2)
 
 
 def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
@@ -276,17 +280,17 @@ def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
         assert commit_point.late_times({"s": source}, written) == ()
 
 
-def test_what_the_user_may_not_know_is_not_told_and_ends_nothing(guarded: Guarded) -> None:
+def test_what_the_user_may_not_know_is_not_reported_and_ends_nothing(guarded: Guarded) -> None:
     orders = guarded.client["metered"]["orders"]
     orders.insert_one({"_id": 1})
     user = guarded.user(required_needs(Selection.parse("metered.orders")), guarded.by_uuid)
     query = Triggers(user, "metered.orders")
     for number in range(2, 5):
-        told = query.next()
+        parsed = query.next()
         orders.insert_one({"_id": number})
-    assert (told.oplog_left, told.events_per_second) == (None, None)
-    assert told.lag_seconds is not None
-    assert told.snapshot_percent is not None
+    assert (parsed.oplog_left, parsed.events_per_second) == (None, None)
+    assert parsed.lag_seconds is not None
+    assert parsed.snapshot_percent is not None
     query.reader.stop()
 
 
@@ -307,9 +311,9 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
         assert ours.now() is not None
         server.members[0].kill()
         began = time.monotonic()
-        told = query.report()
-        assert told.time == known.time
-        assert (told.live_edge, told.lag_seconds) == (None, None)
+        parsed = query.report()
+        assert parsed.time == known.time
+        assert (parsed.live_edge, parsed.lag_seconds) == (None, None)
         assert ours.now() is not None, "it is known from before"
         assert ServerClock(open_source).now() is None
         assert time.monotonic() - began < 15, "each would have waited for 30 seconds"
@@ -354,7 +358,7 @@ def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
     """Guards: one long batch shows as many per second as it took in, not as many at once."""
     rate, now = Rate(seconds=10.0), [100.0]
     with patch.object(metrics.time, "monotonic", lambda: now[0]):
-        for moment, count, told in (
+        for moment, count, parsed in (
             (100, 5, 0.0),  # before that nobody counted
             (102, 20, 10.0),
             (104, 40, 15.0),
@@ -365,7 +369,7 @@ def test_a_rate_is_that_of_the_last_seconds_or_of_the_last_batch() -> None:
         ):
             now[0] = moment
             rate.count(count)
-            assert math.isclose(rate.per_second, told), moment
+            assert math.isclose(rate.per_second, parsed), moment
         now[0] = 200
         assert rate.per_second == 0
 

@@ -41,10 +41,10 @@ def now(database: Database[Document]) -> Timestamp:
     return moment
 
 
-def told(rows: list[Change]) -> list[tuple[str, Any]]:
-    """Without `create`, which servers before 6.0 do not tell of."""
-    told = [row for row in rows if row.op != "create"]
-    return [(row.op, id_of(row) if row.document_key else row.coll) for row in told]
+def reported(rows: list[Change]) -> list[tuple[str, Any]]:
+    """Without `create`, which servers before 6.0 do not report."""
+    reported = [row for row in rows if row.op != "create"]
+    return [(row.op, id_of(row) if row.document_key else row.coll) for row in reported]
 
 
 def test_windows_that_adjoin_hold_each_change_once(
@@ -66,7 +66,7 @@ def test_windows_that_adjoin_hold_each_change_once(
     names = f"{database.name}.a"
     whole = window(mongod.uri, names, from_=start, to=times[-1])
     expected = [*(("insert", n) for n in range(4)), ("update", 1), ("delete", 2), ("rename", "a")]
-    assert told(whole) == expected
+    assert reported(whole) == expected
     edges = {*times, *map(timestamp.before, times[1:])}
     parts = [
         window(mongod.uri, names, from_=low, to=high)
@@ -81,10 +81,10 @@ def test_a_window_without_an_end_reaches_to_the_live_edge(
     coll = filled(database, "a", ["before"])
     start = timestamp.after(now(database))
     coll.insert_one({"_id": "inside"})
-    assert told(window(mongod.uri, f"{database.name}.a", from_=start)) == [("insert", "inside")]
+    assert reported(window(mongod.uri, f"{database.name}.a", from_=start)) == [("insert", "inside")]
 
 
-def test_a_collection_that_is_gone_tells_of_its_past(
+def test_a_collection_that_is_gone_reports_its_past(
     mongod: ReplicaSet, database: Database[Document]
 ) -> None:
     start = now(database)
@@ -93,7 +93,7 @@ def test_a_collection_that_is_gone_tells_of_its_past(
     filled(database, "a", [2])
     rows = window(mongod.uri, f"{database.name}.a", from_=start)
     expected = [("insert", 1), ("drop", "a"), ("dropDatabase", None), ("insert", 2)]
-    assert told(rows) == expected, "the server ends a stream at dropDatabase"
+    assert reported(rows) == expected, "the server ends a stream at dropDatabase"
 
 
 def test_a_window_up_to_now_waits_for_a_server_that_nobody_writes_to() -> None:
@@ -103,7 +103,9 @@ def test_a_window_up_to_now_waits_for_a_server_that_nobody_writes_to() -> None:
         client.shop.orders.insert_one({"_id": 1})
         time.sleep(1)
         moment = datetime.now(UTC).isoformat()
-        assert told(window(server.uri, "shop.orders", from_="5:1", to=moment)) == [("insert", 1)]
+        assert reported(window(server.uri, "shop.orders", from_="5:1", to=moment)) == [
+            ("insert", 1)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is told of a copy's end, and of which times a changelog gives the collection.
+"""What is reported of a copy's end, and of which times a changelog gives the collection.
 
 The rule is put together here from the rows as the sink does it, without Spark; what it says is
 compared with reads of the server at those times.
@@ -47,7 +47,7 @@ def copied(batch: Batch) -> list[str]:
     return sorted(name.coll for name in Watermark.of(batch.start, batch.end).copied)
 
 
-def test_the_end_of_each_copy_is_told_once_and_of_empty_collections_too(
+def test_the_end_of_each_copy_is_reported_once_and_of_empty_collections_too(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: one that is dropped in the midst of its copy, or before it is copied again."""
@@ -64,11 +64,11 @@ def test_the_end_of_each_copy_is_told_once_and_of_empty_collections_too(
     database["a"].aggregate([{"$out": "c"}])
     assert pipeline.batch().end.again
     database.drop_collection("c")
-    told = [copied(batch) for batch in pipeline.run()]
-    assert [name for names in told for name in names] == ["c"]
+    reported = [copied(batch) for batch in pipeline.run()]
+    assert [name for names in reported for name in names] == ["c"]
 
 
-def test_a_range_that_was_void_is_told_to_a_sink_only(
+def test_a_range_that_was_void_is_reported_to_a_sink_only(
     capture: Begin, database: Database[Document]
 ) -> None:
     filled(database, "b", range(15))
@@ -119,7 +119,7 @@ def _time(row: Any) -> Timestamp:
     return Timestamp(row.cluster_time // 1_000_000, row.cluster_inc)
 
 
-def test_of_which_time_there_are_no_changes_is_told_and_not_covered(
+def test_of_which_time_there_are_no_changes_is_reported_and_not_covered(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: content that is replaced while another collection is copied waits for that copy."""
@@ -231,12 +231,14 @@ def test_what_a_changelog_covers_is_the_collection_at_each_time(
         covered.add(pipeline.read(pipeline.plan(), meanwhile), names)
     for batch in pipeline.run():
         covered.add(batch, names)
-    told, proven = [*pipeline.resyncs, *pipeline.rows], 0
+    reported, proven = [*pipeline.resyncs, *pipeline.rows], 0
     for at, name, held in life.held:
         end, coverage = covered.of.get(Namespace(database.name, name), (at, Coverage()))
         if span := coverage.at(at, end):
             since = resume_token.high_water_mark(span.since) if span.from_nothing else ""
-            rows = [row for row in told if since < row.position <= resume_token.position_after(at)]
+            rows = [
+                row for row in reported if since < row.position <= resume_token.position_after(at)
+            ]
             assert replayed(rows, database.name, name) == held, (name, at, coverage.text(end))
             proven += 1
     assert proven > 100, f"{proven} of {len(life.held)}"

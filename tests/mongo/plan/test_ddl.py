@@ -106,8 +106,8 @@ def test_a_batch_ends_exactly_at_the_ddl_and_the_new_content_arrives(
     a.update_one({"_id": 0}, {"$inc": {"n": 1}})
     b.update_one({"_id": 0}, {"$inc": {"n": 1}})
     op = ddl(database)
-    database["a"].insert_one({"_id": "behind"})
-    database["b"].insert_one({"_id": "behind"})
+    database["a"].insert_one({"_id": "after"})
+    database["b"].insert_one({"_id": "after"})
 
     cut = pipeline.batch()
 
@@ -176,13 +176,15 @@ def test_no_change_of_replaced_content_is_missing(
     pipeline = capture("b", splits_per_batch=100, limits=limits)
     pipeline.run()
     replace_content(database)
-    told = changes(database)
+    reported = changes(database)
     batches = pipeline.run()
     copy = next(batch for batch in batches if batch.snapshot_splits)
     assert copy.start.time == copy.end.time == batches[0].end.time
     if abilities(database.client).reads_at_a_time:
         assert copy.ids("read") == list(NEW)
-    assert [row for batch in batches for row in batch.ops if row[0] in ("insert", "update")] == told
+    assert [
+        row for batch in batches for row in batch.ops if row[0] in ("insert", "update")
+    ] == reported
     assert [row.description for row in pipeline.resyncs] == [None]
     same(pipeline, database, "b")
 
@@ -198,11 +200,11 @@ def test_content_that_is_replaced_once_more_is_copied_as_of_the_second_time(
     changes(database)
     database["a"].insert_many({"_id": key} for key in OLD)
     database["a"].rename("b", dropTarget=True)
-    told = changes(database)[1:]  # what the first one is about is not there
+    reported = changes(database)[1:]  # what the first one is about is not there
     first, second, copy, rest = pipeline.run()
     assert (first.ids("rename"), second.ops) == (["b"], [("rename", "b")])
     assert copy.start.time == copy.end.time == second.end.time
-    assert (copy.ids("read"), rest.ops) == (list(OLD), told)
+    assert (copy.ids("read"), rest.ops) == (list(OLD), reported)
     missing = {"from": timestamp.text(first.end.time), "to": timestamp.text(second.end.time)}
     assert [row.description for row in pipeline.resyncs] == [None, json.dumps(missing)]
     same(pipeline, database, "b")
@@ -219,8 +221,8 @@ def test_a_mode_that_copies_nothing_goes_on_with_the_changes_of_replaced_content
     ddl(database)
     then = changes(database, "born later")
     pipeline.run()
-    told = [row for batch in pipeline.batches for row in batch.ops]
-    assert told == [*first, ("rename", "b"), *then]
+    reported = [row for batch in pipeline.batches for row in batch.ops]
+    assert reported == [*first, ("rename", "b"), *then]
     assert not pipeline.namespaces_copied
     assert not pipeline.resyncs
 
@@ -282,7 +284,7 @@ def test_ddl_of_the_collection_being_copied_is_emitted_below_any_key(
     assert batch.ids("update") == list(range(below))
 
 
-def test_a_void_split_emits_nothing_and_the_next_batch_tells_why(
+def test_a_void_split_emits_nothing_and_the_next_batch_reports_why(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: 361 and 26 are no failure: retrying would never end, failing would end the run."""
@@ -299,7 +301,7 @@ def test_a_void_split_emits_nothing_and_the_next_batch_tells_why(
         same(pipeline, database, "b")
 
 
-def test_a_collection_born_behind_the_listing_is_not_lost(
+def test_a_collection_born_after_the_listing_is_not_lost(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: an event of a name that the batch declares done and nobody scans postpones the
@@ -342,7 +344,7 @@ def test_a_collection_born_at_a_name_already_passed_is_complete_from_birth(
 @pytest.mark.parametrize("selected", SELECTIONS)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("size", [2**20, 2**12], ids=["all of it", "the end of it"])
-def test_a_collection_that_is_cloned_as_capped_is_told_document_by_document(
+def test_a_collection_that_is_cloned_as_capped_is_reported_document_by_document(
     capture: Begin, database: Database[Document], size: int, phase: str, selected: str
 ) -> None:
     """Guards: a stream shows these inserts only if it is asked for those of migrations too. What
@@ -354,7 +356,7 @@ def test_a_collection_that_is_cloned_as_capped_is_told_document_by_document(
     for target in ("a", "c"):  # at one name the sweep has passed, at the other it has not
         command = {"cloneCollectionAsCapped": "d", "toCollection": target, "size": size}
         database.command(command)
-        database[target].insert_one({"_id": "behind"})
+        database[target].insert_one({"_id": "after"})
     there = contents(database["a"])
     assert len(there) == len(OLD) + 1 if size == 2**20 else 1 < len(there) < len(OLD)
     pipeline.run()
@@ -362,8 +364,8 @@ def test_a_collection_that_is_cloned_as_capped_is_told_document_by_document(
         same(pipeline, database, "a", "b", "c")
     passed = {"untouched": "", "copying": "a", "streaming": "ac"}[phase]
     for name in passed:
-        told = [id_of(row) for row in pipeline.rows if (row.coll, row.op) == (name, "insert")]
-        assert told == [*[*OLD][1 - len(told) :], "behind"]
+        reported = [id_of(row) for row in pipeline.rows if (row.coll, row.op) == (name, "insert")]
+        assert reported == [*[*OLD][1 - len(reported) :], "after"]
         assert f"{database.name}.{name}" not in pipeline.namespaces_copied
 
 
@@ -379,16 +381,16 @@ def test_a_collection_replaced_without_an_event_is_copied_anew(
     pipeline.offset = replace(pipeline.offset, copying=replace(copying, uuid=b"\x01" * 16))
     database["other"].insert_one(
         {}
-    )  # what is told anew lies behind what was told: time has to pass
+    )  # what is copied again lies after what was reported: time has to pass
     batches = pipeline.run()
     copied = [key for batch in batches for key in batch.ids("read")]
     assert copied == list(OLD)
 
 
-def test_new_content_on_an_idle_server_sorts_behind_the_ddl_that_brought_it(
+def test_new_content_on_an_idle_server_sorts_after_the_ddl_that_brought_it(
     capture: Begin, database: Database[Document], mongo: Client
 ) -> None:
-    """Guards: a row read at T has seen everything at T, so its position lies behind it."""
+    """Guards: a row read at T has seen everything at T, so its position lies after it."""
     filled(database, "b", OLD)
     filled(database, "incoming", NEW)
     pipeline = capture("b", splits_per_batch=100)

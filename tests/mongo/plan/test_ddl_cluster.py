@@ -50,14 +50,16 @@ def index_on(cluster: Cluster, db: str, coll: str, *shards: str) -> None:
 
 
 def ddl(pipeline: Capture) -> list[tuple[str, str | None]]:
-    told = sorted((row for row in pipeline.rows if row.op not in ROWS), key=lambda r: r.position)
-    return [(row.op, row.coll) for row in told]
+    reported = sorted(
+        (row for row in pipeline.rows if row.op not in ROWS), key=lambda r: r.position
+    )
+    return [(row.op, row.coll) for row in reported]
 
 
-def told_by(cluster: Cluster, *expected: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """What of it the servers tell: before 6.0 only what empties a collection."""
+def reported_by(cluster: Cluster, *expected: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """What of it the servers report: before 6.0 only what empties a collection."""
     can = abilities(cluster.clients["s1"])
-    return [each for each in expected if can.tells_all_ddl or each[0] in CUTTING_EVENTS]
+    return [each for each in expected if can.reports_all_ddl or each[0] in CUTTING_EVENTS]
 
 
 def both_shards_change(cluster: Cluster, db: str) -> None:
@@ -94,7 +96,7 @@ def test_ddl_that_both_shards_report_is_one_row_each(
     else:
         stepwise(cluster, db, pipeline)
     pipeline.run()
-    assert ddl(pipeline) == told_by(cluster, *EXPECTED)
+    assert ddl(pipeline) == reported_by(cluster, *EXPECTED)
     assert not pipeline.namespaces_copied
 
 
@@ -112,7 +114,7 @@ def stepwise(cluster: Cluster, db: str, pipeline: Capture) -> None:
     cluster.drop_collection(db, "p")
 
 
-def test_ddl_of_a_collection_that_the_primary_shard_owns_nothing_of_is_told(
+def test_ddl_of_a_collection_that_the_primary_shard_owns_nothing_of_is_reported(
     cluster: Cluster, db: str
 ) -> None:
     """Guards: the primary shard is not asked to make indexes on what it does not own."""
@@ -125,10 +127,10 @@ def test_ddl_of_a_collection_that_the_primary_shard_owns_nothing_of_is_told(
     cluster.drop_collection(db, "o")
     pipeline.run()
     expected = [(op, "o") for op in ("createIndexes", "dropIndexes", "modify", "drop")]
-    assert ddl(pipeline) == told_by(cluster, *expected)
+    assert ddl(pipeline) == reported_by(cluster, *expected)
 
 
-def test_databases_with_different_primary_shards_are_told_by_each_its_own(
+def test_databases_with_different_primary_shards_are_reported_by_each_its_own(
     cluster: Cluster, db: str
 ) -> None:
     """Guards: a shard is silent for one and not for the other, so no batch holds both."""
@@ -146,9 +148,11 @@ def test_databases_with_different_primary_shards_are_told_by_each_its_own(
         pair = {"k": 1}
         cluster.run("s1", name, {"insert": "o", "documents": [pair]})
     pipeline.run()
-    indexes = [op for op, _ in told_by(cluster, ("createIndexes", "o"), ("dropIndexes", "o"))]
-    told = Counter((row.db, row.op) for row in pipeline.rows)
-    assert told == Counter((name, op) for name in (db, other, db) for op in (*indexes, "insert"))
+    indexes = [op for op, _ in reported_by(cluster, ("createIndexes", "o"), ("dropIndexes", "o"))]
+    reported = Counter((row.db, row.op) for row in pipeline.rows)
+    assert reported == Counter(
+        (name, op) for name in (db, other, db) for op in (*indexes, "insert")
+    )
     assert_replayed_alike(pipeline)
     bounds = {"from_": timestamp.after(since), "to": timestamp.after(pipeline.offset.time)}
     captured = {"uri": cluster.config.uri, "collections": f"{db}.o,{other}.o"}
@@ -157,7 +161,7 @@ def test_databases_with_different_primary_shards_are_told_by_each_its_own(
 
 
 def assert_replayed_alike(pipeline: Capture) -> None:
-    """Guards: who tells is in the offset, and not asked again."""
+    """Guards: who reports is in the offset, and not asked again."""
     for batch in list(pipeline.batches):
         splits = pipeline.planner.splits(batch.start, batch.end, control=False)
         rows = [row for split in splits for row in pipeline.rows_of(split)]
@@ -169,7 +173,7 @@ def changes(rows: list[Change]) -> list[Change]:
     return sorted((row for row in rows if row.op != "read"), key=lambda row: row.position)
 
 
-def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_time(
+def test_a_database_that_moves_and_goes_is_reported_by_the_primary_shard_of_each_time(
     cluster: Cluster, db: str
 ) -> None:
     """Guards: that it moves is no DDL of its collections, though shards report some; where nothing
@@ -185,7 +189,7 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     moved.create_index("y")
     moved.insert_one({"_id": 2})
     pipeline.run()
-    indexes = told_by(cluster, ("createIndexes", "plain"), ("createIndexes", "plain"))
+    indexes = reported_by(cluster, ("createIndexes", "plain"), ("createIndexes", "plain"))
     assert ddl(pipeline) == indexes
     assert [(row.op, row.key) for row in pipeline.rows if row.op in ROWS] == [("insert", "2")]
     coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
@@ -193,15 +197,15 @@ def test_a_database_that_moves_and_goes_is_told_by_the_primary_shard_of_each_tim
     cluster.clients["s1"][db]["q"].insert_one({})
     pipeline.run()
     expected = [("drop", "o"), ("drop", "plain"), ("dropDatabase", None), ("create", "q")]
-    assert Counter(ddl(pipeline)[len(indexes) :]) == Counter(told_by(cluster, *expected))
+    assert Counter(ddl(pipeline)[len(indexes) :]) == Counter(reported_by(cluster, *expected))
     assert_replayed_alike(pipeline)
 
 
 @pytest.mark.parametrize("mode", ["initial", "latest"])
-def test_a_run_begins_before_its_database_and_goes_on_behind_its_end(
+def test_a_run_begins_before_its_database_and_goes_on_after_its_end(
     cluster: Cluster, mode: str
 ) -> None:
-    """Guards: where no database holds anything of it, only the metadata tells that, and when."""
+    """Guards: where no database holds anything of it, only the metadata reports that, and when."""
     db = f"unborn_{mode}"
     coll = cluster.clients["s2"][db]["o"]
     waiting = {"mode": mode, "missing_collections": "wait"}
@@ -231,7 +235,7 @@ def begun(pipeline: Capture) -> dict[str, Any]:
 
 
 def capture_again(pipeline: Capture, mode: str) -> Capture:
-    """Another process, which need not be told to wait."""
+    """Another process, which need not be given that option."""
     return pipeline.restarted(pipeline.options.collections, mode=mode, shards_direct="true")
 
 
@@ -266,14 +270,14 @@ def test_no_change_of_a_collection_that_replaces_another_is_missing(
 
 
 def test_a_shard_refuses_to_clone_a_collection_as_capped(cluster: Cluster, db: str) -> None:
-    """Guards: of its inserts, which look like those of a migration, no shard has to tell."""
+    """Guards: of its inserts, which look like those of a migration, no shard has to report."""
     cluster.clients["s1"][db]["plain"].insert_one({"_id": 1})
     command = {"cloneCollectionAsCapped": "plain", "toCollection": "capped", "size": 2**20}
     with pytest.raises(OperationFailure, match="sharded cluster"):
         cluster.clients["s1"][db].command(command)
 
 
-def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
+def test_a_batch_that_copies_and_is_reported_by_one_shard_is_not_planned_again(
     cluster: Cluster, db: str
 ) -> None:
     """Guards: where nothing is new, the end of the last batch stays what it is, word for word."""
@@ -281,18 +285,18 @@ def test_a_batch_that_copies_and_is_told_of_by_one_shard_is_not_planned_again(
     pipeline = capture(cluster, f"{db}.o", documents_per_split=1000)
     index_on(cluster, db, "o", "s1", "s2")
     batch = pipeline.batch()
-    if told_by(cluster, ("createIndexes", "o")):
+    if reported_by(cluster, ("createIndexes", "o")):
         assert batch.end.scans
         assert batch.end.silent == ("s2",)
     assert assign_reporters(pipeline.source, batch.end, batch.end, []) == batch.end
     pipeline.run()
-    assert len(pipeline.rows) == 100 + len(told_by(cluster, ("createIndexes", "o")))
+    assert len(pipeline.rows) == 100 + len(reported_by(cluster, ("createIndexes", "o")))
 
 
 def test_with_on_replaced_fail_a_collection_resharded_in_the_midst_of_its_copy_ends_the_run(
     cluster: Cluster, db: str
 ) -> None:
-    """Guards: no event tells of it; a copy that is complete is not harmed by it."""
+    """Guards: no event reports it; a copy that is complete is not harmed by it."""
     cluster.fill(db, "o")
     done, half = (capture(cluster, f"{db}.o", on_replaced="fail") for _ in range(2))
     done.run()
@@ -311,7 +315,7 @@ def test_with_on_replaced_fail_a_collection_resharded_in_the_midst_of_its_copy_e
 def test_with_on_replaced_fail_a_drop_that_one_shard_reports_first_is_no_reason_to_end(
     cluster: Cluster, db: str
 ) -> None:
-    """Guards: until the primary shard tells, it could be a collection that has moved."""
+    """Guards: until the primary shard reports, it could be a collection that has moved."""
     cluster.shard_collection(db, "o", {"k": 1})
     cluster.move(db, "o", {"k": LOWEST}, "s2", {"k": 5})
     pipeline = capture(cluster, f"{db}.o", on_replaced="fail")
@@ -328,8 +332,11 @@ def test_a_description_names_the_incarnation_and_what_was_done(cluster: Cluster,
     cluster.drop_collection(db, "o")
     pipeline.run()
     described = {row.op: json.loads(row.description or "") for row in pipeline.rows}
-    assert {op: told["ns"] for op, told in described.items()}["drop"] == {"db": db, "coll": "o"}
-    if told_by(cluster, ("shardCollection", "o")):
+    assert {op: reported["ns"] for op, reported in described.items()}["drop"] == {
+        "db": db,
+        "coll": "o",
+    }
+    if reported_by(cluster, ("shardCollection", "o")):
         sharded = described["shardCollection"]
         assert sharded["operationDescription"] == {"shardKey": {"k": "hashed"}}
         assert sharded["collectionUUID"] == described["drop"]["collectionUUID"]

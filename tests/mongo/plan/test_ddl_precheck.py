@@ -63,7 +63,7 @@ def test_changes_of_documents_are_quiet(looked: Looked) -> None:
         pytest.param(_in_transaction, id="a transaction"),
     ],
 )
-def test_whatever_may_tell_of_more_is_not_quiet(looked: Looked, work: Work) -> None:
+def test_whatever_may_report_more_is_not_quiet(looked: Looked, work: Work) -> None:
     """Among changes of documents, which alone would be."""
 
     def among_changes(database: Database[Document]) -> None:

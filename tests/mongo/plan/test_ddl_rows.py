@@ -22,8 +22,8 @@ ROWS = ("read", "insert", "update", "replace", "delete")
 
 
 def ddl(pipeline: Capture) -> list[Change]:
-    told = [row for row in pipeline.rows if row.op not in ROWS]
-    return sorted(told, key=lambda row: row.position)
+    reported = [row for row in pipeline.rows if row.op not in ROWS]
+    return sorted(reported, key=lambda row: row.position)
 
 
 def ops(pipeline: Capture) -> list[str]:
@@ -58,7 +58,7 @@ ACTS: dict[str, tuple[str, Callable[[Database[Document]], Any], Any]] = {
 def test_ddl_that_changes_no_content_is_one_row_with_its_description(
     capture: Begin, database: Database[Document], act: str
 ) -> None:
-    """Guards: it cuts no batch and copies nothing. A server before 6.0 does not tell of it."""
+    """Guards: it cuts no batch and copies nothing. A server before 6.0 does not report it."""
     filled(database, "b", range(5)).create_index("x")
     op, change, description = ACTS[act]
     pipeline = capture("b", "new", mode="latest")
@@ -68,17 +68,17 @@ def test_ddl_that_changes_no_content_is_one_row_with_its_description(
     assert pipeline.batch().ids("update") == [1, 1]
     pipeline.run()
     assert not pipeline.namespaces_copied
-    if not abilities(database.client).tells_all_ddl:
+    if not abilities(database.client).reports_all_ddl:
         assert ops(pipeline) == []
         return
     (row,) = ddl(pipeline)
     assert (row.op, row.db, row.coll) == (op, database.name, "new" if op == "create" else "b")
-    told = described(row)["operationDescription"]
-    assert set(told) == description if op == "create" else told == description
+    reported = described(row)["operationDescription"]
+    assert set(reported) == description if op == "create" else reported == description
     assert described(row)["ns"] == {"db": row.db, "coll": row.coll}
 
 
-def test_a_rename_tells_both_names_and_the_incarnations(
+def test_a_rename_reports_both_names_and_the_incarnations(
     capture: Begin, database: Database[Document]
 ) -> None:
     filled(database, "b", range(5))
@@ -87,16 +87,16 @@ def test_a_rename_tells_both_names_and_the_incarnations(
     database.c.rename("b", dropTarget=True)
     pipeline.run()
     (row,) = ddl(pipeline)
-    told = described(row)
-    assert (told["ns"]["coll"], told["to"]["coll"]) == ("c", "b")
-    if abilities(database.client).tells_all_ddl:
-        assert set(told["operationDescription"]) == {"to", "dropTarget"}
+    reported = described(row)
+    assert (reported["ns"]["coll"], reported["to"]["coll"]) == ("c", "b")
+    if abilities(database.client).reports_all_ddl:
+        assert set(reported["operationDescription"]) == {"to", "dropTarget"}
 
 
 def test_out_and_convert_to_capped_are_a_rename_each_and_nothing_else(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: of the collections in which the server builds the new content nothing is told."""
+    """Guards: of the collections in which the server builds the new content nothing is reported."""
     filled(database, "a", range(40))
     filled(database, "b", range(5))
     pipeline = capture(".*", "[ab]")
@@ -112,10 +112,10 @@ def test_out_and_convert_to_capped_are_a_rename_each_and_nothing_else(
     assert len(contents(database.b)) == 30
 
 
-def test_a_view_and_a_time_series_are_told_of_by_no_row(
+def test_a_view_and_a_time_series_are_in_no_row(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: the server tells of them as if they were collections; a drop would cut a batch."""
+    """Guards: the server reports them as if they were collections; a drop would cut a batch."""
     filled(database, "b", range(5))
     pipeline = capture("[a-z]+", mode="latest")
     for kind in ({"viewOn": "b", "pipeline": []}, {"timeseries": {"timeField": "t"}}):
@@ -145,7 +145,7 @@ def test_a_collection_dropped_and_created_three_times_keeps_streaming(
         pipeline.run()
         held = replayed(pipeline.rows, database.name, "b")
         assert held == contents(database.b)
-    created = ["create"] if abilities(database.client).tells_all_ddl else []
+    created = ["create"] if abilities(database.client).reports_all_ddl else []
     assert ops(pipeline) == ["drop", *created] * 3
     assert not pipeline.namespaces_copied
 
@@ -163,7 +163,7 @@ def test_a_stream_that_is_invalidated_goes_on(
         if incarnation:
             pipeline.run()
     pipeline.run()
-    created = ["create"] if abilities(mongo).tells_all_ddl else []
+    created = ["create"] if abilities(mongo).reports_all_ddl else []
     assert ops(pipeline) == ["drop", "dropDatabase", *created] * 3
     assert pipeline.replayed(database.b) == contents(database.b)
 
@@ -179,7 +179,7 @@ REPLACING: dict[str, Callable[[Database[Document]], Any]] = {
 
 @pytest.mark.parametrize("mode", ["initial", "latest"])
 @pytest.mark.parametrize("replacing", REPLACING)
-def test_with_on_replaced_fail_the_run_ends_before_anything_of_the_new_content_is_told(
+def test_with_on_replaced_fail_the_run_ends_before_anything_of_the_new_content_is_reported(
     capture: Begin, database: Database[Document], replacing: str, mode: str
 ) -> None:
     filled(database, "a", range(10, 30))
@@ -198,7 +198,7 @@ def test_with_on_replaced_fail_the_run_ends_before_anything_of_the_new_content_i
 def test_with_on_replaced_fail_a_drop_is_no_reason_to_end(
     capture: Begin, database: Database[Document], drop: bool
 ) -> None:
-    """Guards: what comes behind it comes with row events; also when it is renamed away."""
+    """Guards: what comes after it comes with row events; also when it is renamed away."""
     filled(database, "b", range(20))
     pipeline = capture("b", on_replaced="fail")
     pipeline.batch()
@@ -226,7 +226,7 @@ def test_with_on_replaced_fail_a_collection_taken_out_ends_nothing(
     assert pipeline.batch().ids("insert") == [99]
 
 
-# --- what no server tells yet -------------------------------------------------------------------
+# --- what no server reports yet -------------------------------------------------------------------
 
 BASE: Document = {
     "_id": {"_data": "82"},

@@ -93,7 +93,7 @@ def test_earliest_begins_where_the_oplog_begins_now(
 
 
 @pytest.mark.parametrize(("percent", "warns"), [(100, True), (0, False)])
-def test_a_run_that_falls_behind_is_warned_long_before(
+def test_a_run_that_lags_is_warned_long_before(
     server: ReplicaSet,
     client: Client,
     gone: Timestamp,
@@ -171,15 +171,17 @@ def test_after_a_gap_everything_is_copied_again(server: ReplicaSet, client: Clie
     """Guards: what was deleted or dropped during the gap leaves no trace."""
     pipeline = standing(server, client, "copied", on_history_lost="resync")
     before = pipeline.offset
-    behind = pipeline.batch()
-    assert behind.rows == [row for row in behind.rows if row.op == "gap"]
-    [row] = behind.rows
+    following = pipeline.batch()
+    assert following.rows == [row for row in following.rows if row.op == "gap"]
+    [row] = following.rows
     assert json.loads(row.description or "") == {
         "from": timestamp.text(before.time),
-        "to": timestamp.text(behind.end.time),
+        "to": timestamp.text(following.end.time),
     }
     again = pipeline.restarted(pipeline.options.collections, on_history_lost="resync")
-    assert again.planner.splits(behind.start, behind.end, True) == behind.splits, "a replay"
+    assert again.planner.splits(following.start, following.end, True) == following.splits, (
+        "a replay"
+    )
     client.shop.copied.delete_one({"_id": 3})
     pipeline.run()
     assert held(pipeline, client, "copied") == everything(client, "copied")
@@ -192,8 +194,8 @@ def test_a_gap_may_be_skipped(server: ReplicaSet, client: Client) -> None:
     pipeline = standing(server, client, "skipped", on_history_lost="skip")
     client.shop.skipped.update_one({"_id": 5}, {"$set": {"n": 1}})
     pipeline.run()
-    told = [(row.op, row.key) for row in pipeline.rows if row.op not in ("read", "create")]
-    assert told == [("gap", None), ("update", "5")]
+    emitted = [(row.op, row.key) for row in pipeline.rows if row.op not in ("read", "create")]
+    assert emitted == [("gap", None), ("update", "5")]
     assert not pipeline.resyncs
 
 
@@ -229,7 +231,7 @@ def test_a_copy_that_stood_too_long_begins_again(server: ReplicaSet, client: Cli
 
 
 @pytest.mark.slow
-def test_a_server_put_back_from_a_backup_goes_on_with_another_history_that_nobody_tells(
+def test_a_server_put_back_from_a_backup_goes_on_with_another_history_that_nobody_reports(
     tmp_path: Path,
 ) -> None:
     """Documented: a checkpoint knows its replica set by name; `verify` finds what differs."""

@@ -71,13 +71,13 @@ def test_a_change_makes_a_batch_at_once(
     assert not changes.asks()
     CHANGES[change](database.a)
     assert changes.asks()
-    for _ in range(10):  # of a dropped database each collection tells too
+    for _ in range(10):  # of a dropped database each collection reports too
         if not changes.asks():
             return
-    raise AssertionError("what has been told is told again")
+    raise AssertionError("an emitted row is emitted again")
 
 
-def test_ddl_makes_a_batch_where_the_server_tells_of_it_and_that_of_a_view_makes_none(
+def test_ddl_makes_a_batch_where_the_server_reports_it_and_that_of_a_view_makes_none(
     reader: Callable[..., Reader], database: Database[Document]
 ) -> None:
     changes = reader(heartbeat_interval="1000")
@@ -86,13 +86,13 @@ def test_ddl_makes_a_batch_where_the_server_tells_of_it_and_that_of_a_view_makes
     database.v.drop()
     assert not changes.asks()
     database.a.create_index("n")
-    assert changes.asks() == abilities(database.client).tells_all_ddl
+    assert changes.asks() == abilities(database.client).reports_all_ddl
 
 
 def test_what_came_while_a_batch_was_written_makes_the_next_one(
     reader: Callable[..., Reader], database: Database[Document]
 ) -> None:
-    """Guards: cursors behind and ahead of the offset."""
+    """Guards: cursors before and after the offset."""
     changes = reader(heartbeat_interval="1000")
     for rounds in (1, 5):
         for _ in range(rounds):
@@ -137,7 +137,7 @@ def test_a_cursor_that_is_lost_misses_nothing(
     assert changes.asks()
 
 
-def test_a_reader_that_stops_leaves_no_cursor_behind(
+def test_a_reader_that_stops_leaves_no_cursor(
     reader: Callable[..., Reader], database: Database[Document], mongo: Client
 ) -> None:
     changes = reader(heartbeat_interval="1000")

@@ -35,8 +35,8 @@ def touch(database: Database[Document], *names: str) -> None:
 def same(pipeline: Capture, database: Database[Document], *names: str) -> None:
     for name in names:
         assert pipeline.replayed(database[name]) == contents(database[name]), name
-    told = [(row.position, row.db, row.coll, row.key) for row in pipeline.rows]
-    assert len(set(told)) == len(told), "a row was told twice"
+    reported = [(row.position, row.db, row.coll, row.key) for row in pipeline.rows]
+    assert len(set(reported)) == len(reported), "a row was emitted twice"
 
 
 def updates(pipeline: Capture, name: str) -> list[Any]:
@@ -62,7 +62,7 @@ def test_an_added_collection_is_copied_while_the_others_keep_streaming(
     same(pipeline, database, "a", "b")
 
 
-def test_a_replay_of_the_batch_that_changes_the_selection_tells_the_same(
+def test_a_replay_of_the_batch_that_changes_the_selection_reports_the_same(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: the batch derives from its two offsets, not from the option."""
@@ -141,10 +141,10 @@ def test_a_removed_collection_stops_and_stays_as_it_is(
     assert pipeline.replayed(database["b"]) == held
 
 
-def test_a_collection_that_comes_back_is_told_anew(
+def test_a_collection_that_comes_back_is_copied_again(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: what was deleted while nobody looked is not left behind in a mirror."""
+    """Guards: what was deleted while nobody looked is not left in a mirror."""
     filled(database, "a", range(10))
     filled(database, "b", range(30))
     pipeline = capture("a", "b")
@@ -195,7 +195,7 @@ def test_without_a_snapshot_an_added_collection_begins_with_its_next_change(
     assert [row.key for row in updates(pipeline, "b")] == ["2"]
 
 
-def test_a_collection_born_behind_the_listing_postpones_the_change(
+def test_a_collection_born_after_the_listing_postpones_the_change(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: events before the change, of a name that the old selection does not have."""
@@ -207,7 +207,7 @@ def test_a_collection_born_behind_the_listing_postpones_the_change(
         full = f"{database.name}.a,{database.name}.b,{other.name}.b"
         for born in (database, other):
             pipeline = pipeline.restarted(full, missing_collections="wait")
-            behind_the_listing(monkeypatch, pipeline, partial(filled, born, "b", range(9)))
+            after_the_listing(monkeypatch, pipeline, partial(filled, born, "b", range(9)))
             batch = pipeline.read(pipeline.plan_now())
             assert batch.end.selection == batch.start.selection
         pipeline.run()
@@ -218,7 +218,7 @@ def test_a_collection_born_behind_the_listing_postpones_the_change(
 
 
 @pytest.mark.parametrize("what", ["dropped", "replaced", "filled by rename"])
-def test_what_happens_to_an_added_collection_behind_the_listing_is_not_lost(
+def test_what_happens_to_an_added_collection_after_the_listing_is_not_lost(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Guards: between the listing and the end of the batch, events of it are not emitted yet."""
@@ -233,7 +233,7 @@ def test_what_happens_to_an_added_collection_behind_the_listing_is_not_lost(
         "replaced": lambda: (database.drop_collection("b"), filled(database, "b", range(7))),
         "filled by rename": lambda: database["x"].rename("b", dropTarget=True),
     }
-    behind_the_listing(monkeypatch, pipeline, acts[what])
+    after_the_listing(monkeypatch, pipeline, acts[what])
     pipeline.read(pipeline.plan_now())
     pipeline.run()
     same(pipeline, database, "a", "b")
@@ -259,7 +259,7 @@ def test_a_listing_that_may_be_rolled_back_changes_nothing_yet(
     same(pipeline, database, "a", "b")
 
 
-def behind_the_listing(
+def after_the_listing(
     monkeypatch: pytest.MonkeyPatch, pipeline: Capture, act: Callable[[], Any]
 ) -> None:
     """Has it happen between the next listing and the live edge that is taken after it."""
@@ -274,7 +274,7 @@ def behind_the_listing(
 
 
 @pytest.mark.parametrize("recreated", [True, False])
-def test_an_added_collection_dropped_while_the_job_was_down_leaves_nothing_behind(
+def test_an_added_collection_dropped_while_the_job_was_down_leaves_nothing(
     capture: Begin, database: Database[Document], recreated: bool
 ) -> None:
     """Guards: events from before the selection changed, of a collection nobody has copied."""

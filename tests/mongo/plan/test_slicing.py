@@ -46,7 +46,7 @@ def in_a_transaction(database: Database[Document], count: int, pad: str = "") ->
 
 
 def counts(batches: list[Batch]) -> list[int]:
-    """Of changes of documents, by batch; servers do not tell the same DDL."""
+    """Of changes of documents, by batch; servers do not report the same DDL."""
     found = (sum(row.key is not None for row in batch.rows) for batch in batches)
     return [count for count in found if count]
 
@@ -80,10 +80,10 @@ def test_a_batch_holds_no_more_events_than_it_may(
     filled(database, "a", range(5))
     pipeline = capture("a", mode="latest", limits=Limits(100, 2**30, 2))
     updates(database, 430)
-    told = counts(pipeline.run())
-    assert sum(told) == 430
-    assert max(told) <= 100
-    assert len(told) <= 6
+    reported = counts(pipeline.run())
+    assert sum(reported) == 430
+    assert max(reported) <= 100
+    assert len(reported) <= 6
     assert pipeline.replayed(database.a).keys() == {str(number) for number in range(5)}
 
 
@@ -133,9 +133,9 @@ def test_a_transaction_that_is_larger_goes_alone_and_whole(
     pipeline = capture("a", mode="latest", limits=Limits(50, 2**30, 2))
     for count in (20, 300, 20):
         updates(database, count) if count < 50 else in_a_transaction(database, count)
-    told = counts(pipeline.run())
-    assert 300 in told
-    assert sorted(told) == [20, 20, 300]
+    reported = counts(pipeline.run())
+    assert 300 in reported
+    assert sorted(reported) == [20, 20, 300]
 
 
 def test_a_batch_holds_no_more_bytes_than_it_may(
@@ -174,9 +174,9 @@ def test_a_copy_waits_for_the_backlog_and_is_exact(
     pipeline.batch()
     assert not pipeline.offset.is_streaming
     updates(database, 100)
-    behind = pipeline.batch()
-    assert behind.rows
-    assert not behind.snapshot_splits
+    following = pipeline.batch()
+    assert following.rows
+    assert not following.snapshot_splits
     pipeline.run()
     assert pipeline.replayed(database.a) == contents(database.a)
 
@@ -190,12 +190,12 @@ def test_a_drop_within_the_backlog_ends_its_batch(
     database.a.drop()
     filled(database, "a", range(5))
     updates(database, 150)
-    told = counts(pipeline.run())
-    assert told == [100, 50, 100, 55]
+    reported = counts(pipeline.run())
+    assert reported == [100, 50, 100, 55]
     assert pipeline.replayed(database.a) == contents(database.a)
 
 
-def test_a_replay_by_another_process_tells_the_same(
+def test_a_replay_by_another_process_reports_the_same(
     capture: Begin, database: Database[Document]
 ) -> None:
     filled(database, "a", range(5))
@@ -230,7 +230,7 @@ def ends(pipeline: Capture) -> tuple[Offset, Offset]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_the_limits_each_change_is_told_once_and_in_order(
+def test_whatever_the_limits_each_change_is_reported_once_and_in_order(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(slicing, "LEAST_EVENTS", 1)
@@ -243,8 +243,8 @@ def test_whatever_the_limits_each_change_is_told_once_and_in_order(
         pipeline.read(pipeline.plan(), meanwhile=lambda: work(chance, database))
     pipeline.run(most=400)
     assert pipeline.replayed(coll) == contents(coll)
-    told = [(row.position, row.key) for row in pipeline.rows]
-    assert len(told) == len(set(told))
+    reported = [(row.position, row.key) for row in pipeline.rows]
+    assert len(reported) == len(set(reported))
     for key, rows in itertools.groupby(
         sorted(pipeline.rows, key=lambda row: (row.key or "", row.position)), lambda row: row.key
     ):
@@ -265,7 +265,7 @@ def work(chance: random.Random, database: Database[Document]) -> None:
             database.a.update_one({"_id": key}, change, upsert=True)
 
 
-def test_ids_tell_rows_apart(capture: Begin, database: Database[Document]) -> None:
+def test_ids_distinguish_rows(capture: Begin, database: Database[Document]) -> None:
     filled(database, "a", [])
     pipeline = capture("a", mode="latest", limits=Limits(7, 2**30, 7))
     database.a.insert_many({"_id": number} for number in range(50))

@@ -1,4 +1,4 @@
-"""Where a run begins: nothing before that is told, and everything behind it is."""
+"""Where a run begins: nothing before that is reported, and everything after it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ids(rows: list[Change]) -> list[Any]:
 
 
 def ops(rows: list[Change]) -> list[str]:
-    """Of changes of documents: servers do not tell the same DDL."""
+    """Of changes of documents: servers do not report the same DDL."""
     return [row.op for row in rows if row.key is not None]
 
 
@@ -52,7 +52,7 @@ def in_a_transaction(database: Database[Document], numbers: range) -> None:
 
 
 @pytest.fixture
-def told(capture: Begin, database: Database[Document]) -> list[Change]:
+def reported(capture: Begin, database: Database[Document]) -> list[Change]:
     """A single change, five at one cluster time, a single one."""
     filled(database, "a", [])
     pipeline = capture("a", mode="latest")
@@ -66,24 +66,24 @@ def told(capture: Begin, database: Database[Document]) -> list[Change]:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_a_token_begins_behind_its_event_also_within_a_transaction(
-    capture: Begin, database: Database[Document], told: list[Change], number: int
+def test_a_token_begins_after_its_event_also_within_a_transaction(
+    capture: Begin, database: Database[Document], reported: list[Change], number: int
 ) -> None:
     """Guards: all events of a transaction have one time."""
-    pipeline = capture("a", mode="token", start=told[number].position)
+    pipeline = capture("a", mode="token", start=reported[number].position)
     first = pipeline.batch()
     assert ids(first.rows) == list(range(number + 1, 7))
-    again = capture("a", mode="token", start=told[0].position)
+    again = capture("a", mode="token", start=reported[0].position)
     again.offset = Offset.from_json(json.loads(json.dumps(first.start.to_json())))
-    assert again.read(first.end).rows == first.rows, "a replay tells the same"
+    assert again.read(first.end).rows == first.rows, "a replay emits the same"
     database.a.delete_one({"_id": 3})
     assert [row.op for batch in pipeline.run() for row in batch.rows] == ["delete"]
 
 
 def test_a_token_may_be_written_as_a_change_stream_gives_it(
-    capture: Begin, told: list[Change]
+    capture: Begin, reported: list[Change]
 ) -> None:
-    position = told[3].position
+    position = reported[3].position
     for start in (position.lower(), f" {position}\n", json.dumps({"_data": position})):
         assert ids(capture("a", mode="token", start=start).batch().rows) == [4, 5, 6]
 
@@ -101,7 +101,7 @@ def test_the_position_of_a_copied_document_is_a_place_to_begin_too(
     assert sorted(ids(pipeline.rows)) == [3, 4, 5]
 
 
-def test_a_drop_before_the_token_is_not_told_again(
+def test_a_drop_before_the_token_is_not_reported_again(
     capture: Begin, database: Database[Document]
 ) -> None:
     filled(database, "a", [1])
@@ -118,11 +118,11 @@ def test_a_drop_before_the_token_is_not_told_again(
 
 
 def test_a_token_of_another_version_than_the_servers_is_refused(
-    capture: Begin, told: list[Change]
+    capture: Begin, reported: list[Change]
 ) -> None:
-    """Guards: in a transaction it sorts behind all events of the server's own, or before them."""
-    version = resume_token.decode(told[3].position).version
-    other = resume_token.high_water_mark(resume_token.time_of(told[3].position))
+    """Guards: in a transaction it sorts after all events of the server's own, or before them."""
+    version = resume_token.decode(reported[3].position).version
+    other = resume_token.high_water_mark(resume_token.time_of(reported[3].position))
     assert (version, resume_token.decode(other).version) == (1, 1)
     other = other.replace("2B0229296E04", "2B0429296E1404")
     pipeline = capture("a", mode="token", start=other)
@@ -146,7 +146,7 @@ def reader(pipeline: Capture) -> source.ChangeReader:
     return source.ChangeReader(pipeline.options, StructType())
 
 
-def test_a_snapshot_ends_as_of_one_time_behind_its_start(
+def test_a_snapshot_ends_as_of_one_time_after_its_start(
     capture: Begin, database: Database[Document]
 ) -> None:
     coll = filled(database, "a", range(30))
@@ -168,7 +168,7 @@ def test_a_snapshot_ends_as_of_one_time_behind_its_start(
 
 
 @pytest.mark.parametrize("mode", ["latest", "earliest"])
-def test_where_a_run_that_copies_nothing_begins_is_kept_before_anything_is_told(
+def test_where_a_run_that_copies_nothing_begins_is_kept_before_anything_is_reported(
     capture: Begin, database: Database[Document], mode: str
 ) -> None:
     """Guards: Spark asks for the start of the first batch again when it reads it, and when it reads
@@ -186,7 +186,7 @@ def latest(bounded: source.ChangeReader, start: Offset) -> Offset:
     return Offset.from_json(bounded.latestOffset(start.to_json(), ReadAllAvailable()))
 
 
-def test_the_first_moment_of_a_timestamp_is_told(
+def test_the_first_moment_of_a_timestamp_is_reported(
     capture: Begin, database: Database[Document]
 ) -> None:
     filled(database, "a", [])
@@ -226,7 +226,7 @@ def test_what_there_is_not_yet_is_captured_from_birth_be_it_born_before_or_after
 
 
 @pytest.mark.parametrize("mode", ["initial", "latest", "earliest"])
-def test_without_being_told_to_wait_a_new_run_ends_where_a_name_or_an_expression_matches_nothing(
+def test_without_the_option_to_wait_a_new_run_ends_where_a_name_or_an_expression_matches_nothing(
     capture: Begin, database: Database[Document], mode: str
 ) -> None:
     filled(database, "orders", [1])

@@ -21,7 +21,7 @@ from tests.mongo.capture import Client, Document, until
 
 SAMPLES = Path(__file__).parents[2] / "model/offsets"
 COLLATION = {"locale": "en", "strength": 2}
-# By collection: one document below the samples' frontiers, if there is one in it, and one behind.
+# By collection: one document below the samples' frontiers, if there is one in it, and one after.
 DOCUMENTS: dict[str, list[Any]] = {
     "shop.orders": ["Anna", "zoe"],
     "shop.items": [Int64(1), Int64(2**60)],
@@ -63,7 +63,7 @@ def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str, ver
         reader = source.ChangeReader(parsed, None)  # type: ignore[arg-type]
         client["shop"]["orders"].delete_one({"_id": "Bob"})
         client["shop"]["orders"].insert_one({"_id": "Bob"})
-        told: list[Any] = []
+        reported: list[Any] = []
         at = stored
 
         def has_caught_up() -> bool:
@@ -71,22 +71,24 @@ def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str, ver
             end = reader.latestOffset(at, ReadAllAvailable())
             for partition in reader.partitions(at, end):
                 for split in partition.splits:  # type: ignore[attr-defined]
-                    told.extend(task.read_split(split, parsed, True))
+                    reported.extend(task.read_split(split, parsed, True))
             at = json.loads(json.dumps(end))
-            rows = {row.op for row in told}
-            return Offset.from_json(at).is_streaming and ("insert" in rows or _is_behind(told))
+            rows = {row.op for row in reported}
+            return Offset.from_json(at).is_streaming and ("insert" in rows or _is_after(reported))
 
         until(has_caught_up, 60)
         reader.stop()
-    read = [(f"{r.db}.{r.coll}", json.loads(r.document_key)["_id"]) for r in told if r.op == "read"]
+    read = [
+        (f"{r.db}.{r.coll}", json.loads(r.document_key)["_id"]) for r in reported if r.op == "read"
+    ]
     found = {(name, _plain(key)) for name, key in read} - {("shop.orders", "Bob")}
     assert len(read) == len(set(map(str, read)))
     assert found == COPIED[name]
 
 
-def _is_behind(told: list[Any]) -> bool:
+def _is_after(reported: list[Any]) -> bool:
     """Whether the new document came with the copy."""
-    return any(row.op == "read" and "Bob" in row.document_key for row in told)
+    return any(row.op == "read" and "Bob" in row.document_key for row in reported)
 
 
 def _today(stored: Document, client: Client) -> Document:

@@ -32,7 +32,7 @@ from tests.mongo.capture import (
     id_of,
     repeated,
 )
-from tests.mongo.plan.test_reselect import behind_the_listing
+from tests.mongo.plan.test_reselect import after_the_listing
 
 Begin = Callable[..., Capture]
 EU = {"region": "EU"}
@@ -54,8 +54,8 @@ def _drawn(n: int, region: str) -> Document:
 def same(pipeline: Capture, coll: Any, at: Any = None, **find: Any) -> None:
     find = find or {"filter": EU, "projection": FIELDS}
     assert pipeline.replayed(coll) == contents(coll, at, **find)
-    told = [(row.position, row.key) for row in pipeline.rows]
-    assert len(set(told)) == len(told), "a row was told twice"
+    reported = [(row.position, row.key) for row in pipeline.rows]
+    assert len(set(reported)) == len(reported), "a row was emitted twice"
 
 
 def anything(coll: Any, draw: random.Random, ids: int) -> None:
@@ -91,7 +91,7 @@ def test_the_copy_holds_the_documents_of_the_filter_and_their_fields_alone(
 def test_a_batch_is_exact_whatever_is_written_across_the_filter(
     rewinds: bool, capture: Begin, database: Database[Document]
 ) -> None:
-    """Random writes before, within and behind what is copied, also while splits are read; the
+    """Random writes before, within and after what is copied, also while splits are read; the
     oracle is a find at T. Without after-images, it is one when all is quiet."""
     coll, draw = populated(database, "c", 120), random.Random(5)
     can = abilities(database.client)
@@ -153,21 +153,24 @@ def test_what_a_change_is_depends_on_which_side_of_the_filter_it_leads_to(
         ops = ["delete 0", "update 1", "update 2", "delete 3", "replace 4"]
         ops += ["delete 5", "delete 6", "insert 7"]
     assert [f"{op} {key}" for op, key in batch.ops] == ops
-    told = {id_of(row): row for row in batch.rows}
+    reported = {id_of(row): row for row in batch.rows}
     assert all(row.exact for row in batch.rows) == can.after_images
-    assert document(told[2].after) == {"_id": 2, "n": 0, "to": {"city": "c2"}}
-    assert told[2].before is None
-    assert told[3].after is None
+    assert document(reported[2].after) == {"_id": 2, "n": 0, "to": {"city": "c2"}}
+    assert reported[2].before is None
+    assert reported[3].after is None
     if can.before_images:
-        assert document(told[3].before) == {"_id": 3, "n": 0, "to": {"city": "c3"}}
-    assert [told[key].update_description for key in (2, 3)] == [None, None] or not can.before_images
-    assert json.loads(told[3].description or "")["filtered"] == "update"
+        assert document(reported[3].before) == {"_id": 3, "n": 0, "to": {"city": "c3"}}
+    assert [reported[key].update_description for key in (2, 3)] == [
+        None,
+        None,
+    ] or not can.before_images
+    assert json.loads(reported[3].description or "")["filtered"] == "update"
 
 
 def test_a_change_without_images_is_looked_up_by_the_filter(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Documented: a change outside the filter may then be told as a delete, which harms nothing."""
+    """Documented: a change outside the filter may then come as a delete, which is harmless."""
     coll, draw = populated(database, "c", 60, images=False), random.Random(6)
     pipeline = capture("c", **ASKED)
     for _ in range(8):
@@ -182,7 +185,7 @@ def test_a_change_without_images_is_looked_up_by_the_filter(
 
 
 @pytest.mark.parametrize("images", ["update_lookup", "when_available"])
-def test_an_image_outside_the_filter_is_told_by_no_way_of_asking_for_it(
+def test_an_image_outside_the_filter_is_reported_by_no_way_of_asking_for_it(
     images: str, capture: Begin, database: Database[Document]
 ) -> None:
     coll, draw = populated(database, "c", 60), random.Random(7)
@@ -198,7 +201,7 @@ def test_an_image_outside_the_filter_is_told_by_no_way_of_asking_for_it(
     assert all(set(each) <= {"_id", "n", "to"} for each in found if each)
 
 
-def test_a_description_of_an_update_tells_of_no_other_fields(
+def test_a_description_of_an_update_names_no_other_fields(
     capture: Begin, database: Database[Document]
 ) -> None:
     coll = filled(database, "c", [])
@@ -208,13 +211,13 @@ def test_a_description_of_an_update_tells_of_no_other_fields(
     coll.update_one({"_id": 1}, {"$set": {"a": 2, "b": 3, "l.0.p": 3, "l.0.q": 4}})
     coll.update_one({"_id": 1}, {"$set": {"l": [{"p": 8, "q": 9}, 6], "m": {"p": 8, "q": 9}}})
     coll.update_one({"_id": 1}, {"$unset": {"m": 1, "b": 1}})
-    told = [_updates(only), _updates(but)]
+    reported = [_updates(only), _updates(but)]
     fields = [{"a": 2, "l.0.p": 3}, {"l": [{"p": 8}], "m": {"p": 8}}, {}]
-    assert [each["updatedFields"] for each in told[0]] == fields
-    assert [each["updatedFields"] for each in told[1]] == [
+    assert [each["updatedFields"] for each in reported[0]] == fields
+    assert [each["updatedFields"] for each in reported[1]] == [
         *({"a": 2, "l.0.p": 3}, {"l": [{"p": 8}, 6], "m": {"p": 8}}, {})
     ]
-    assert [each["removedFields"] for each in told[0] + told[1]] == [[], [], ["m"]] * 2
+    assert [each["removedFields"] for each in reported[0] + reported[1]] == [[], [], ["m"]] * 2
     for pipeline, projection in ((only, {"a": 1, "l.p": 1, "m.p": 1}), (but, {"b": 0, "l.q": 0})):
         same(pipeline, coll, projection=projection)
 
@@ -222,7 +225,7 @@ def test_a_description_of_an_update_tells_of_no_other_fields(
 def test_a_field_that_is_named_like_a_place_in_an_array_is_none(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: a description tells nothing that the images do not."""
+    """Guards: a description shows nothing that the images do not."""
     coll = filled(database, "c", [])
     coll.insert_one({"_id": 1, "m": {"2024": {"x": "secret"}, "x": 1}})
     only, but = (
@@ -230,8 +233,8 @@ def test_a_field_that_is_named_like_a_place_in_an_array_is_none(
         capture("c", mode="latest", fields="-m.x"),
     )
     coll.update_one({"_id": 1}, {"$set": {"m.2024.x": "other", "m.x": 2}})
-    (told,), (rest,) = _updates(only), _updates(but)
-    assert told["updatedFields"] == {"m.x": 2}
+    (reported,), (rest,) = _updates(only), _updates(but)
+    assert reported["updatedFields"] == {"m.x": 2}
     known = abilities(database.client).after_images
     assert rest["updatedFields"] == {"m.2024.x": "other"} or not known
 
@@ -243,15 +246,15 @@ def test_a_description_that_is_no_text_stops_no_run(
     pipeline = capture("c", mode="latest", fields="-ssn")
     text = b"\x02u\x00\x03\x00\x00\x00\xff\xfe\x00"
     coll.update_one({"_id": 1}, {"$set": _document(text)})
-    (told,) = _updates(pipeline)
-    assert "$unmappable" in told
+    (reported,) = _updates(pipeline)
+    assert "$unmappable" in reported
 
 
 def _document(fields: bytes) -> RawBSONDocument:
     return RawBSONDocument((len(fields) + 5).to_bytes(4, "little") + fields + b"\x00")
 
 
-def test_what_a_document_was_outside_the_filter_is_told_by_no_description(
+def test_what_a_document_was_outside_the_filter_is_reported_by_no_description(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: without images, a change is looked up, and is then another one perhaps."""
@@ -280,7 +283,7 @@ def _updates(pipeline: Capture) -> list[Any]:
     return [json.loads(row.update_description or "") for row in rows]
 
 
-def test_ddl_is_told_whole_of_a_part_of_the_fields(
+def test_ddl_is_reported_whole_of_a_part_of_the_fields(
     capture: Begin, database: Database[Document]
 ) -> None:
     coll = populated(database, "c", 4)
@@ -295,7 +298,7 @@ def test_ddl_is_told_whole_of_a_part_of_the_fields(
 def test_another_filter_on_the_same_checkpoint_copies_all_again(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """The batch that changes it derives from its offsets: a replay tells the same."""
+    """The batch that changes it derives from its offsets: a replay reports the same."""
     coll = populated(database, "c", 40)
     pipeline = capture("c", **ASKED)
     pipeline.run()
@@ -321,7 +324,7 @@ def test_another_filter_on_the_same_checkpoint_copies_all_again(
 def test_another_filter_waits_until_time_has_passed_since_the_copy(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: what is told anew at the time of the copy could not be told from the copy."""
+    """Guards: rows of another copy at the time of the copy could not be distinguished from it."""
     coll = populated(database, "a", 10)
     pipeline = capture("a")
     pipeline.run()
@@ -333,15 +336,15 @@ def test_another_filter_waits_until_time_has_passed_since_the_copy(
     same(again, coll)
 
 
-def test_a_collection_born_behind_the_listing_postpones_another_filter(
+def test_a_collection_born_after_the_listing_postpones_another_filter(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: its first events would be told by the old filter, and never again by the new one."""
+    """Guards: its first events would be reported by the old filter, and never by the new one."""
     populated(database, "a", 6)
     pipeline = capture("a|b", **ASKED)
     pipeline.run()
     pipeline = pipeline.restarted(f"{database.name}.a|{database.name}.b")
-    behind_the_listing(monkeypatch, pipeline, partial(populated, database, "b", 8))
+    after_the_listing(monkeypatch, pipeline, partial(populated, database, "b", 8))
     pipeline.read(pipeline.plan_now())
     pipeline.run()
     for coll in (database["a"], database["b"]):
@@ -351,7 +354,7 @@ def test_a_collection_born_behind_the_listing_postpones_another_filter(
 def test_another_filter_is_refused_by_a_mode_that_copies_nothing(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: what it brings in, or leaves out, no change tells."""
+    """Guards: what it brings in, or leaves out, no change reports."""
     populated(database, "c", 6)
     pipeline = capture("c", **ASKED)
     pipeline.run()

@@ -75,16 +75,16 @@ def test_an_event_at_the_lower_time_is_out_and_one_at_the_upper_time_is_in(
     assert ids(slice_of(coll, times[1], times[1]), opener) == []
 
 
-def test_a_late_event_is_in_whatever_lies_between_and_one_told_before_is_out(
+def test_a_late_event_is_in_whatever_lies_between_and_one_reported_before_is_out(
     capture: Begin, database: Database[Document], opener: Any
 ) -> None:
-    """Guards: the slice is complete behind the last of them, replies later, not behind T1."""
+    """Guards: the slice is complete after the last of them, replies later, not after T1."""
     coll = filled(database, "a", [])
     times = written(coll, [{"_id": i} for i in range(4)])
     coll.insert_many([{"_id": n} for n in range(100, 1400)])
     late = written(coll, [{"_id": "late"}, {"_id": "not ours"}])[0]
     capture("a").now()
-    split = replace(slice_of(coll, times[0], times[2]), late=(late,), told=(times[1],))
+    split = replace(slice_of(coll, times[0], times[2]), late=(late,), reported=(times[1],))
     assert ids(split, opener) == [2, "late"]
 
 
@@ -249,7 +249,7 @@ def test_a_transaction_is_never_split_over_two_batches(
     for round_ in range(3):
         with mongo.start_session() as session, session.start_transaction():
             coll.insert_many([{"_id": f"{round_}-{n}"} for n in range(1000)], session=session)
-        # Nothing behind it: the batch ends at the transaction's own time.
+        # Nothing after it: the batch ends at the transaction's own time.
         pipeline.batch()
         coll.insert_one({"_id": f"{round_}-between"})
     pipeline.run()

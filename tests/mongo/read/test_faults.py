@@ -2,7 +2,7 @@
 
 Each fault befalls a set of pipelines that stand still in the midst of what they do: planning at
 three points, slices, scans at a time, rewinds, lookups, a watch for changes. Then all go on, and
-what they told is compared with the oplog and the documents of the members that survived.
+what they reported is compared with the oplog and the documents of the members that survived.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Rollback(Fault):
         assert self.primary.hello()["lastWrite"]["majorityOpTime"]["ts"] < self._until
 
     def _replace(self) -> None:
-        """Another primary, whose own writes lie behind those of the one before."""
+        """Another primary, whose own writes lie after those of the one before."""
         others = self.trio.others(self.primary)
         for other in others:
             self.trio.replicates(other)
@@ -430,7 +430,7 @@ class Scene:
         rewound = self._over("rewound", "capped", 25, splits_per_batch=3)
         plans: dict[str, Stops] = {
             "planned at its listing": (None, asked("listing")),
-            "planned behind its listing": (asked("listing"), asked("confirm")),
+            "planned after its listing": (asked("listing"), asked("confirm")),
             "planned in its survey": (None, more_changes()),
         }
         planned = [self._over(name, "orders") for name in plans]
@@ -523,7 +523,7 @@ def _has_run(pipeline: Capture) -> bool:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_lost_nothing_told_twice_and_nothing_told_that_was_rolled_back(
+def test_nothing_is_lost_nothing_reported_twice_and_nothing_reported_that_was_rolled_back(
     trio: Trio, failed: set[str | None], fault: str
 ) -> None:
     trio.heal()
@@ -558,19 +558,19 @@ def test_nothing_is_lost_nothing_told_twice_and_nothing_told_that_was_rolled_bac
 
 
 def wrong(pipeline: Capture, coll: Collection[Document]) -> Iterator[str]:
-    told = [(row.position, row.key) for row in pipeline.rows]
-    if len(set(told)) < len(told):
-        yield "a row is told twice"
+    reported = [(row.position, row.key) for row in pipeline.rows]
+    if len(set(reported)) < len(reported):
+        yield "a row is emitted twice"
     if any(is_doomed(row) for row in pipeline.rows):
-        yield "a write that was rolled back is told"
+        yield "a write that was rolled back is emitted"
     if pipeline.replayed(coll) != contents(coll):
         yield "the end is not what there is"
     if coll.name.startswith("bare") and any(row.after is None for row in pipeline.rows):
         yield "a document was not found"
     for number, batch in enumerate(pipeline.batches):
-        found, there = changes_told(batch), changes_made(batch, coll)
+        found, there = changes_reported(batch), changes_made(batch, coll)
         if found != there:
-            yield f"batch {number}: told {found - there}, not told {there - found}"
+            yield f"batch {number}: emitted {found - there}, not emitted {there - found}"
     yield from not_as_of_its_time(pipeline, coll)
 
 
@@ -583,7 +583,7 @@ Told = Counter[tuple[Timestamp, str, Any]]
 _OPS = {"insert": "i", "update": "u", "replace": "u", "delete": "d"}
 
 
-def changes_told(batch: Batch) -> Told:
+def changes_reported(batch: Batch) -> Told:
     return Counter(
         (resume_token.time_of(row.position), _OPS[row.op], id_of(row))
         for row in batch.rows
@@ -611,7 +611,7 @@ def frontier(offset: Offset, namespace: Namespace) -> float:
 
 
 def not_as_of_its_time(pipeline: Capture, coll: Collection[Document]) -> Iterator[str]:
-    """Of a copy whose changes come with their documents, if the server tells what was there at a
+    """Of a copy whose changes come with their documents, if the server reports what was there at a
     time: it does not of a capped collection."""
     if not abilities(coll.database.client).after_images or coll.name.startswith("bare"):
         return
@@ -638,13 +638,13 @@ def test_progress_that_cannot_be_reported_ends_nothing(trio: Trio) -> None:
     pipeline = Capture(trio.uri, f"{database.name}.a", server_timeout_ms="500")
     reader = source.ChangeReader(pipeline.options, StructType())
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    told = reader.reportLatestOffset() or {}
-    assert told["metrics"]["liveEdge"]
+    reported = reader.reportLatestOffset() or {}
+    assert reported["metrics"]["liveEdge"]
     trio.network.cut()
     until(lambda: (reader.reportLatestOffset() or {})["metrics"]["liveEdge"] is None)
-    told = reader.reportLatestOffset() or {}
+    reported = reader.reportLatestOffset() or {}
     trio.network.restore()
-    assert told["time"] == end["time"]
+    assert reported["time"] == end["time"]
 
 
 def test_a_member_that_recovered_is_read_though_it_was_asked_before(trio: Trio) -> None:

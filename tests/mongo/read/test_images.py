@@ -77,19 +77,19 @@ def test_what_is_not_recorded_is_marked(
         [2, 2] if looks_up else [None, None]
     )
     for row in (first, second):
-        told = json.loads(row.description or "{}").get("exactFrom")
-        assert bool(told) == looks_up
-        if told:
-            seconds, increment = map(int, told.split(":"))
+        reported = json.loads(row.description or "{}").get("exactFrom")
+        assert bool(reported) == looks_up
+        if reported:
+            seconds, increment = map(int, reported.split(":"))
             assert (seconds, increment) > (second.cluster_time // 1_000_000, second.cluster_inc)
     assert gone.after is None
-    # A delete is fully told without its before-image where none was asked for.
+    # A delete is fully reported without its before-image where none was asked for.
     assert deleted.exact == (images in ("update_lookup", "off"))
     assert deleted.before is None
 
 
 @pytest.mark.parametrize("images", ["auto", "required"])
-def test_an_image_that_has_expired_is_marked_and_never_told_as_null(
+def test_an_image_that_has_expired_is_marked_and_never_reported_as_null(
     mongo: Client, images: str
 ) -> None:
     """Guards: the server's own `required` would end the stream here (47).

@@ -1,4 +1,4 @@
-"""Changes of more than 16 MiB are told once and in order, whole where the server can split them.
+"""Changes of more than 16 MiB are emitted once and in order, whole where the server can split them.
 
 So are small changes of large `_id`s, beside which a reply of 16 MiB has no room for its token.
 """
@@ -62,7 +62,7 @@ def changed(capture: Capture) -> list[Change]:
 Told = tuple[str, Any, str | None, str | None, bool]
 
 
-def told(row: Change) -> Told:
+def reported(row: Change) -> Told:
     """Images as the letter that their `pad` is of."""
     return (row.op, id_of(row), _letter(row.before), _letter(row.after), row.exact)
 
@@ -96,7 +96,7 @@ def opener(mongod: ReplicaSet) -> Callable[[], Member]:
     return partial(member, mongod.uri, TIMEOUT_MS)
 
 
-def test_what_the_server_gives_of_a_large_change_is_told_and_all_of_those_beside_it(
+def test_what_the_server_gives_of_a_large_change_is_reported_and_all_of_those_beside_it(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: all images where the server splits events, else those that fit and the document as
@@ -112,7 +112,7 @@ def test_what_the_server_gives_of_a_large_change_is_told_and_all_of_those_beside
     coll.update_one({"_id": "small"}, {"$set": {"pad": "t", "n": 1}})
     rows, can = changed(changes), abilities(database.client)
     assert len({row.position for row in rows}) == len(rows) == 6
-    found = [told(row) for row in rows]
+    found = [reported(row) for row in rows]
     assert found[1:5:3] + found[2:3] == [
         expected(can, "update", "x", "x" if can.after_images else "z", "z"),
         expected(can, "update", "y", "z", "z", described=1),
@@ -124,7 +124,7 @@ def test_what_the_server_gives_of_a_large_change_is_told_and_all_of_those_beside
     ]
     earlier = ["r", "s", "t"] if can.before_images else [None] * 3
     later = ["s", "t", "t"] if can.after_images else ["t"] * 3
-    assert [told(row) for row in rows[0:6:3] + rows[5:]] == [
+    assert [reported(row) for row in rows[0:6:3] + rows[5:]] == [
         ("update", "small", before, after, can.after_images)
         for before, after in zip(earlier, later, strict=True)
     ]
@@ -163,7 +163,7 @@ def test_a_change_that_cannot_be_split_leaves_those_after_it_whole(
     coll.replace_one({"_id": "large"}, {"pad": pad("y")})
     first, second = changed(changes)
     assert (first.op, _letter(first.after)) == ("insert", "f")
-    assert told(second) == expected(can, "replace", "x", "y", "y")
+    assert reported(second) == expected(can, "replace", "x", "y", "y")
 
 
 def test_a_slice_with_a_large_change_leaves_no_cursor_on_the_server(
@@ -185,7 +185,7 @@ def test_a_slice_with_a_large_change_leaves_no_cursor_on_the_server(
         gc.enable()
 
 
-def test_a_document_of_16_mib_is_told_beside_a_change_that_does_not_fit(
+def test_a_document_of_16_mib_is_reported_beside_a_change_that_does_not_fit(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: what fits is not taken for too large."""
@@ -195,21 +195,21 @@ def test_a_document_of_16_mib_is_told_beside_a_change_that_does_not_fit(
     size = 16 * MiB - len(bson.encode({"_id": 1, "pad": ""}))
     coll.insert_one({"_id": 1, "pad": pad("f", size)})
     coll.replace_one({"_id": "large"}, {"pad": pad("y")})
-    assert [told(row) for row in changed(changes)] == [
+    assert [reported(row) for row in changed(changes)] == [
         ("insert", 1, None, "f", True),
         expected(can, "replace", "x", "y", "y"),
     ]
 
 
 @pytest.mark.parametrize("images", ["auto", "update_lookup"])
-def test_a_transaction_with_a_large_change_is_told_once_in_order_by_the_positions_of_its_events(
+def test_a_transaction_with_a_large_change_is_reported_once_in_order_by_the_positions_of_its_events(
     capture: Begin,
     database: Database[Document],
     opener: Any,
     monkeypatch: pytest.MonkeyPatch,
     images: str,
 ) -> None:
-    """Guards: a stream that splits events has tokens of another form, which sort behind those that
+    """Guards: a stream that splits events has tokens of another form, which sort after those that
     were handed out before the slice was opened again."""
     monkeypatch.setattr(change_stream, "_BATCH", 3)
     coll = filled(database, "a", range(8))
@@ -247,7 +247,7 @@ def events(split: StreamSplit, open_member: Callable[[], Member], images: str) -
     return [event for group in read for event in group]
 
 
-def test_a_slice_that_fails_between_fragments_tells_their_event_once_and_whole(
+def test_a_slice_that_fails_between_fragments_reports_their_event_once_and_whole(
     capture: Begin, database: Database[Document], mongo: Client, opener: Any
 ) -> None:
     """Guards: at each reply that a read takes, it is begun anew."""
@@ -289,7 +289,7 @@ class Fault:
         self.left -= 1
 
 
-def test_a_run_goes_on_behind_a_large_change_by_its_position(
+def test_a_run_goes_on_after_a_large_change_by_its_position(
     capture: Begin, database: Database[Document]
 ) -> None:
     """Guards: a position is a token, and leads neither into an event nor past another."""
@@ -305,7 +305,7 @@ def test_a_run_goes_on_behind_a_large_change_by_its_position(
     assert len(rows) == 4
     for number, row in enumerate(rows):
         rest = changed(capture("a", mode="token", start=row.position))
-        assert [told(row) for row in rest] == [told(row) for row in rows[number + 1 :]]
+        assert [reported(row) for row in rest] == [reported(row) for row in rows[number + 1 :]]
 
 
 def test_a_run_that_is_to_fail_where_images_do_not_fit_says_where(
@@ -319,7 +319,7 @@ def test_a_run_that_is_to_fail_where_images_do_not_fit_says_where(
     changes.run()
     coll.replace_one({"_id": "large"}, {"pad": pad("y")})
     if can.splits_events or not can.before_images:
-        assert [told(row) for row in changed(changes)[1:]] == [
+        assert [reported(row) for row in changed(changes)[1:]] == [
             expected(can, "replace", "x", "y", "y")
         ]
         return
@@ -332,12 +332,12 @@ def test_a_run_that_is_to_fail_where_images_do_not_fit_says_where(
     assert "large" not in message.replace("too large", "")
 
 
-def test_a_change_whose_own_description_exceeds_16_mib_is_told_without_it(
+def test_a_change_whose_own_description_exceeds_16_mib_is_reported_without_it(
     capture: Begin, database: Database[Document]
 ) -> None:
-    """Guards: the names of fields, which it tells in full, are short in the oplog.
+    """Guards: the names of fields, which it reports in full, are short in the oplog.
 
-    A server that has the whole document there (4.2) tells of a replacement."""
+    A server that has the whole document there (4.2) reports a replacement."""
     coll, name = filled(database, "a", []), "k" * 900
     parts = {str(number): {"n": 0, "p": "p" * 60} for number in range(20_000)}
     coll.insert_one({"_id": "large", "pad": "x", name: parts})
@@ -349,7 +349,7 @@ def test_a_change_whose_own_description_exceeds_16_mib_is_told_without_it(
     rows, can = changed(changes), abilities(database.client)
     op = "update" if can.before_images else "replace"
     before = "x" if can.before_images else None
-    assert [told(row) for row in rows] == [
+    assert [reported(row) for row in rows] == [
         (op, "large", before, "x", can.exact(op)),
         ("insert", 1, None, "s", True),
     ]
@@ -456,7 +456,7 @@ def test_beside_large_ids_only_the_change_that_is_too_large_itself_lacks_images(
     session_of: Callable[[Any], Any],
 ) -> None:
     """Guards: it is found among those that a reply does not hold together. Wherever a slice ends,
-    beside it too, each change is told once, by the same position."""
+    beside it too, each change is reported once, by the same position."""
     coll, keys = filled(database, "a", []), keys_of(60, 100_000)
     coll.insert_one({"_id": "large", "pad": pad("x")})
     changes = capture("a", mode="latest")
@@ -466,7 +466,7 @@ def test_beside_large_ids_only_the_change_that_is_too_large_itself_lacks_images(
         coll.replace_one({"_id": "large"}, {"pad": pad("y")}, session=session)
         coll.update_many({"pad": "s"}, {"$set": {"pad": "t"}}, session=session)
     rows, can = in_order(changes), abilities(database.client)
-    assert told(rows.pop(60)) == expected(can, "replace", "x", "y", "y")
+    assert reported(rows.pop(60)) == expected(can, "replace", "x", "y", "y")
     before = "s" if can.before_images else None
     assert [(row.op, _letter(row.before), _letter(row.after), row.exact) for row in rows] == [
         *[("insert", None, "s", True)] * 60,

@@ -232,7 +232,7 @@ def test_a_time_that_is_forgotten_in_mid_scan_is_rewound_from_there(
 def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: a part ends with its last key, the next begins behind it; memory is bounded."""
+    """Guards: a part ends with its last key, the next begins after it; memory is bounded."""
     monkeypatch.setattr(range_scan, "_BATCH", 8)
     monkeypatch.setattr(rewind, "BYTES", 2000)
     coll = filled(database, "a", range(60))
@@ -256,7 +256,7 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     assert rounds == 12
 
 
-def test_deletes_behind_the_last_document_found_are_undone(
+def test_deletes_after_the_last_document_found_are_undone(
     capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: the window of events reaches to the end of the scan, not to its last document."""
@@ -324,7 +324,7 @@ def test_without_before_images_no_row_that_may_be_wrong_is_called_exact(
     assert pipeline.replayed(coll) == contents(coll)
 
 
-def test_a_database_dropped_behind_the_scan_does_not_hold_up_the_rewind(
+def test_a_database_dropped_after_the_scan_does_not_hold_up_the_rewind(
     capture: Begin, database: Database[Document], mongo: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a stream of the database ends there, with an event that the pipeline lets pass."""
@@ -389,7 +389,7 @@ def test_a_collection_renamed_away_is_not_rewound_with_the_changes_of_its_new_na
     renamed_at: int,
 ) -> None:
     """Guards: the read before 6.0 finds the collection by UUID, wherever it is now; the events of
-    the old name do not tell what happened there."""
+    the old name do not report what happened there."""
     monkeypatch.setattr(range_scan, "_BATCH", 8)
     coll = filled(database, "a", range(60))
     pipeline = capture("a", documents_per_split=1000)

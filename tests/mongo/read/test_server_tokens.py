@@ -41,14 +41,14 @@ def test_tokens_of_every_type_of_key_are_written_and_read_as_the_server_does(
         for event in _some(stream, len(ids)):
             document_key = bytes(event["documentKey"].raw)
             keys.append(keystring.encode(document_key)[0])
-            told = _told(event["_id"])
-            assert told == _expected(told, event)
-            assert _written(told, document_key) == dict(event["_id"])
-            assert told.document_key == mixed.as_kept((0x03, document_key))[1]
+            reported = _reported(event["_id"])
+            assert reported == _expected(reported, event)
+            assert _written(reported, document_key) == dict(event["_id"])
+            assert reported.document_key == mixed.as_kept((0x03, document_key))[1]
     assert sorted(range(len(keys)), key=lambda n: keys[n]) == _in_order_of_id(collection)
 
 
-def _told(given: Any) -> Token:
+def _reported(given: Any) -> Token:
     return resume_token.decode(given["_data"], bytes(given.get("_typeBits") or b""))
 
 
@@ -57,16 +57,18 @@ def _some(stream: Iterator[Any], count: int) -> Iterator[Any]:
         yield next(stream)
 
 
-def _expected(told: Token, event: Any) -> Token:
+def _expected(reported: Token, event: Any) -> Token:
     """What the event says beside its token; keys are compared by the caller."""
-    return Token(1, "event", event["clusterTime"], uuid=told.uuid, document_key=told.document_key)
+    return Token(
+        1, "event", event["clusterTime"], uuid=reported.uuid, document_key=reported.document_key
+    )
 
 
-def _written(told: Token, document_key: bytes) -> dict[str, Any]:
+def _written(reported: Token, document_key: bytes) -> dict[str, Any]:
     """The whole token, as it would be written by us."""
-    assert told.uuid is not None
-    time = struct.pack("<II", told.cluster_time.inc, told.cluster_time.time)
-    collection = struct.pack("<iB", 16, 4) + told.uuid.bytes
+    assert reported.uuid is not None
+    time = struct.pack("<II", reported.cluster_time.inc, reported.cluster_time.time)
+    collection = struct.pack("<iB", 16, 4) + reported.uuid.bytes
     values = [(0x11, time), of(1), of(128), of(0), of(False), (0x05, collection)]
     key, type_bits = keystring.encode(
         raw(*[(b"", value) for value in [*values, (0x03, document_key)]])
@@ -95,7 +97,7 @@ def test_ten_thousand_mixed_values_sort_as_the_server_sorts_them(database: Datab
     assert 5000 < len(set(keys)) < len(keys)
 
 
-def test_tokens_of_transactions_and_ddl_tell_their_place(
+def test_tokens_of_transactions_and_ddl_report_their_place(
     mongo: MongoClient[Any], database: Database[Any]
 ) -> None:
     collection = database.create_collection("a")
@@ -109,7 +111,7 @@ def test_tokens_of_transactions_and_ddl_tell_their_place(
         opening = stream.resume_token
         events = list(_some(stream, 6))
     assert opening == {"_data": resume_token.high_water_mark(begin)}
-    found = [_told(event["_id"]) for event in events]
+    found = [_reported(event["_id"]) for event in events]
     assert [each.txn_op_index for each in found] == [0, 1, 2, 0, 0, 0]
     assert [each.from_invalidate for each in found] == [False] * 5 + [True]
     keys = [each.document_key and bson.decode(each.document_key) for each in found]

@@ -222,8 +222,8 @@ def test_a_collection_of_any_kind_and_name_is_copied_and_followed(
     pipeline.run()
     assert pipeline.replayed(coll) == contents(coll)
     assert {row.coll for row in pipeline.rows} == {name}
-    told = [(row.position, row.key) for row in pipeline.rows]
-    assert len(set(told)) == len(told)
+    reported = [(row.position, row.key) for row in pipeline.rows]
+    assert len(set(reported)) == len(reported)
     assert max(pipeline.rows, key=lambda row: row.position).op == "delete"
 
 
@@ -290,7 +290,7 @@ def test_a_failure_in_mid_scan_neither_loses_nor_doubles_a_document(
     monkeypatch: pytest.MonkeyPatch,
     fault: dict[str, Any],
 ) -> None:
-    """Guards: a scan goes on behind the last document handed out."""
+    """Guards: a scan goes on after the last document handed out."""
     monkeypatch.setattr(range_scan, "_BATCH", 7)
     coll = filled(database, "a", [*range(60), MaxKey()])
     pipeline = capture("a", documents_per_split=1000)

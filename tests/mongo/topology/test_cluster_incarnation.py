@@ -42,11 +42,11 @@ def filled(cluster: Cluster, db: str, coll: str) -> str:
     return coll
 
 
-def test_what_the_metadata_has_forgotten_is_not_told_by_shards_that_still_hold_it(
+def test_what_the_metadata_has_forgotten_is_not_reported_by_shards_that_still_hold_it(
     cluster: Cluster, name: str
 ) -> None:
     """Guards: who drops a collection begins with the metadata. Without the version of its chunks a
-    shard would tell of orphans too."""
+    shard would report orphans too."""
     with cluster.keeping_orphans():
         cluster.move("shop", name, {"_id": LOWEST}, "s2")
         pipeline = capture(cluster, f"shop.{name}")

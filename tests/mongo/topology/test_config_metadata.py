@@ -12,7 +12,7 @@ from tests.mongo.capture import TIMEOUT_MS
 
 
 class Replaced(Metadata):
-    """The file behind `uri` is replaced by another one whenever it is going to be read."""
+    """The file that `uri` names is replaced by another one whenever it is going to be read."""
 
     @property
     def client(self) -> Client:

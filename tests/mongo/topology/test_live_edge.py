@@ -86,7 +86,7 @@ def test_what_the_majority_does_not_have_is_neither_read_nor_copied(three: Repli
 def test_what_is_gone_is_taken_for_gone_only_when_a_majority_has_the_drop(
     three: ReplicaSet, images: bool
 ) -> None:
-    """Guards: a drop that is rolled back is told by no event: lost would be the documents of a
+    """Guards: a drop that is rolled back is reported by no event: lost would be the documents of a
     range that is being copied, or those that changes are to be completed with."""
     with three.client() as client:
         database = client.get_database("test", write_concern=WriteConcern("majority"))
@@ -183,7 +183,7 @@ def test_what_a_deposed_primary_listed_is_not_copied(
 
 
 def knows_the_primary(client: Client) -> bool:
-    """A server before 4.4 does not tell the driver of a new primary by itself; a failure does."""
+    """A server before 4.4 does not inform the driver of a new primary by itself; a failure does."""
     try:
         client.admin.command("listDatabases")
     except AutoReconnect:

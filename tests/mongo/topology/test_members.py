@@ -178,8 +178,8 @@ def test_every_batch_is_as_of_its_time_and_read_from_the_members_that_the_uri_ad
             below = bson.decode(end.copying.below)["_id"] if end.copying else 10**9
             assert pipeline.replayed(coll) == up_to(at, below)
             streamed += end.is_streaming
-    told = [(row.position, row.key) for row in pipeline.rows]
-    assert len(set(told)) == len(told), "a row was told twice"
+    reported = [(row.position, row.key) for row in pipeline.rows]
+    assert len(set(reported)) == len(reported), "a row was emitted twice"
     assert readers
     assert readers <= PREFERENCES[preference]
 

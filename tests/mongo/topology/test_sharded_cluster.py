@@ -119,8 +119,8 @@ class Orders:
 def same(pipeline: Capture, orders: Orders) -> None:
     held = replayed(pipeline, orders)
     assert held == orders.contents()
-    told = [(row.position, row.coll, row.key) for row in pipeline.rows]
-    assert len(set(told)) == len(told), "a row was told twice"
+    emitted = [(row.position, row.coll, row.key) for row in pipeline.rows]
+    assert len(set(emitted)) == len(emitted), "a row was emitted twice"
 
 
 def replayed(pipeline: Capture, orders: Orders) -> Contents:
@@ -182,7 +182,7 @@ def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_ti
     same(pipeline, orders)
 
 
-def test_a_change_of_more_than_16_mib_is_told_by_its_shard(cluster: Cluster, db: str) -> None:
+def test_a_change_of_more_than_16_mib_is_reported_by_its_shard(cluster: Cluster, db: str) -> None:
     """Guards: whole where the shard can split it, and looked up where it has no images."""
     orders = Orders(cluster, db, 20)
     large = {"_id": "large", "region": 1, "number": -1, "pad": "x" * 9 * 2**20}
@@ -210,7 +210,7 @@ def test_an_unsharded_collection_is_read_from_its_primary_shard(cluster: Cluster
     assert {split.shard for batch in pipeline.batches for split in batch.snapshot_splits} == {"s1"}
 
 
-def test_a_drop_that_every_shard_reports_is_told_once(cluster: Cluster, db: str) -> None:
+def test_a_drop_that_every_shard_reports_is_reported_once(cluster: Cluster, db: str) -> None:
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full)
     pipeline.run()
@@ -226,7 +226,7 @@ def test_a_drop_that_every_shard_reports_is_told_once(cluster: Cluster, db: str)
 def test_two_documents_with_one_id_on_two_shards_are_one_to_a_mirror(
     cluster: Cluster, db: str
 ) -> None:
-    """Documented: MongoDB does not forbid them. All their rows are told."""
+    """Documented: MongoDB does not forbid them. All their rows are reported."""
     orders = Orders(cluster, db, 0)
     pipeline = capture(cluster, orders.full)
     for shard, region in (("s1", 0), ("s2", 9)):
@@ -254,10 +254,10 @@ def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -
     assert len({bson.decode(bytes(row.after))["h"] for row in pipeline.rows}) == 60  # type: ignore[arg-type]
 
 
-def test_a_chunk_that_moves_while_the_config_servers_are_behind_is_read_where_it_went(
+def test_a_chunk_that_moves_while_the_config_servers_lag_is_read_where_it_went(
     cluster: Cluster, db: str
 ) -> None:
-    """Guards: shards may go by a change of the metadata, and a batch end behind it, before a
+    """Guards: shards may go by a change of the metadata, and a batch end after it, before a
     majority read of the metadata shows it."""
     cluster.shard_collection(db, "all", {"k": 1})
     documents = [{"_id": k, "k": k} for k in range(20)]
@@ -321,7 +321,7 @@ def touching_both(cluster: Cluster, db: str) -> Transaction:
 def test_a_transaction_across_shards_is_whole_in_one_batch_wherever_a_batch_ends(
     cluster: Cluster, db: str, first: str
 ) -> None:
-    """Guards: a read sees it from its commit timestamp on, the shards tell of it later, each at a
+    """Guards: a read sees it from its commit timestamp on, the shards report it later, each at a
     time of its own."""
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full)
@@ -341,23 +341,23 @@ def test_a_transaction_across_shards_is_whole_in_one_batch_wherever_a_batch_ends
     later.commit()
     inside = pipeline.read(ending(pipeline, lambda: transaction.time))
     assert sorted(transactional(inside)) == sorted(["delete", "update", "insert"] * 2)
-    assert dict(inside.end.late).keys() == {"s1", "s2"}, "both shards tell of it behind the batch"
+    assert dict(inside.end.late).keys() == {"s1", "s2"}, "both shards report it after the batch"
     assert_as_of_its_time(pipeline, orders)
     again = capture(cluster, orders.full)
     again.offset = inside.start
     replay = repeated(again.read(inside.end).rows, orders.can)
-    assert replay == repeated(inside.rows, orders.can), "a replay tells the same"
+    assert replay == repeated(inside.rows, orders.can), "a replay emits the same"
     orders.update(1)
     rest = [row for batch in pipeline.run() for row in batch.rows]
     assert sorted(row.key for row in rest if row.txn) == ["4", "9"], "the later one, and no more"
     same(pipeline, orders)
 
 
-def test_a_transaction_that_a_copy_has_read_is_not_told_by_the_stream(
+def test_a_transaction_that_a_copy_has_read_is_not_reported_by_the_stream(
     cluster: Cluster, db: str
 ) -> None:
     """Guards: the copy ends at a time at which the transaction is in doubt; of what was below the
-    frontier the stream tells, of the rest it does not."""
+    frontier the stream reports, of the rest it does not."""
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full, documents_per_split=8, splits_per_batch=1)
     pipeline.batch()
@@ -382,7 +382,7 @@ def test_a_transaction_that_a_copy_has_read_is_not_told_by_the_stream(
 
 
 def test_a_collection_born_in_doubt_is_not_taken_for_copied(cluster: Cluster, db: str) -> None:
-    """Guards: the survey of a batch asks for what is told late as well."""
+    """Guards: the survey of a batch asks for what is reported late as well."""
     orders = Orders(cluster, db, count=10)
     cluster.shard_collection(db, "zebras", {"region": 1})
     cluster.drop_collection(db, "zebras")
@@ -399,13 +399,13 @@ def test_a_collection_born_in_doubt_is_not_taken_for_copied(cluster: Cluster, db
     first = pipeline.read(ending(pipeline, happen))
     assert first.end.late
     pipeline.run()
-    told = [(row.op, row.key) for row in pipeline.rows if row.coll == "zebras" and row.key]
-    assert sorted(told) in ([("insert", "1"), ("insert", "6")], [("read", "1"), ("read", "6")])
+    emitted = [(row.op, row.key) for row in pipeline.rows if row.coll == "zebras" and row.key]
+    assert sorted(emitted) in ([("insert", "1"), ("insert", "6")], [("read", "1"), ("read", "6")])
     same(pipeline, orders)
 
 
 @pytest.mark.parametrize("first", ["s1", "s2"])
-def test_a_document_that_moves_by_a_change_of_its_shard_key_is_told_in_one_batch(
+def test_a_document_that_moves_by_a_change_of_its_shard_key_is_reported_in_one_batch(
     cluster: Cluster, db: str, first: str
 ) -> None:
     """Guards: its delete on the one shard is never a batch's last word on it."""
@@ -415,7 +415,7 @@ def test_a_document_that_moves_by_a_change_of_its_shard_key_is_told_in_one_batch
     moved = insert({"_id": 1, "region": 7, "number": 1, "n": 5})
     transaction = cluster.transaction(db, s1=[delete(1)], s2=[moved])
     transaction.commit(first)
-    if first == "s2":  # told in the order insert, update, delete
+    if first == "s2":  # reported in the order insert, update, delete
         orders.run("s2", update(1, n=6))
     pipeline.read(pipeline.plan_now())
     transaction.commit({"s1": "s2", "s2": "s1"}[first])
@@ -434,7 +434,7 @@ def test_a_document_that_moves_by_a_change_of_its_shard_key_is_told_in_one_batch
 def test_windows_that_adjoin_hold_a_transaction_across_shards_once(
     cluster: Cluster, db: str
 ) -> None:
-    """Guards: it belongs to its commit timestamp, whenever its shards tell of it."""
+    """Guards: it belongs to its commit timestamp, whenever its shards report it."""
     orders = Orders(cluster, db)
     pipeline = capture(cluster, orders.full, mode="latest")
     start = timestamp.after(pipeline.now())
@@ -603,7 +603,7 @@ def test_an_idle_cluster_has_nothing_new_all_the_time(cluster: Cluster, db: str)
     assert len(set(ends)) < 5
 
 
-def test_it_is_told_which_shard_all_changes_wait_for(
+def test_it_is_reported_which_shard_all_changes_wait_for(
     cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(commit_point, "_WARNING_SECONDS", 1)
@@ -613,12 +613,12 @@ def test_it_is_told_which_shard_all_changes_wait_for(
     transaction = touching_both(cluster, db)
     transaction.commit("s1")
 
-    def told() -> bool:
+    def emitted() -> bool:
         orders.update(2)
         pipeline.read(pipeline.plan_now())
         return "shard 's2' has not decided a transaction across shards for" in caplog.text
 
-    until(told)
+    until(emitted)
     assert "shard 's1'" not in caplog.text
     transaction.commit("s2")
     pipeline.run()
@@ -634,7 +634,7 @@ def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
 ) -> None:
     """Guards: documents have changed, and changed their shards, by moves of chunks and by changes
     of the shard key; all shards' events are undone in order; an orphan is no document; and what
-    one shard has given before another refused is not told again."""
+    one shard has given before another refused is not reported again."""
     orders = Orders(cluster, db)
     orphans = {"region": {"$gte": 5}}
     until(lambda: not cluster.clients["s1"][db].orders.count_documents(orphans))
@@ -774,7 +774,7 @@ def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> I
 def test_a_collection_that_is_resharded_in_the_midst_of_its_copy_is_copied_anew(
     cluster: Cluster, db: str, copied: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Guards: no event tells of it, and what was to be read of the old incarnation is void: also of
+    """Guards: no event reports it, and what was to be read of the old incarnation is void: also of
     the last part of the copy."""
     orders = Orders(cluster, db)
     pipeline = capture(
@@ -830,7 +830,7 @@ def test_a_refined_shard_key_changes_nothing_for_a_copy_under_way(
     same(pipeline, orders)
 
 
-def test_a_collection_dropped_and_made_anew_in_the_midst_of_its_copy_is_told_anew(
+def test_a_collection_dropped_and_made_anew_in_the_midst_of_its_copy_is_copied_again(
     cluster: Cluster, db: str
 ) -> None:
     orders = Orders(cluster, db)
@@ -879,7 +879,7 @@ def test_an_unsharded_collection_may_move_with_its_database(
 def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
     cluster: Cluster, db: str, images: str
 ) -> None:
-    """Guards: the shard that tells of the change does not have the document any more."""
+    """Guards: the shard that reports the change does not have the document any more."""
     orders = Orders(cluster, db, count=20)
     off = {each: {"enabled": False} for each in orders.can.recording}
     for shard in cluster.shards:
@@ -900,7 +900,7 @@ def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
     same(pipeline, orders)
 
 
-# --- what is told at each trigger ---
+# --- what is reported at each trigger ---
 
 
 def test_metrics_of_a_cluster_are_those_of_all_its_shards(
@@ -914,28 +914,28 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     options = {"split.size.mb": "1", "snapshot.splits.per.batch": "1", "heartbeat.interval": "0"}
     given = {"uri": cluster.config.uri, "collections": orders.full, "shards.direct": "true"}
     reader = source.ChangeReader(declared.parse({**given, **options}), StructType())
-    offset, told = reader.initialOffset(), list[dict[str, Any]]()
-    while not told or told[-1]["snapshotPercent"] < 100:
+    offset, emitted = reader.initialOffset(), list[dict[str, Any]]()
+    while not emitted or emitted[-1]["snapshotPercent"] < 100:
         offset = reader.latestOffset(offset, ReadAllAvailable())
         reported = reader.reportLatestOffset()
         assert reported is not None
-        told.append(reported["metrics"])
+        emitted.append(reported["metrics"])
         copying = Offset.from_json(offset).copying
         if copying is not None:
             below = bson.decode(copying.below)["_id"]
-            assert abs(told[-1]["snapshotPercent"] - 100 * below / 1200) < 15
-    assert len(told) > 4
-    assert told[-1]["time"] == offset["time"]
-    assert timestamp.parse(told[-1]["liveEdge"]) >= timestamp.parse(offset["time"])
-    assert told[-1]["lagSeconds"] is not None
+            assert abs(emitted[-1]["snapshotPercent"] - 100 * below / 1200) < 15
+    assert len(emitted) > 4
+    assert emitted[-1]["time"] == offset["time"]
+    assert timestamp.parse(emitted[-1]["liveEdge"]) >= timestamp.parse(offset["time"])
+    assert emitted[-1]["lagSeconds"] is not None
     firsts = {
         shard: client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"].time
         for shard, client in cluster.clients.items()
         if shard in cluster.shards
     }
-    assert told[-1]["oplogWindow"]["shard"] in firsts
+    assert emitted[-1]["oplogWindow"]["shard"] in firsts
     least = Offset.from_json(offset).time.time - max(firsts.values())
-    assert abs(told[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
+    assert abs(emitted[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
     reader.stop()
     found = inquiry.query_status({**given, **options}, Offset.from_json(offset), None)
     assert [(each.phase, each.copied) for each in found.collections] == [("streaming", 1.0)]
@@ -1080,7 +1080,7 @@ def test_a_shard_that_came_and_went_while_nothing_ran_is_not_lost_in_silence(
 
 
 def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> None:
-    """Guards: what a shard had to tell that is gone would be missing."""
+    """Guards: what a shard had to report that is gone would be missing."""
     growing.create_database("early")
     orders = Orders(growing, "early", count=30)
     pipeline = capture(growing, orders.full, mode="latest")
@@ -1092,7 +1092,7 @@ def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> 
 
 
 def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
-    """Guards: no event tells of what was there before it joined."""
+    """Guards: no event reports what was there before it joined."""
     growing.create_database("stays")
     orders = Orders(growing, "stays", count=10)
     client = growing.start("s5")
@@ -1110,6 +1110,6 @@ def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
     [anew] = pipeline.resyncs
     assert (anew.db, anew.coll) == ("brought", "boxes")
     boxes = [row for row in pipeline.rows if row.db == "brought" and row.position >= anew.position]
-    told = sorted((row.op, row.key) for row in boxes)
-    assert told == [*(("read", str(n)) for n in range(5)), ("update", "2")]
+    emitted = sorted((row.op, row.key) for row in boxes)
+    assert emitted == [*(("read", str(n)) for n in range(5)), ("update", "2")]
     same(pipeline, orders)
