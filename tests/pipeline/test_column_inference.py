@@ -24,7 +24,7 @@ from cdc.pipeline import InferredColumns, add_columns
 
 FILE = """# Mine.
 [source]
-uri = "mongodb://h"  # not told
+uri = "mongodb://h"  # not shown
 collections = ["shop.orders"]
 
 [sink]

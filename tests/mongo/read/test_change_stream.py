@@ -84,7 +84,7 @@ def test_a_late_event_is_in_whatever_lies_between_and_one_reported_before_is_out
     coll.insert_many([{"_id": n} for n in range(100, 1400)])
     late = written(coll, [{"_id": "late"}, {"_id": "not ours"}])[0]
     capture("a").now()
-    split = replace(slice_of(coll, times[0], times[2]), late=(late,), reported=(times[1],))
+    split = replace(slice_of(coll, times[0], times[2]), late=(late,), emitted=(times[1],))
     assert ids(split, opener) == [2, "late"]
 
 
