@@ -80,7 +80,7 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     if any(len(each.shards) > 1 for each in found.work):
         say("sizes over several shards are sums; orphans may be counted")
     if found.missing:
-        say(f"not there yet: {', '.join(found.missing)}", soft_wrap=True)
+        say(f"not created yet: {', '.join(found.missing)}", soft_wrap=True)
     say(_privileges_table(found))
     say(f"copy: {_describe_copy(copy, rate)}", soft_wrap=True)
     say(f"oplog: {_describe_oplog(found, copy)}", soft_wrap=True)

@@ -165,8 +165,8 @@ class Offset:
         """
         if isinstance(data, dict) and data.get("version", VERSION) not in (1, VERSION):
             raise ForeignOffset(
-                f"The checkpoint holds an offset of version {data['version']!r}; this release reads"
-                f" versions up to {VERSION}.",
+                f"The checkpoint contains an offset of version {data['version']!r}; this release"
+                f" reads versions up to {VERSION}.",
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )
         try:
@@ -194,7 +194,7 @@ class Offset:
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError, CdcError) as error:
             raise ForeignOffset(
-                "The checkpoint holds an offset that is not one of this source.",
+                "The checkpoint contains an offset that this source did not write.",
                 "Use the checkpoint folder that belongs to this pipeline, or a new one.",
             ) from error
         return offset

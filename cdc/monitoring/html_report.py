@@ -124,7 +124,7 @@ def _copies(axes: Axes, view: View) -> None:
 
 
 def _oplog(axes: Axes, view: View) -> None:
-    axes.set_title("hours of the oplog: all, and those left after T")
+    axes.set_title("hours of the oplog: in total, and left after T")
     left = view.metrics.oplog_left
     if left is not None and left.percent > 0:
         axes.barh([0], [100 * left.hours / left.percent], color="#ddd")

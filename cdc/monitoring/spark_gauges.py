@@ -25,7 +25,7 @@ GAUGES: Mapping[str, str] = {
     "freshness_oldest_seconds": "seconds from the last batch's oldest change to its Delta commit",
     "oplog_hours_left": "hours until the next changes leave the oplog",
     "oplog_percent_left": "the same, as a percentage of the time that the oplog covers",
-    "snapshot_percent": "percentage of all documents that is copied, about; 100: nothing is left",
+    "snapshot_percent": "approximate percentage of documents that are copied; 100: nothing is left",
     "inexact_rows": "rows marked exact = false since the program began",
 }
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"

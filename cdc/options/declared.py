@@ -138,7 +138,7 @@ class SourceOptions:
     )
     shards_direct: bool = _option(
         False,
-        "Whether `uri` leads to a sharded cluster (to a mongos or to the config servers). Each"
+        "Whether `uri` names a sharded cluster (a mongos or the config servers). Each"
         " shard is then read directly.",
     )
     on_history_lost: str = _option(

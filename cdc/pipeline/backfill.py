@@ -183,7 +183,7 @@ def require_whole(part: Part) -> None:
     """Raise BadOption unless the part is the whole collection."""
     if not part.is_whole:
         raise BadOption(
-            "A repair cannot find the documents of a part that only the mirror contains.",
+            "A repair of a part cannot find documents that only the mirror contains.",
             "Repair the whole collection: remove --filter, --min and --max.",
         )
 

@@ -69,7 +69,7 @@ class WindowReader(DataSourceReader):
         until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
         if not wait_until(source, until):
             raise BadOption(
-                "Option 'to' lies in the future of the server.", "Set it to an earlier time."
+                "Option 'to' is later than the server's time.", "Set it to an earlier time."
             )
         patience = float(self._options.retry_seconds)
         limits = make_limits(self._options)

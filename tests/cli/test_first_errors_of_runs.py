@@ -84,7 +84,7 @@ def test_a_checkpoint_of_another_query_is_named(
     query.processAllAvailable()
     query.stop()
     require_reported(
-        call("replicate"), 1, "not one of this source", "checkpoint folder that belongs"
+        call("replicate"), 1, "that this source did not write", "checkpoint folder that belongs"
     )
 
 

@@ -147,7 +147,7 @@ def test_what_is_looked_for_in_vain_is_reported_long_before_the_end(
 def test_a_user_who_is_not_let_in_is_reported_why(guarded: Guarded) -> None:
     filled(guarded.client["first"], "orders", [1])
     refusals: dict[str, list[str]] = {
-        guarded.uri("root", f"{SECRET}x"): ["with that password", "authSource", "'uri'"],
+        guarded.uri("root", f"{SECRET}x"): ["and that password", "authSource", "'uri'"],
         guarded.replica_set.uri: ["'uri' names no user", "mongodb://user:password@host"],
         guarded.user(): ['changeStream on {db: "first"', "'Privileges'"],
     }
@@ -235,7 +235,7 @@ MISSING: dict[str, Missing] = {
         "{db}.orders",
         ["mode=timestamp", "start=2100-01-01"],
         2,
-        ["'start' lies in the future", "Set it back"],
+        ["'start' is later than the server's time", "Set it to an earlier time"],
     ),
 }
 

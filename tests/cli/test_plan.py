@@ -156,7 +156,7 @@ def test_what_is_waited_for_is_reported_and_is_no_problem(orders: Any, run: Run)
     assert found["missing"] == [f"{db}.later", f"'{db}\\.x.*'"]
     assert [each["namespace"] for each in found["collections"]] == [f"{db}.orders"]
     shown = run(*awaited).stdout
-    assert f"not there yet: {db}.later, '{db}\\.x.*'\n" in shown
+    assert f"not created yet: {db}.later, '{db}\\.x.*'\n" in shown
 
 
 def test_all_problems_are_reported_at_once(database: Database[Document], run: Run) -> None:

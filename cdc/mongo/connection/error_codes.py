@@ -103,8 +103,8 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     code = _find_code(error)
     if is_login(error):
         return LoginRefused(
-            f"{attempted}: the server refused the user (code {code}): it knows none of that name,"
-            " with that password or certificate.",
+            f"{attempted}: the server refused the user (code {code}): no user has that name and"
+            " that password or certificate.",
             "Check user, password, authSource and authMechanism in 'uri'.",
         )
     if code in _UNAUTHORIZED:
@@ -125,13 +125,15 @@ def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     if code == TOO_LARGE:
         return UnsuitableSource(
             f"{attempted}: the server's answer exceeds the 16 MiB of a BSON document.",
-            "Look for an _id or a shard key of several megabytes in what was read.",
+            "Look for an _id or a shard key of several megabytes in these documents.",
         )
     if isinstance(error, pymongo.errors.ServerSelectionTimeoutError):
         reason = explain_unreachable(str(error))
         return SourceUnreachable(f"{attempted}: {reason.message}.", reason.remedy)
     if isinstance(error, pymongo.errors.ConfigurationError):
-        return BadOption(f"{attempted}: 'uri' asks for something impossible.", "Correct it.")
+        return BadOption(
+            f"{attempted}: the driver refuses 'uri' or an option in it.", "Correct it."
+        )
     kind = TransientError if is_transient(error) else CdcError
     how = "the connection failed" if code is None else f"the server answered with code {code}"
     return kind(f"{attempted}: {how}.")

@@ -51,7 +51,7 @@ REQUIRED = (
 REQUIRED_OF_CLUSTERS = (
     Rule(
         ("find",),
-        f"{', '.join(f'`{each}`' for each in _METADATA)}: where `uri` leads to",
+        f"{', '.join(f'`{each}`' for each in _METADATA)}: on the server that `uri` names",
         "`shards.direct`: which shards exist, and which documents each of them owned",
     ),
     Rule(

@@ -70,12 +70,12 @@ def check(source: Source, wanted: Wanted) -> Listing:
         and wanted.follows
         and (awaited := missing_collections.missing_items(wanted.selection, listing))
     ):
-        _log.info("%s: not there yet, captured from birth", ", ".join(awaited))
+        _log.info("to be captured once they are created: %s", ", ".join(awaited))
     return listing
 
 
 def shards_of(source: Source, collection: Collection) -> tuple[str, ...]:
-    """Return the shards that may newest documents of the collection."""
+    """Return the shards that may contain documents of the collection."""
     return (collection.shard,) if collection.shard else source.shards
 
 
@@ -131,10 +131,12 @@ def _find_projection_errors(
             list(source.clients[shards_of(source, collection)[0]][db][coll].find(**nothing))
         except pymongo.errors.PyMongoError as error:
             if is_transient(error) or not isinstance(error, pymongo.errors.OperationFailure):
-                raise translated(error, f"Asking {collection.namespace} by 'filter'") from error
+                raise translated(
+                    error, f"Trying option 'filter' on {collection.namespace}"
+                ) from error
             yield BadOption(
                 f"The server refuses option 'filter' or 'fields' (code {error.code}).",
-                "Try it in a find of your own.",
+                "Try both in mongosh, with find.",
             )
 
 
@@ -147,7 +149,7 @@ def _find_version_errors(source: Source, selection: Selection) -> Iterator[CdcEr
     for shard in filter(None, source.shards):
         if not _can_read_at_a_time(source, shard, probed):
             yield UnsuitableSource(
-                f"Shard {shard} is of a version before 5.0, whose shards cannot be read directly.",
+                f"Shard {shard} runs a version before 5.0; such a shard cannot be read directly.",
                 "Upgrade the cluster to 5.0 or later.",
             )
             return
@@ -186,19 +188,23 @@ def _try_need(client: Client, need: Need) -> None:
         elif need.action == "find" and need.coll:
             client[need.db][need.coll].find_one({}, {"_id": 1})
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Asking for {need}{on_shards([need.shard])}") from error
+        raise translated(
+            error, f"Checking the privilege {need}{on_shards([need.shard])}"
+        ) from error
 
 
 def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iterator[CdcError]:
     after, option = wanted.start.after, wanted.start.option
     if after is not None and after > source.live_edge(seen):
-        yield BadOption(f"Option '{option}' lies in the future of the server.", "Set it back.")
+        yield BadOption(
+            f"Option '{option}' is later than the server's time.", "Set it to an earlier time."
+        )
         return
     if after is not None and after < source.topology_time:
         when = timestamp.text(source.topology_time)
         yield HistoryLost(
-            f"Option '{option}' lies before {when}, when a shard joined or left: nobody knows any"
-            " more whose changes there were before.",
+            f"Option '{option}' is before {when}, when a shard joined or left: which shards existed"
+            " earlier is unknown.",
             "Start after that time, or with mode initial.",
         )
     for shard in source.shards:
@@ -241,7 +247,8 @@ def _require_comparable(position: str, token: Mapping[str, Any] | None) -> None:
     used = resume_token.decode(token["_data"]).version
     if given != used:
         raise UnsuitableSource(
-            f"Option 'start' is a resume token of version {given}, and the server's are of {used}.",
+            f"Option 'start' is a resume token of version {given}, but the server writes"
+            f" version {used}.",
             "Set mode to timestamp, and start to"
             f" {timestamp.text(resume_token.time_of(position))}:"
             " all changes of that time are emitted.",

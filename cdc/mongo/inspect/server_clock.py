@@ -53,7 +53,7 @@ class ServerClock:
 
 
 def _offset_of(client: Client) -> float:
-    """Return by how many seconds the server's clock is ahead of ours."""
+    """Return the server's clock minus this machine's, in seconds."""
     sent = time.time()
     theirs = hello(client)["localTime"].replace(tzinfo=UTC).timestamp()
     return float(theirs - (sent + time.time()) / 2)

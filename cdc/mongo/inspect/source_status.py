@@ -88,8 +88,7 @@ def require_own(offset: Offset, source: Source) -> None:
     """Raise ForeignOffset if an offset belongs to another source."""
     if offset.source != source.name:
         raise ForeignOffset(
-            f"The checkpoint was written for '{offset.source}', but 'uri' leads to"
-            f" '{source.name}'.",
+            f"The checkpoint was written for '{offset.source}', but 'uri' names '{source.name}'.",
             "Correct 'uri', or start with a new checkpoint.",
         )
 

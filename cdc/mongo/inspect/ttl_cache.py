@@ -19,13 +19,13 @@ T = TypeVar("T")
 _COST_FACTOR = 50
 
 
-def value_or_none(ask: Callable[[], T], what: str) -> T | None:
-    """Return what `ask` returns, or None if the source refuses or does not answer now.
+def value_or_none(query: Callable[[], T], what: str) -> T | None:
+    """Return what `query` returns, or None if the source refuses or does not answer now.
 
     The caller must limit the waiting time (`pymongo.timeout`). `what` names the value in the log.
     """
     try:
-        return ask()
+        return query()
     except (pymongo.errors.PyMongoError, bson.errors.BSONError, CdcError) as error:
         # If the problem lasts, the next batch meets it too, and reports what it means.
         _log.debug("reading %s: %s", what, type(error).__name__)
@@ -49,11 +49,11 @@ class CachedValue(Generic[T]):
     _subject: object = None
     _expires: float = 0.0
 
-    def get(self, ask: Callable[[], T], about: object = None) -> T | None:
-        """Return the cached value, or that of `ask` if it expired or `about` is another subject."""
+    def get(self, query: Callable[[], T], about: object = None) -> T | None:
+        """Return the cached value; that of `query` if it expired or `about` is another subject."""
         began = time.monotonic()
         if began >= self._expires or about != self._subject:
-            self._value, self._subject = value_or_none(ask, self.what), about
+            self._value, self._subject = value_or_none(query, self.what), about
             now = time.monotonic()
             self._expires = now + max(self.seconds, self.cost_factor * (now - began))
         return self._value

@@ -15,7 +15,7 @@ from cdc.model import Offset, Selection, Timestamp, begin_again, timestamp
 from cdc.mongo.topology import Source, oldest_common_time
 
 _REMEDY = (
-    "Set on.history.lost to resync (all is copied again) or to skip, or start with a new"
+    "Set on.history.lost to resync (copy everything again) or to skip, or start with a new"
     " checkpoint; enlarge the oplog."
 )
 

@@ -140,7 +140,7 @@ class Planner:
         end = self._find_end(start)
         if not end.is_of(start.selection, start.excerpt):
             captured = f"{end.selection} {end.excerpt}".rstrip()
-            _log.warning("after %s, captured are %s", timestamp.text(end.time), captured)
+            _log.warning("after %s, the run captures %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # the batch contains no changes
             return replace(end, late=start.late)
         end = mark_read(self.source, end, self._read_late(end.time))
@@ -201,7 +201,7 @@ class Planner:
             end = intent.end if found.time is None else advance(start, found.time)
             end = assign_reporters(self.source, start, end, found.ddl + found.others)
             return end if end.time != found.time else self._cut_at(end, found, start, before)
-        raise AssertionError("nothing but DDL forbids to let time pass")
+        raise AssertionError("only DDL can exclude an end that neither scans nor reselects")
 
     def _require_existing(self, start: Offset, listed: Listing) -> None:
         if self.on_missing == "fail":
@@ -295,7 +295,7 @@ class Planner:
         if self.on_replaced == "fail" and self.selection.matches(namespace):
             raise ContentReplaced(
                 f"The content of {namespace} was replaced without row events: {how}.",
-                "Set on.replaced = resync to have it copied anew, or take it out of 'collections'.",
+                "Set on.replaced = resync to copy it again, or remove it from 'collections'.",
             )
 
     def splits(self, start: Offset, end: Offset, control: bool) -> list[Split]:

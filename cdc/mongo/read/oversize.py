@@ -210,7 +210,7 @@ class Completion:
         if whole is not None:
             if whole.get("documentKey") != event["documentKey"]:
                 raise TransientError(
-                    f"Reading changes at {self._time}: they came in another order."
+                    f"Reading changes at {self._time}: a second read returned another order."
                 )
             return {**whole, "_id": event["_id"]}
         if self._lookup:
@@ -241,7 +241,7 @@ class Completion:
             self._has_stage &= error.code != _NO_SUCH_STAGE
             self._can_split = False
             return None
-        raise TransientError(f"Reading changes at {self._time}: an event is gone.")
+        raise TransientError(f"Reading changes at {self._time}: a second read lacks an event.")
 
     def _read_events(self) -> Generator[Raw]:
         before = timestamp.before(self._time)

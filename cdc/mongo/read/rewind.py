@@ -161,7 +161,7 @@ def reading_newest(split: SnapshotSplit) -> Iterator[None]:
     try:
         yield
     except TimeUnreadable as error:
-        raise TransientError(f"Copying {split.namespace}: its chunks change.") from error
+        raise TransientError(f"Copying {split.namespace}: its chunks are moving.") from error
     except pymongo.errors.OperationFailure as error:
         if error.code in TIME_UNREADABLE:
             raise TransientError(f"Copying {split.namespace}: the scan was killed.") from error

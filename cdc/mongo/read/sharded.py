@@ -1,7 +1,7 @@
 """Reads of a cluster whose shards are read directly.
 
 A shard returns the documents that it owned at a time, and its own events. Documents move between
-shards, so a rewind reads the events of all shards, and a lookup may have to ask all shards.
+shards, so a rewind reads the events of all shards, and a lookup may have to query all shards.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def read(
     emitted_keys: list[bytes] = []
     try:
         try:
-            holders = partial(cluster.metadata.owners, split)
-            what = f"Asking who held {split.namespace}"
-            for shard in retry_call(holders, retry_seconds, what):
+            find_owners = partial(cluster.metadata.owners, split)
+            what = f"Reading the owners of {split.namespace}"
+            for shard in retry_call(find_owners, retry_seconds, what):
                 rest = UnreadRange(split, partial(cluster.metadata.version, split, shard))
                 opener = partial(cluster.open, shard)
                 attempt = partial(_read_at_time, cluster)

@@ -161,7 +161,7 @@ class Metadata:
             if not split.shard:
                 self._collection_entry(split)
                 raise TransientError(
-                    f"Copying {split.namespace}: a shard does not have what the metadata lists.",
+                    f"Copying {split.namespace}: a shard lacks it, although the metadata lists it.",
                     "Check that no sharding operation is stuck.",
                 ) from void
             raise

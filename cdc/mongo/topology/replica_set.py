@@ -179,7 +179,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
         raise translated(error, "Connecting to MongoDB") from error
     if reply.get("msg") == "isdbgrid":
         raise UnsuitableSource(
-            "'uri' leads to a mongos, and changes are read from replica sets.",
+            "'uri' names a mongos, and changes are read from replica sets.",
             "Set 'shards.direct' after reading about it in the README.",
         )
     if "setName" not in reply:

@@ -277,7 +277,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             raise translated(error, "Listing the shards") from error
     if not version or "clusterId" not in version or not shards:
         raise UnsuitableSource(
-            "Option 'shards.direct' is set, but 'uri' does not lead to a sharded cluster.",
+            "Option 'shards.direct' is set, but 'uri' does not name a sharded cluster.",
             "Name a mongos or the config servers in 'uri', or remove the option.",
         )
     return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)

@@ -126,7 +126,9 @@ def test_a_token_of_another_version_than_the_servers_is_refused(
     assert (version, resume_token.decode(other).version) == (1, 1)
     other = other.replace("2B0229296E04", "2B0429296E1404")
     pipeline = capture("a", mode="token", start=other)
-    with pytest.raises(UnsuitableSource, match="of version 2, and the server's are of 1") as caught:
+    with pytest.raises(
+        UnsuitableSource, match="of version 2, but the server writes version 1"
+    ) as caught:
         reader(pipeline).initialOffset()
     at = timestamp.text(resume_token.time_of(other))
     assert f"start to {at}" in (caught.value.remedy or "")

@@ -79,7 +79,7 @@ def test_what_a_shard_alone_takes_for_gone_is_not_passed_over(
         return Watched(member, watch) if shard == "s2" else member
 
     monkeypatch.setattr(Source, "open", watched)
-    with pytest.raises(TransientError, match="a shard does not have what the metadata lists"):
+    with pytest.raises(TransientError, match="a shard lacks it, although the metadata lists it"):
         pipeline.read(end)
 
 

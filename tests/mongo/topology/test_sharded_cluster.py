@@ -491,7 +491,7 @@ def test_a_checkpoint_of_another_source_is_refused_by_the_names_of_both(
     reader = source.ChangeReader(declared.parse(given), StructType())
     foreign = {**reader.initialOffset(), "source": "rs0"}
     name = capture(cluster, orders.full).source.name
-    with pytest.raises(ForeignOffset, match=f"for 'rs0', but 'uri' leads to '{name}'"):
+    with pytest.raises(ForeignOffset, match=f"for 'rs0', but 'uri' names '{name}'"):
         reader.partitions(foreign, foreign)
 
 
