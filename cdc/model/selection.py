@@ -112,7 +112,9 @@ class Selection:
             re.fullmatch(_whole(pattern), str(namespace), re.ASCII) for pattern in self.patterns
         )
 
-    def unmatched(self, there: Iterable[Namespace], known: Selection | None = None) -> Selection:
+    def find_unmatched(
+        self, there: Iterable[Namespace], known: Selection | None = None
+    ) -> Selection:
         """Return the names and expressions that match none of the existing collections.
 
         Args:

@@ -151,7 +151,7 @@ class Capture:
         )
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
-        listed = found.listing(self.selection)
+        listed = found.list_collections(self.selection)
         self.offset = first_offset(found, self.selection, start, listed, self.excerpt)
 
     def restarted(self, collections: str, **settings: Any) -> Capture:

@@ -64,7 +64,7 @@ def encode(document: bytes) -> tuple[bytes, bytes]:
     for item in elements(document, 0, len(document)):
         writer.value(item, 0)
     writer.key.append(_END)
-    return bytes(writer.key), writer.bits.packed()
+    return bytes(writer.key), writer.bits.pack()
 
 
 def decode(key: bytes, packed_type_bits: bytes | None = None) -> bytes:

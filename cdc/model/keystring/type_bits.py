@@ -16,7 +16,7 @@ _LENGTH: Final = 0x80
 
 
 class Writer:
-    """Collects bits; `packed` returns the bytes that the server stores for them."""
+    """Collects bits; `pack` returns the bytes that the server stores for them."""
 
     def __init__(self) -> None:
         self._bits: list[int] = []
@@ -25,8 +25,8 @@ class Writer:
         """Appends the lowest `count` bits of `value`, the highest of them first."""
         self._bits += [value >> shift & 1 for shift in range(count - 1, -1, -1)]
 
-    def packed(self) -> bytes:
-        """Empty if no bit is set, whatever their number: the server then sends no type bits."""
+    def pack(self) -> bytes:
+        """Return the stored bytes; empty if no bit is set: the server then sends no type bits."""
         if not any(self._bits):
             return b""
         size = (len(self._bits) + 7) // 8
@@ -40,7 +40,7 @@ class Writer:
 
 
 class Reader:
-    """Returns the bits of `packed` in the order in which they were put; zeros if it is empty.
+    """Returns the bits of its input in the order in which they were put; zeros if it is empty.
 
     None means that the bits are lost. Then `is_lost` is true, and the caller may only take the bit
     of a string, which is 0.

@@ -19,7 +19,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnsuitableSource
 from cdc.model import MAX_KEY, Copying, KeyRange, Namespace, Selection
 from cdc.mongo.collections.split_points import cut_points
-from cdc.mongo.connection import LONGEST_MS, Client, reply_time, term_of, translated
+from cdc.mongo.connection import LONGEST_MS, Client, reply_time, term_of, translate_error
 
 _log = logging.getLogger(__name__)
 INTERNAL = frozenset({"admin", "config", "local"})
@@ -85,7 +85,7 @@ def list_collections(
                 collections += _select(Namespace(db, info["name"]), info, selection)
         term = term if term == term_of(client) else None
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, "Listing collections") from error
+        raise translate_error(error, "Listing collections") from error
     ordered = tuple(sorted(collections, key=lambda collection: str(collection.namespace)))
     return Listing(ordered, min(times), max(times), term)
 
@@ -99,7 +99,7 @@ def estimate_documents(client: Client, namespace: Namespace) -> int:
     try:
         return int(client[namespace.db][namespace.coll].estimated_document_count())
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Counting {namespace}") from error
+        raise translate_error(error, f"Counting {namespace}") from error
 
 
 def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:

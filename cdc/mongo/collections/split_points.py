@@ -25,7 +25,7 @@ import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 
 from cdc.model import MAX_KEY, MIN_KEY, Namespace, literal
-from cdc.mongo.connection import LONGEST_MS, RAW, TOOK_TOO_LONG, Client, may_pass, translated
+from cdc.mongo.connection import LONGEST_MS, RAW, TOOK_TOO_LONG, Client, may_pass, translate_error
 
 _log = logging.getLogger(__name__)
 SPLIT_VECTOR, SAMPLING, SINGLE = "splitVector", "sampling", "single"
@@ -103,7 +103,7 @@ def cut_points(
     try:
         choice, cuts = _try_strategies(client, namespace, lower, most, split_bytes)
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Cutting {namespace} into splits") from error
+        raise translate_error(error, f"Cutting {namespace} into splits") from error
     what = f"{namespace} on {shard}" if shard else str(namespace)
     _log.info("%s: %d cut points by %s: %s", what, len(cuts), *choice)
     return cuts

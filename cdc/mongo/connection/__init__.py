@@ -30,7 +30,7 @@ from cdc.mongo.connection.error_codes import (
     TOOK_TOO_LONG,
     is_transient,
     may_pass,
-    translated,
+    translate_error,
 )
 from cdc.mongo.connection.privileges import (
     OPLOG,
@@ -89,5 +89,5 @@ __all__ = [
     "retry_first_call",
     "retry_if_truncated",
     "term_of",
-    "translated",
+    "translate_error",
 ]

@@ -93,7 +93,7 @@ def may_pass(error: BaseException) -> bool:
     return is_transient(error) or is_login(error)
 
 
-def translated(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
+def translate_error(error: pymongo.errors.PyMongoError, attempted: str) -> CdcError:
     """Return our error for a driver's error; the caller raises it `from` that error.
 
     Args:

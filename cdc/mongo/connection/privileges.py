@@ -17,7 +17,7 @@ import pymongo.errors
 from cdc.errors import NotPermitted
 from cdc.model import Namespace, Selection
 from cdc.mongo.connection.client import Client
-from cdc.mongo.connection.error_codes import translated
+from cdc.mongo.connection.error_codes import translate_error
 
 # A privilege on all databases does not cover these.
 _NOT_COVERED_BY_ALL = frozenset({"local", "config"})
@@ -156,7 +156,9 @@ def _user_privileges(client: Client, shard: str) -> list[dict[str, Any]] | None:
     try:
         status = client.admin.command("connectionStatus", showPrivileges=True)
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, f"Reading the user's privileges{on_shards([shard])}") from error
+        raise translate_error(
+            error, f"Reading the user's privileges{on_shards([shard])}"
+        ) from error
     info = status["authInfo"]
     privileges: list[dict[str, Any]] = info["authenticatedUserPrivileges"]
     return privileges if info["authenticatedUsers"] else None

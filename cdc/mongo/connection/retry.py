@@ -11,7 +11,7 @@ import pymongo.errors
 import tenacity
 
 from cdc.errors import LoginRefused, SourceUnreachable
-from cdc.mongo.connection.error_codes import CAPPED_POSITION_LOST, may_pass, translated
+from cdc.mongo.connection.error_codes import CAPPED_POSITION_LOST, may_pass, translate_error
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def retry_attempts(
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
         if isinstance(error, pymongo.errors.PyMongoError):
-            raise translated(error, attempted) from error
+            raise translate_error(error, attempted) from error
         raise error
 
     def is_retried(error: BaseException) -> bool:
@@ -123,4 +123,4 @@ def retry_attempts(
     try:
         yield from attempts
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, attempted) from error
+        raise translate_error(error, attempted) from error

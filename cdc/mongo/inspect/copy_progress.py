@@ -59,7 +59,7 @@ def count_documents(source: Source, selection: Selection) -> dict[Namespace, int
         c.namespace: sum(
             estimate_documents(clients[shard], c.namespace) for shard in shards_of(source, c)
         )
-        for c in source.listing(selection).collections
+        for c in source.list_collections(selection).collections
     }
 
 

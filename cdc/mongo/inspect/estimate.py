@@ -16,8 +16,8 @@ import pymongo.errors
 from cdc.errors import CdcError, NotPermitted, TransientError
 from cdc.model import Namespace
 from cdc.mongo.collections import SINGLE, Choice, Collection, Size, choose_strategy, estimate_size
-from cdc.mongo.connection import Need, name_missing_needs, privileges, translated
-from cdc.mongo.inspect.preflight import Wanted, log_in, problems_of, required, shards_of
+from cdc.mongo.connection import Need, name_missing_needs, privileges, translate_error
+from cdc.mongo.inspect.preflight import Wanted, list_needs, log_in, problems_of, shards_of
 from cdc.mongo.plan import missing_items
 from cdc.mongo.topology import Source, Window, oplog_window
 
@@ -83,12 +83,12 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     problems: list[CdcError] = []
     collections: tuple[Collection, ...] = ()
     absent: list[str] = []
-    needed = required(source, wanted)
+    needed = list_needs(source, wanted)
     with (
         _collect_errors(problems, "Listing collections"),
         name_missing_needs(source.clients, needed),
     ):
-        listing = source.listing(wanted.selection)
+        listing = source.list_collections(wanted.selection)
         collections, absent = listing.collections, missing_items(wanted.selection, listing)
         distinct = {str(problem): problem for problem in problems_of(source, wanted, listing)}
         problems += distinct.values()
@@ -131,7 +131,7 @@ def _collect_errors(problems: list[CdcError], attempted: str) -> Iterator[None]:
     try:
         yield
     except (pymongo.errors.PyMongoError, CdcError) as error:
-        problem = error if isinstance(error, CdcError) else translated(error, attempted)
+        problem = error if isinstance(error, CdcError) else translate_error(error, attempted)
         if isinstance(problem, TransientError):
             raise problem from error
         if not any(isinstance(known, NotPermitted) for known in problems):

@@ -19,7 +19,7 @@ from cdc.mongo.connection import (
     name_missing_needs,
     on_shards,
     privileges,
-    translated,
+    translate_error,
 )
 from cdc.mongo.plan import Start, missing_collections
 from cdc.mongo.query import projection
@@ -61,8 +61,8 @@ def check(source: Source, wanted: Wanted) -> Listing:
     new run does not wait for a collection that is missing; BadOption or HistoryLost for `start`.
     """
     log_in(source)
-    with name_missing_needs(source.clients, required(source, wanted)):
-        listing = source.listing(wanted.selection)
+    with name_missing_needs(source.clients, list_needs(source, wanted)):
+        listing = source.list_collections(wanted.selection)
     for problem in problems_of(source, wanted, listing):
         raise problem
     if (
@@ -88,10 +88,10 @@ def log_in(source: Source) -> None:
         try:
             client.admin.command("ping")
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, f"Connecting to {shard or 'MongoDB'}") from error
+            raise translate_error(error, f"Connecting to {shard or 'MongoDB'}") from error
 
 
-def required(source: Source, wanted: Wanted) -> list[Need]:
+def list_needs(source: Source, wanted: Wanted) -> list[Need]:
     """Return the privileges that the run needs."""
     return privileges.required_needs(wanted.selection, source.shards)
 
@@ -131,7 +131,7 @@ def _find_projection_errors(
             list(source.clients[shards_of(source, collection)[0]][db][coll].find(**nothing))
         except pymongo.errors.PyMongoError as error:
             if is_transient(error) or not isinstance(error, pymongo.errors.OperationFailure):
-                raise translated(
+                raise translate_error(
                     error, f"Trying option 'filter' on {collection.namespace}"
                 ) from error
             yield BadOption(
@@ -172,7 +172,7 @@ def _find_permission_errors(source: Source, wanted: Wanted) -> Iterator[CdcError
 
     Examples are the chunk history, and the list of collections on a shard that a database moves to.
     """
-    needs = required(source, wanted)
+    needs = list_needs(source, wanted)
     try:
         with name_missing_needs(source.clients, needs):
             for need in needs:
@@ -188,7 +188,7 @@ def _try_need(client: Client, need: Need) -> None:
         elif need.action == "find" and need.coll:
             client[need.db][need.coll].find_one({}, {"_id": 1})
     except pymongo.errors.PyMongoError as error:
-        raise translated(
+        raise translate_error(
             error, f"Checking the privilege {need}{on_shards([need.shard])}"
         ) from error
 
@@ -209,7 +209,7 @@ def _find_stream_errors(source: Source, wanted: Wanted, seen: Timestamp) -> Iter
         )
     for shard in source.shards:
         try:
-            with name_missing_needs(source.clients, required(source, wanted)):
+            with name_missing_needs(source.clients, list_needs(source, wanted)):
                 _open_stream(source.clients[shard], wanted.selection, wanted.start, shard)
         except CdcError as error:
             yield error
@@ -230,7 +230,7 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
                 _require_comparable(start.position, newest.resume_token)
     except pymongo.errors.PyMongoError as error:
         where = f"database {selection.database}" if selection.database else "the deployment"
-        problem = translated(error, f"Reading changes of {where}{on_shards([shard])}")
+        problem = translate_error(error, f"Reading changes of {where}{on_shards([shard])}")
         if isinstance(problem, HistoryLost) and start.after is not None:
             problem = history_lost(client, shard, start.option)
         raise problem from error

@@ -35,7 +35,7 @@ def scan_candidate(
     if sweep == Sweep():
         return CandidateEnd(end)
     scanned = [scan.copying.namespace for scan in sweep.scans]
-    return CandidateEnd(end, (event_filter.rows_unscanned(selection, start, end, scanned),))
+    return CandidateEnd(end, (event_filter.unscanned_rows(selection, start, end, scanned),))
 
 
 def reselect_candidate(
@@ -72,6 +72,6 @@ def reselect_candidate(
     if start.excerpt == excerpt.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
-    newcomers = event_filter.rows_newly_selected(before, selection, names)
+    newcomers = event_filter.newly_selected_rows(before, selection, names)
     end = reselect(start, edge, selection, excerpt, added if copies else [])
     return CandidateEnd(end, (newcomers,))

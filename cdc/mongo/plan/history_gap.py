@@ -38,7 +38,7 @@ def resync(source: Source, start: Offset, patience: float) -> Offset:
     It returns `start` itself if the source does not confirm the listing within `patience` seconds.
     """
     selection = Selection.parse(start.selection)
-    listed = source.listing(selection)
+    listed = source.list_collections(selection)
     edge = source.confirm(listed, patience)
     if edge is None or edge <= start.time:
         return start

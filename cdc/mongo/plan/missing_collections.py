@@ -60,7 +60,7 @@ def missing_errors(
 
 
 def _unmatched(selection: Selection, found: Listing, known: Selection | None) -> Selection:
-    return selection.unmatched([each.namespace for each in found.collections], known)
+    return selection.find_unmatched([each.namespace for each in found.collections], known)
 
 
 def _literal(pattern: str) -> Namespace:

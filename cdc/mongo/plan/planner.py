@@ -152,7 +152,7 @@ class Planner:
         _log.warning("shards that joined: %s", ", ".join(sorted(joined)))
         if not self.copies:
             return end
-        collections = self.source.listing(self.selection).collections
+        collections = self.source.list_collections(self.selection).collections
         brought = {c.namespace for c in collections if c.shard in joined}
         scanned = {scan.copying.namespace for scan in end.scans}
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
@@ -161,7 +161,7 @@ class Planner:
         is_same = start.is_of(self.selection.text, self.excerpt.text)
         intents, edge, void = list[CandidateEnd](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
-            listed = self.source.listing(self.selection)
+            listed = self.source.list_collections(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
             edge = self._confirm_edge(start, listed)
             if edge is not None:
@@ -232,7 +232,7 @@ class Planner:
             present, only = listed.find(copying.namespace), Selection.of([copying.namespace])
             if present is None or (present.uuid, present.shard) == (copying.uuid, copying.shard):
                 continue
-            if self._survey(only, start, edge, event_filter.ddl_cutting(only)).time is None:
+            if self._survey(only, start, edge, event_filter.cutting_ddl(only)).time is None:
                 void.add(copying.namespace)
         for namespace in void:
             self._require_resyncs(namespace, "resharded, or moved to another shard")
@@ -254,7 +254,7 @@ class Planner:
         ):
             return False
         again = Selection.of(each.namespace for each in start.again)
-        return self._survey(again, start, edge, event_filter.ddl_cutting(again)).time is None
+        return self._survey(again, start, edge, event_filter.cutting_ddl(again)).time is None
 
     def _survey(
         self,

@@ -19,7 +19,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.model import Offset, Selection, StreamSplit, timestamp
-from cdc.mongo.connection import LONGEST_MS, OPLOG, Client, may_pass, translated
+from cdc.mongo.connection import LONGEST_MS, OPLOG, Client, may_pass, translate_error
 
 _BUCKETS = 256
 _ALL = 2**62
@@ -199,7 +199,7 @@ def _cut_by_time(
 
     The user may not read it, or the server is older than 4.4. An error that may pass is raised.
     """
-    problem = translated(error, "Searching the oplog for the end of a batch")
+    problem = translate_error(error, "Searching the oplog for the end of a batch")
     if may_pass(problem):
         raise problem from error
     seconds = edge.time - after.time

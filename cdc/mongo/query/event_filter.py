@@ -42,7 +42,7 @@ def pipeline(
     return bson.encode({"pipeline": stages})
 
 
-def ddl_cutting(selection: Selection) -> Condition:
+def cutting_ddl(selection: Selection) -> Condition:
     """Return the condition for DDL events that end a batch."""
     return {"$and": [{"operationType": {"$in": CUTTING_EVENTS}}, _match_selection(selection)]}
 
@@ -87,7 +87,7 @@ def rows_below(copying: Copying) -> Condition | None:
     }
 
 
-def rows_unscanned(
+def unscanned_rows(
     selection: Selection, start: Offset, end: Offset, scanned: list[Namespace]
 ) -> Condition:
     """Return the condition for row events of collections that become done without a scan.
@@ -104,7 +104,7 @@ def rows_unscanned(
     }
 
 
-def rows_newly_selected(
+def newly_selected_rows(
     before: Selection | None, after: Selection, known: Iterable[Namespace]
 ) -> Condition:
     """Return the condition for row events of collections that only the new selection contains.

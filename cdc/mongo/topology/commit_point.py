@@ -20,7 +20,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import NEVER, Times, timestamp
-from cdc.mongo.connection import LONGEST_MS, Member, reply_time, retry_if_truncated, translated
+from cdc.mongo.connection import LONGEST_MS, Member, reply_time, retry_if_truncated, translate_error
 from cdc.mongo.topology.replica_set import ReplicaSet, majority
 
 _log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def _open_primaries(parts: Parts) -> Iterator[dict[str, Member]]:
                 stack.callback(members[shard].end)
             yield members
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, "Reading the time of the shards") from error
+            raise translate_error(error, "Reading the time of the shards") from error
 
 
 def _await_majority(member: Member, time: Timestamp, known: Mapping[str, Any]) -> Timestamp | None:

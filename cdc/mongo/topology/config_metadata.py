@@ -29,7 +29,7 @@ from cdc.mongo.connection import (
     connect,
     reconnecting_if_sessions_are_refused,
     reply_time,
-    translated,
+    translate_error,
 )
 from cdc.mongo.topology.replica_set import ReplicaSet
 
@@ -203,7 +203,7 @@ class Metadata:
                     "Check that a majority of the config servers is up.",
                 ) from error
             except pymongo.errors.PyMongoError as error:
-                raise translated(error, what) from error
+                raise translate_error(error, what) from error
 
     def _time_of_the_shards(self) -> dict[str, Any]:
         """Return the newest `$clusterTime` that one shard knows.
@@ -216,7 +216,7 @@ class Metadata:
                 return dict(reply_time(reply, "$clusterTime"))
             except pymongo.errors.PyMongoError as error:
                 if left == 0:
-                    raise translated(error, "Reading the time of the shards") from error
+                    raise translate_error(error, "Reading the time of the shards") from error
         raise AssertionError("a cluster has a shard")
 
 

@@ -17,7 +17,14 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted
 from cdc.model import timestamp
-from cdc.mongo.connection import OPLOG, Client, may_pass, on_shards, retry_if_truncated, translated
+from cdc.mongo.connection import (
+    OPLOG,
+    Client,
+    may_pass,
+    on_shards,
+    retry_if_truncated,
+    translate_error,
+)
 
 _log = logging.getLogger(__name__)
 _LOOKOUT_SECONDS = 60.0
@@ -109,7 +116,7 @@ def oplog_window(client: Client, shard: str = "") -> Window | None:
         try:
             return replace(read(client), shard=shard)
         except pymongo.errors.PyMongoError as error:
-            problem = translated(error, "Reading the oplog window")
+            problem = translate_error(error, "Reading the oplog window")
             if may_pass(problem):
                 raise problem from error
     return None

@@ -26,7 +26,7 @@ from cdc.mongo.connection import (
     hello_of_preferred,
     log_if_slow,
     member,
-    translated,
+    translate_error,
 )
 
 
@@ -64,7 +64,7 @@ class ReplicaSet:
         """Return the primary, which knows most. It goes on answering when it has stepped down."""
         return member(self.uri, self.timeout_ms, self.shard, Primary())
 
-    def listing(self, selection: Selection) -> Listing:
+    def list_collections(self, selection: Selection) -> Listing:
         return list_collections(self.client, selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
@@ -140,7 +140,9 @@ class ReplicaSet:
             try:
                 hellos = [hello(self.client, read_preference=Nearest())]
             except pymongo.errors.PyMongoError as error:
-                raise translated(error, f"Reading the time of replica set '{self.name}'") from error
+                raise translate_error(
+                    error, f"Reading the time of replica set '{self.name}'"
+                ) from error
         return hellos
 
 
@@ -176,7 +178,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
         # A preference that no member satisfies fails here, not after the retries of each task.
         hello_of_preferred(client)
     except pymongo.errors.PyMongoError as error:
-        raise translated(error, "Connecting to MongoDB") from error
+        raise translate_error(error, "Connecting to MongoDB") from error
     if reply.get("msg") == "isdbgrid":
         raise UnsuitableSource(
             "'uri' names a mongos, and changes are read from replica sets.",

@@ -29,7 +29,7 @@ from cdc.mongo.connection import (
     metadata_needs,
     name_missing_needs,
     reply_time,
-    translated,
+    translate_error,
 )
 from cdc.mongo.query import CUTTING_EVENTS
 from cdc.mongo.topology import commit_point, sharded_ranges
@@ -168,7 +168,7 @@ class Cluster:
 
     # --- collections ---
 
-    def listing(self, selection: Selection) -> Listing:
+    def list_collections(self, selection: Selection) -> Listing:
         """List each selected collection as the primary shard of its database lists it.
 
         The result is empty if no database may contain a selected collection.
@@ -208,7 +208,7 @@ class Cluster:
         try:
             replies = [part.client.admin.command("ping") for part in self.parts.values()]
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, "Reading the cluster time of the shards") from error
+            raise translate_error(error, "Reading the cluster time of the shards") from error
         times: list[Timestamp] = [reply_time(r, "$clusterTime")["clusterTime"] for r in replies]
         return max(times)
 
@@ -274,7 +274,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             with log_if_slow(client, timeout_ms):
                 version, shards = database["version"].find_one(), list(database["shards"].find())
         except pymongo.errors.PyMongoError as error:
-            raise translated(error, "Listing the shards") from error
+            raise translate_error(error, "Listing the shards") from error
     if not version or "clusterId" not in version or not shards:
         raise UnsuitableSource(
             "Option 'shards.direct' is set, but 'uri' does not name a sharded cluster.",

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from cdc.demo import ReplicaSet
 from cdc.errors import CdcError, LoginRefused, TransientError
 from cdc.model import Change, Split, StreamSplit
-from cdc.mongo.connection import Member, member, translated
+from cdc.mongo.connection import Member, member, translate_error
 from cdc.mongo.connection.error_codes import is_login
 from cdc.mongo.read import IMAGES, change_stream, range_scan, rewind
 from cdc.tasks import task
@@ -185,7 +185,7 @@ def test_a_login_that_is_refused_while_a_server_is_looked_for_is_one(code: int) 
     cause = pymongo.errors.OperationFailure("Authentication failed.", code, reply)
     error = pymongo.errors.ServerSelectionTimeoutError(f"127.0.0.1:1: {cause}, Timeout: 2.0s")
     assert is_login(error)
-    reported = translated(error, "Asking")
+    reported = translate_error(error, "Asking")
     assert isinstance(reported, LoginRefused)
     assert f"code {code}" in str(reported)
     assert not is_login(pymongo.errors.ServerSelectionTimeoutError("127.0.0.1:18: refused"))

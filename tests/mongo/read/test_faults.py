@@ -305,7 +305,7 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> None:
         return send(reader, db, what)
 
     monkeypatch.setattr(Member, "command", command)
-    for name in ("listing", "confirm", "live_edge"):
+    for name in ("list_collections", "confirm", "live_edge"):
         ask = getattr(ReplicaSetSource, name)
 
         def asking(*arguments: Any, ask: Any = ask, name: str = name) -> Any:
@@ -429,8 +429,8 @@ class Scene:
         dropped = self._over("copied, and dropped for a while", "dropped")
         rewound = self._over("rewound", "capped", 25, splits_per_batch=3)
         plans: dict[str, Stops] = {
-            "planned at its listing": (None, asked("listing")),
-            "planned after its listing": (asked("listing"), asked("confirm")),
+            "planned at its listing": (None, asked("list_collections")),
+            "planned after its listing": (asked("list_collections"), asked("confirm")),
             "planned in its survey": (None, more_changes()),
         }
         planned = [self._over(name, "orders") for name in plans]
