@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys, threading, time
-from cdc.demo.mongod import ReplicaSet
+from cdc.demo import ReplicaSet
 replica_set = ReplicaSet()
 # Started by a thread that ends at once: the server must not end with it.
 thread = threading.Thread(target=replica_set.__enter__)
