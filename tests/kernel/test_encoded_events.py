@@ -25,7 +25,7 @@ from cdc.model import CaptureFilter, Selection, StreamSplit, event_row
 from cdc.model.bson import elements
 from cdc.model.encoding import encoder
 from cdc.model.encoding.document import FORMATS
-from cdc.mongo.connection import client
+from cdc.mongo.connection import Member, member
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, Event, Located, Run, change_stream, images
 from cdc.mongo.read.event_run import make_run, select_plain, split_mask
@@ -254,8 +254,8 @@ def changed(mongod: ReplicaSet, database: Database[dict[str, Any]]) -> StreamSpl
     return StreamSplit(after, upto, database.name, stages, collections=selection.text)
 
 
-def member_of(mongod: ReplicaSet) -> client.Member:
-    return client.member(mongod.uri, 5000)
+def member_of(mongod: ReplicaSet) -> Member:
+    return member(mongod.uri, 5000)
 
 
 @pytest.mark.parametrize("asked", ["auto", "when_available", "update_lookup", "off"])

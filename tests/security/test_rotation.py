@@ -14,7 +14,7 @@ from cdc import options as declared
 from cdc.errors import LoginRefused, TransientError
 from cdc.model import Namespace, Selection
 from cdc.mongo.collections import list_collections
-from cdc.mongo.connection import client
+from cdc.mongo.connection import client, members
 from cdc.mongo.read import reads_at_a_time
 from cdc.source import ChangeReader, inquiry
 from tests.mongo.access import SECRET, Guarded, guarded_server
@@ -134,7 +134,7 @@ def test_a_server_that_does_not_report_its_time_yet_is_asked_again(tmp_path: Pat
         filled(server.client["shop"], "orders", range(30))
         uri = server.user(roles=[{"role": "read", "db": "shop"}])
         given = {"uri": uri, "collections": "shop.orders"}
-        asked, member = client.connect(uri, TIMEOUT_MS), client.member(uri, TIMEOUT_MS)
+        asked, member = client.connect(uri, TIMEOUT_MS), members.member(uri, TIMEOUT_MS)
         for ask in (
             lambda: list_collections(asked, Selection.parse("shop.orders")),
             lambda: reads_at_a_time(member, Namespace("shop", "orders")),

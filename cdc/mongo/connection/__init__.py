@@ -4,23 +4,7 @@ In: a connection string. Out: members that answer, raw replies, or an error that
 """
 
 from cdc.mongo.connection import privileges
-from cdc.mongo.connection.client import (
-    CONFIRM_MS,
-    LONGEST_MS,
-    RAW,
-    STALL_SECONDS,
-    Client,
-    Member,
-    connect,
-    each_member,
-    hello,
-    hello_of,
-    hello_of_preferred,
-    member,
-    reconnecting_if_sessions_are_refused,
-    reply_time,
-    term_of,
-)
+from cdc.mongo.connection.client import Client, connect
 from cdc.mongo.connection.error_codes import (
     FIELD_UNKNOWN,
     INCARNATION_GONE,
@@ -31,6 +15,21 @@ from cdc.mongo.connection.error_codes import (
     is_transient,
     may_pass,
     translate_error,
+)
+from cdc.mongo.connection.members import (
+    CONFIRM_MS,
+    LONGEST_MS,
+    RAW,
+    STALL_SECONDS,
+    Member,
+    each_member,
+    hello,
+    hello_of,
+    hello_of_preferred,
+    member,
+    reconnecting_if_sessions_are_refused,
+    reply_time,
+    term_of,
 )
 from cdc.mongo.connection.privileges import (
     OPLOG,

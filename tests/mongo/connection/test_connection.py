@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -19,7 +18,7 @@ from pymongo.uri_parser import parse_uri
 from cdc.demo import ReplicaSet
 from cdc.demo.mongod import find_free_ports
 from cdc.errors import SourceUnreachable
-from cdc.mongo.connection import client, connection_uri, is_transient
+from cdc.mongo.connection import client, connection_uri, is_transient, members
 from cdc.source import inquiry
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import TIMEOUT_MS, Capture, contents, filled
@@ -66,7 +65,7 @@ def test_a_connection_to_a_member_or_a_shard_takes_over_all_but_the_way(
     user = USER.partition(":")[0] if "X509" in options and "{}" in where else USER
     given = f"mongodb://{user}@h1:1,h2:2{where.format(options)}"
     wanted = said(given)
-    direct = client._connect_directly(given, 1000, "[::1]:7", os.getpid())
+    direct = client.connect_directly(given, 1000, "[::1]:7")
     direct.close()
     for uri, host in (
         (connection_uri.replace_hosts("[::1]:7", given, "directConnection=true"), ("::1", 7)),
@@ -98,7 +97,7 @@ def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> N
     """Guards: server.timeout.ms; the README's list of what does not hold."""
     times = "serverSelectionTimeoutMS=7000&connectTimeoutMS=7000&timeoutMS=7000"
     given = f"mongodb://h:1/?{times}&readConcernLevel=local&appName=mine"
-    direct = client._connect_directly(given, 1000, "h:1", os.getpid())
+    direct = client.connect_directly(given, 1000, "h:1")
     for made in (client.connect(given, 1000), direct):
         options = made.options
         assert options.server_selection_timeout == options.pool_options.connect_timeout == 1
@@ -174,7 +173,7 @@ def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reache
     for ask in (
         lambda: client.connect(gone, 1000),
         lambda: connection_uri.replace_hosts("h7:7", gone, "directConnection=true"),
-        lambda: list(client.each_member(shared, gone)),
+        lambda: list(members.each_member(shared, gone)),
         lambda: inquiry.preflight({"uri": gone, "collections": "a.b"}),
     ):
         with pytest.raises(SourceUnreachable, match="DNS does not resolve") as raised:
@@ -182,7 +181,7 @@ def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reache
         assert is_transient(raised.value)
         assert raised.value.exit_code == 3
         assert raised.value.__cause__ is raised.value.__context__ is None
-    assert client.hello_of(gone, "127.0.0.1", mongod.members[0].port) is None
+    assert members.hello_of(gone, "127.0.0.1", mongod.members[0].port) is None
 
 
 def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Guarded) -> None:
@@ -209,7 +208,7 @@ def test_a_member_named_as_the_only_one_is_reached_as_it_was_named(mongod: Repli
     """Guards: a forwarded port: the name that the member has in its replica set leads nowhere."""
     named = mongod.uri.replace("127.0.0.1", "localhost")
     here, there = (
-        client.member(f"{uri}&directConnection={direct}", TIMEOUT_MS)
+        members.member(f"{uri}&directConnection={direct}", TIMEOUT_MS)
         for uri, direct in ((named, "true"), (named, "false"))
     )
     assert here._client.address == ("localhost", mongod.members[0].port)
@@ -219,4 +218,4 @@ def test_a_member_named_as_the_only_one_is_reached_as_it_was_named(mongod: Repli
 
 
 def test_a_member_of_ipv6_that_is_down_is_one_that_does_not_answer() -> None:
-    assert client.hello_of("mongodb://h/", "::1", find_free_ports(1)[0]) is None
+    assert members.hello_of("mongodb://h/", "::1", find_free_ports(1)[0]) is None
