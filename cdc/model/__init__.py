@@ -34,7 +34,10 @@ from cdc.model.hand_over import (
     begin_again,
     list_recopied,
     list_withheld,
+    mark_read,
+    pass_gap,
     reselect,
+    silence,
 )
 from cdc.model.match_expression import Expression
 from cdc.model.merge_key import document_key_json, merge_key
@@ -121,14 +124,17 @@ __all__ = [
     "list_recopied",
     "list_withheld",
     "literal",
+    "mark_read",
     "marks_of_row",
     "merge_key",
+    "pass_gap",
     "quotable_name",
     "read_row",
     "require_connection_string",
     "require_uri",
     "reselect",
     "resume_token",
+    "silence",
     "streaming",
     "timestamp",
     "transaction",

@@ -1,5 +1,8 @@
 """Hand-over rule: how a batch moves the offset from its start to its end.
 
+Every change of an offset is a function of this module. The first offset of a run is made by
+`offset.beginning` or `offset.streaming`.
+
 The sweep may have passed the name of a collection before the collection is created. Such a
 collection needs no copy, because the change stream contains all of its inserts. A collection whose
 content was replaced has no inserts for the new content. It is copied again, and its changes before
@@ -14,7 +17,7 @@ from dataclasses import dataclass, replace
 from bson.timestamp import Timestamp
 
 from cdc.model.capture_filter import CaptureFilter
-from cdc.model.offset import Again, Offset, Scan
+from cdc.model.offset import Again, Offset, Scan, Times
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import MAX_KEY
 
@@ -115,6 +118,31 @@ def begin_again(offset: Offset, names: Iterable[Namespace]) -> Offset:
     copying = None if is_restarted else offset.copying
     ordered = tuple(again[name] for name in sorted(again, key=str))
     return replace(offset, again=ordered, copying=copying)
+
+
+def pass_gap(start: Offset, time: Timestamp, recopied: Iterable[Namespace] | None = None) -> Offset:
+    """Return the offset after a batch that reads nothing: the changes up to `time` are lost.
+
+    Args:
+        start: the offset before the gap.
+        time: the cluster time from which changes can be read again.
+        recopied: the collections that are copied again, at least all that exist. None: none is
+            copied again, and a copy that has begun continues.
+    """
+    end = replace(_move_to(start, time), gap=start.time)
+    return end if recopied is None else begin_again(replace(end, copying=None), recopied)
+
+
+def mark_read(
+    offset: Offset, shards: tuple[str, ...], topology_time: Timestamp, late: Times
+) -> Offset:
+    """Return the offset with the shards that are read up to it, and with its late times."""
+    return replace(offset, shards=shards, topology_time=topology_time, late=late)
+
+
+def silence(offset: Offset, shards: tuple[str, ...]) -> Offset:
+    """Return the offset of a batch in which these shards do not report DDL, and all others do."""
+    return replace(offset, silent=shards)
 
 
 def list_recopied(start: Offset, end: Offset) -> list[Namespace]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from bson.timestamp import Timestamp
 
-from cdc.model import CaptureFilter, Offset, Selection, StreamSplit, streaming
-from cdc.mongo.plan.ddl_reporters import EVENT_FIELDS, ReportedDdl, assign_reporters
+from cdc.model import (
+    CaptureFilter,
+    Offset,
+    Selection,
+    StreamSplit,
+    advance,
+    mark_read,
+    streaming,
+)
+from cdc.mongo.plan.ddl_survey import EVENT_FIELDS, ReportedDdl, assign_reporters
 from cdc.mongo.plan.slicing import Limits, Slicer
 from cdc.mongo.plan.splits import span, stream_splits
 from cdc.mongo.query import event_filter
@@ -42,8 +49,8 @@ def window_splits(
     if until <= after:
         return []
     first = streaming(after, source.name, selection.text, excerpt.text)
-    start = replace(first, late=source.late_times(after), shards=source.shards)
-    end = replace(start, time=until, late=source.late_times(until))
+    start = _mark_read(source, first)
+    end = _mark_read(source, advance(start, until))
     slicer = Slicer()
     slicer.find_end(source.clients, start, until, limits.unlimited)
     reported = list(_read_ddl(source, selection, start, end, retry_seconds))
@@ -54,11 +61,16 @@ def window_splits(
             source, start, end, [ddl for ddl in reported if _is_after(start, ddl)]
         )
         if part.time < until:
-            part = replace(part, late=source.late_times(part.time), shards=source.shards)
+            part = _mark_read(source, part)
         for split in stream_splits(start, part):
             splits += slicer.slice_split(split)
         start = part
     return splits
+
+
+def _mark_read(source: Source, offset: Offset) -> Offset:
+    late = source.late_times(offset.time)
+    return mark_read(offset, source.shards, source.topology_time, late)
 
 
 def _read_ddl(

@@ -1,20 +1,41 @@
-"""DDL survey: the events in a planned batch's time that must end it."""
+"""DDL survey: the events that must end a planned batch, and the shards that report DDL.
+
+Several shards may see one DDL event, and one of them reports it. A split cannot know what other
+shards report, or reported in an earlier batch. So the planner decides for each shard whether it
+reports all DDL of the batch's time or none. The offset records the decision, so a replay reports
+the same, whichever shard is the primary one by then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
 
-from cdc.model import Namespace, Offset, Replaced, Selection, StreamSplit
+from cdc.model import (
+    Namespace,
+    Offset,
+    Replaced,
+    Selection,
+    StreamSplit,
+    advance,
+    silence,
+    timestamp,
+)
 from cdc.mongo.connection import Member
 from cdc.mongo.plan.ddl_precheck import has_only_row_changes
-from cdc.mongo.plan.ddl_reporters import EVENT_FIELDS, ReportedDdl
 from cdc.mongo.plan.splits import span
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, change_stream
+from cdc.mongo.topology import Source
+
+# The name of a shard, and a DDL event that it reports.
+ReportedDdl = tuple[str, Mapping[str, Any]]
+# A projection to the fields of an event that this module needs.
+EVENT_FIELDS = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
 
 
 class SurveyResult(NamedTuple):
@@ -108,3 +129,37 @@ def _selected(value: Mapping[str, Any] | None, selection: Selection) -> frozense
 def event_namespace(value: Mapping[str, Any]) -> Namespace:
     """Return the namespace in an event's `ns` or `to`."""
     return Namespace(value["db"], value["coll"])
+
+
+def assign_reporters(
+    source: Source, start: Offset, end: Offset, reported: Iterable[ReportedDdl]
+) -> Offset:
+    """Return the end of a batch, with the shards that do not report DDL in it (`silent`).
+
+    The batch is made shorter if a shard would have to report only some of its DDL: the primary
+    shards of two databases may differ.
+
+    Args:
+        source: decides which shard reports an event.
+        start: the offset at the start of the batch.
+        end: the planned offset at its end.
+        reported: at least all DDL events of the batch.
+    """
+    decisions: dict[str, bool] = {}
+    inside = [event for event in reported if _time(event) <= end.time]
+    for time, simultaneous in itertools.groupby(sorted(inside, key=_time), _time):
+        now: dict[str, bool] = {}
+        for shard, event in simultaneous:
+            now[shard] = source.reports_ddl(shard, event) or now.get(shard, False)
+        if any(decisions.get(shard, reports) != reports for shard, reports in now.items()):
+            end = advance(start, timestamp.before(time))
+            break
+        decisions |= now
+    silent = tuple(shard for shard, reports in decisions.items() if not reports)
+    # An end that is the start stays as it is: it still lists the silent shards of the batch before.
+    return silence(end, silent) if silent else end
+
+
+def _time(reported: ReportedDdl) -> Timestamp:
+    time: Timestamp = reported[1]["clusterTime"]
+    return time

@@ -8,10 +8,9 @@ mirrors first, also the mirrors of collections that were dropped in the gap.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from cdc.errors import HistoryLost, LoginRefused, NotPermitted
-from cdc.model import Offset, Selection, Timestamp, begin_again, timestamp
+from cdc.model import Offset, Selection, Timestamp, mark_read, pass_gap, timestamp
 from cdc.mongo.topology import Source, oldest_common_time
 
 _REMEDY = (
@@ -43,8 +42,8 @@ def resync(source: Source, start: Offset, patience: float) -> Offset:
     if edge is None or edge <= start.time:
         return start
     names = {collection.namespace for collection in listed.collections}
-    end = replace(_pass_gap(start, edge), copying=None, late=source.late_times(edge))
-    return begin_again(end, names | set(selection.names))
+    end = pass_gap(start, edge, names | set(selection.names))
+    return mark_read(end, source.shards, source.topology_time, source.late_times(edge))
 
 
 def skip(source: Source, start: Offset) -> Offset:
@@ -53,17 +52,15 @@ def skip(source: Source, start: Offset) -> Offset:
     # A shard is gone, or the user may not read the time.
     if first is None or first <= start.time:
         first = source.live_edge(start.time)
-    return _pass_gap(start, first) if first > start.time else start
+    if first <= start.time:
+        return start
+    return mark_read(pass_gap(start, first), source.shards, source.topology_time, late=())
 
 
 def is_past(source: Source, end: Offset) -> bool:
     """Whether the oplog has lost even the changes after `end`: the next batch is a gap too."""
     first = _first_readable(source)
     return first is not None and first > end.time
-
-
-def _pass_gap(start: Offset, time: Timestamp) -> Offset:
-    return replace(start, time=time, gap=start.time, scans=(), silent=(), late=(), position="")
 
 
 def _first_readable(source: Source) -> Timestamp | None:

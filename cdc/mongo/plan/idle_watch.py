@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError
-from cdc.model import NEVER, CaptureFilter, Offset, Selection
+from cdc.model import NEVER, CaptureFilter, Offset, Selection, advance
 from cdc.mongo.connection import Member
 from cdc.mongo.plan.splits import span
 from cdc.mongo.query import event_filter
@@ -34,7 +34,7 @@ class _Tail:
         selection = Selection.parse(start.selection)
         conditions = [selection.condition("ns"), event_filter.not_rows(selection)]
         fields = {"ns": 1, "operationType": 1, "clusterTime": 1}
-        end = replace(start, time=_END_OF_TIME)
+        end = advance(start, _END_OF_TIME)
         split = span(start, end, shard, selection, event_filter.pipeline(conditions, fields))
         self._member = member
         self._cursor = cursor.Cursor(member, split, IMAGES["off"], BatchSize(1), (wait_ms, wait_ms))

@@ -37,14 +37,15 @@ from cdc.model import (
     advance,
     begin_again,
     list_recopied,
+    mark_read,
+    silence,
     timestamp,
 )
 from cdc.mongo.collections import Listing
 from cdc.mongo.connection import Member
 from cdc.mongo.plan import history_gap, missing_collections
 from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
-from cdc.mongo.plan.ddl_reporters import assign_reporters
-from cdc.mongo.plan.ddl_survey import SurveyResult, survey
+from cdc.mongo.plan.ddl_survey import SurveyResult, assign_reporters, survey
 from cdc.mongo.plan.next_scan import Sweeper
 from cdc.mongo.plan.slicing import Limits, Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
@@ -130,10 +131,8 @@ class Planner:
             raise history_gap.explain_loss(self.source, start, lost) from lost
         _log.warning("%s", history_gap.explain_loss(self.source, start, lost).message)
         if self.on_history_lost == "skip":
-            end = history_gap.skip(self.source, start)
-        else:
-            end = history_gap.resync(self.source, start, _PATIENCE_SECONDS)
-        return start if end == start else mark_read(self.source, end, end.late)
+            return history_gap.skip(self.source, start)
+        return history_gap.resync(self.source, start, _PATIENCE_SECONDS)
 
     def _plan_end(self, start: Offset) -> Offset:
         self.source.require_all_read(start)
@@ -142,8 +141,8 @@ class Planner:
             captured = f"{end.selection} {end.excerpt}".rstrip()
             _log.warning("after %s, the run captures %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # the batch contains no changes
-            return replace(end, late=start.late)
-        end = mark_read(self.source, end, self._read_late(end.time))
+            return end
+        end = self._mark_read(end)
         joined = set(self.source.shards) - set(start.shards)
         return self._add_joined(start, end, joined) if joined else end
 
@@ -266,14 +265,14 @@ class Planner:
     ) -> SurveyResult:
         end = start
         if edge > start.time:
-            late, shards = self._read_late(edge), self.source.shards
-            end = replace(start, time=edge, late=late, shards=shards)
+            end = self._mark_read(advance(start, edge))
         return survey(self.open_member, start, end, selection, ddl, rows, self.retry_seconds)
 
-    def _read_late(self, time: Timestamp) -> Times:
-        if time not in self._late:
-            self._late = {time: self.source.late_times(time)}
-        return self._late[time]
+    def _mark_read(self, end: Offset) -> Offset:
+        if end.time not in self._late:
+            self._late = {end.time: self.source.late_times(end.time)}
+        late = self._late[end.time]
+        return mark_read(end, self.source.shards, self.source.topology_time, late)
 
     def _cut_at(
         self, end: Offset, found: SurveyResult, start: Offset, selection: Selection
@@ -289,7 +288,7 @@ class Planner:
             replaced = Replaced(refilled=replaced.emptied | replaced.refilled)
         if not self.copies:
             replaced = replaced.without_copies(filter(start.passes_whole, replaced.refilled))
-        return replace(advance(start, time, replaced=replaced), silent=end.silent)
+        return silence(advance(start, time, replaced=replaced), end.silent)
 
     def _require_resyncs(self, namespace: Namespace, how: str) -> None:
         if self.on_replaced == "fail" and self.selection.matches(namespace):
@@ -327,9 +326,3 @@ class Planner:
         if self.on_history_lost == "skip" and end.scans:
             return False
         return history_gap.is_past(self.source, end)
-
-
-def mark_read(source: Source, offset: Offset, late: Times) -> Offset:
-    """Return the offset with its late times and the shards of `source`, which are read up to it."""
-    shards, topology_time = source.shards, source.topology_time
-    return replace(offset, shards=shards, topology_time=topology_time, late=late)

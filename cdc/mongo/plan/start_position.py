@@ -13,12 +13,12 @@ from cdc.model import (
     Selection,
     Timestamp,
     beginning,
+    mark_read,
     resume_token,
     streaming,
     timestamp,
 )
 from cdc.mongo.collections import Listing
-from cdc.mongo.plan.planner import mark_read
 from cdc.mongo.topology import Source, oldest_common_time
 
 _START_SECONDS = 10.0
@@ -81,7 +81,7 @@ def first_offset(
     # A run that starts now does not emit the transactions that a read at this time includes.
     late = source.late_times(edge) if start.after is None else ()
     first = begin(time, source.name, selection.text, excerpt.text, start.position)
-    return mark_read(source, first, late)
+    return mark_read(first, source.shards, source.topology_time, late)
 
 
 def wait_until(source: Source, time: Timestamp) -> bool:

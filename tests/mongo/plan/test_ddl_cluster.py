@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from cdc import source
 from cdc.errors import ContentReplaced, UnsuitableSource
 from cdc.model import Change, Offset, timestamp
-from cdc.mongo.plan.ddl_reporters import assign_reporters
+from cdc.mongo.plan.ddl_survey import assign_reporters
 from cdc.mongo.query import CUTTING_EVENTS
 from cdc.source import inquiry
 from tests.mongo.abilities import abilities
