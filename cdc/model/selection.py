@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
 from cdc.errors import BadOption
@@ -79,19 +80,10 @@ class Selection:
 
         An item with any of ``\\ [ ] ( ) { } ? * + | ^ $`` is a regular expression, which must match
         the whole name. A dot in it matches any character. In a JSON list, a pair `["db", "coll"]`
-        is always a name, whatever characters it contains. Raises BadOption.
+        is always a name, whatever characters it contains. A text is parsed once in a process.
+        Raises BadOption.
         """
-        names, patterns = [], []
-        for item in _items(text):
-            if isinstance(item, Namespace):
-                names.append(item)
-            elif _META.search(item):
-                patterns.append(_check_pattern(item))
-            else:
-                names.append(Namespace.parse(item))
-        if not names and not patterns:
-            raise BadOption("Option 'collections' names no collection.", "Set it to db.coll.")
-        return cls(text.strip(), tuple(names), tuple(patterns))
+        return _parse(text)
 
     def require_possible(self) -> None:
         """Raise BadOption for a name that no collection can have.
@@ -214,6 +206,21 @@ def _text(items: list[str | Namespace]) -> str:
         case [str(item)] if "," not in item:
             return item
     return json.dumps(items)
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str) -> Selection:
+    names, patterns = [], []
+    for item in _items(text):
+        if isinstance(item, Namespace):
+            names.append(item)
+        elif _META.search(item):
+            patterns.append(_check_pattern(item))
+        else:
+            names.append(Namespace.parse(item))
+    if not names and not patterns:
+        raise BadOption("Option 'collections' names no collection.", "Set it to db.coll.")
+    return Selection(text.strip(), tuple(names), tuple(patterns))
 
 
 def _items(text: str) -> list[str | Namespace]:
