@@ -5,53 +5,14 @@ The table of the README is printed from `OPTIONS`. A test compares `conf/example
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
 
 from cdc.errors import BadOption
 from cdc.model import CaptureFilter, Selection, require_uri, resume_token, timestamp
+from cdc.options.option import list_options, optional, required
 
-T = TypeVar("T")
 MODES = ("initial", "snapshot", "latest", "timestamp", "token", "earliest")
 _STARTS = {"timestamp": timestamp.parse, "token": resume_token.parse}
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option, as an attribute of `SourceOptions` declares it.
-
-    `choices` lists the values of a string; `least` is the minimum of a number. An option whose
-    `default` is None is either required (`required`) or absent unless it is set. `description` has
-    whole sentences.
-    """
-
-    attribute: str
-    kind: type
-    default: Any
-    description: str
-    choices: tuple[str, ...] = ()
-    least: int | None = None
-    required: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name that users write: `retry.seconds` for `retry_seconds`, `from` for `from_`."""
-        return self.attribute.rstrip("_").replace("_", ".")
-
-
-def _option(
-    default: T, description: str, *, choices: tuple[str, ...] = (), least: int | None = None
-) -> T:
-    return field(
-        default=default, metadata={"description": description, "choices": choices, "least": least}
-    )
-
-
-def _required(description: str, *, secret: bool = False) -> str:
-    declared: str = field(repr=not secret, metadata={"description": description, "required": True})
-    return declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +26,23 @@ class SourceOptions:
     `cdc.options.parse` does.
     """
 
-    uri: str = _required(
+    uri: str = required(
         "Connection string of a replica set. `env:NAME` reads it from an environment variable,"
         " `file:PATH` from a file, on each machine that connects.",
         secret=True,
     )
-    collections: str = _required(
+    collections: str = required(
         "Collections to capture: full names `db.coll` or regular expressions on the full name,"
         " separated by commas or as a JSON list.",
     )
-    missing_collections: str = _option(
+    missing_collections: str = optional(
         "fail",
         "If a name or an expression in `collections` matches no collection when a run is new or"
         " when the item is added: `fail` ends the run and names the most similar collections;"
         " `wait` continues, and captures collections created later from their creation on.",
         choices=("fail", "wait"),
     )
-    mode: str = _option(
+    mode: str = optional(
         "initial",
         "Where a stream without a checkpoint begins. `initial` copies everything and continues with"
         " changes. `snapshot` copies everything as of one time, which is later than the start of"
@@ -89,160 +50,160 @@ class SourceOptions:
         " `earliest` with the oldest change in the oplog.",
         choices=MODES,
     )
-    start: str | None = _option(
+    start: str | None = optional(
         None,
         "With `mode = timestamp`: the time of the first changes to read, as ISO-8601 or as a"
         " cluster time `t:i`. With `mode = token`: the resume token or the `position` of the last"
         " change before the start.",
     )
-    images: str = _option(
+    images: str = optional(
         "auto",
         "Images of a change: `auto` uses recorded pre- and post-images and looks up a missing"
         " `after`; `required` also refuses collections that do not record images; `when_available`"
         " never looks up; `update_lookup` always looks up; `off` requests no images.",
         choices=("auto", "required", "when_available", "update_lookup", "off"),
     )
-    filter: str | None = _option(
+    filter: str | None = optional(
         None,
         'Documents to capture: a match in Extended JSON, such as `{"region": "EU"}`. The server'
         " applies it to copied documents and to changes; see *Filter and fields*.",
     )
-    fields: str | None = _option(
+    fields: str | None = optional(
         None,
         "Fields to capture: paths separated by commas, such as `name, address.city`; or fields to"
         " leave out: `-ssn, -card.number`. The `_id` is always captured.",
     )
-    on_replaced: str = _option(
+    on_replaced: str = optional(
         "resync",
         "If the content of a collection is replaced without row events (by `$out`, a rename onto"
         " it, convertToCapped, or resharding during its copy): `resync` copies it again, or goes on"
         " with its changes in a mode that copies nothing; `fail` ends the run.",
         choices=("resync", "fail"),
     )
-    on_oversize: str = _option(
+    on_oversize: str = optional(
         "lookup",
         "If an event with its images exceeds 16 MiB and the server cannot split it: `lookup` omits"
         " the images that do not fit, reads a missing `after` by key and marks the row; `fail` ends"
         " the run.",
         choices=("lookup", "fail"),
     )
-    document_format: str = _option(
+    document_format: str = optional(
         "variant",
         "Type of `before` and `after`: `variant`, `json` (text) or `bson` (binary).",
         choices=("variant", "json", "bson"),
     )
-    document_json: str = _option(
+    document_json: str = optional(
         "relaxed",
         "With `document.format = json`: `relaxed` or `canonical` Extended JSON v2.",
         choices=("relaxed", "canonical"),
     )
-    shards_direct: bool = _option(
+    shards_direct: bool = optional(
         False,
-        "Whether `uri` names a sharded cluster (a mongos or the config servers). Each"
-        " shard is then read directly.",
+        "Whether `uri` names a sharded cluster (a mongos or the config servers). Each shard is then"
+        " read directly.",
     )
-    on_history_lost: str = _option(
+    on_history_lost: str = optional(
         "fail",
         "If the oplog no longer contains the next change: `fail` ends the run; `resync` copies all"
         " collections again; `skip` continues with the oldest change in the oplog. `resync` and"
         " `skip` write a `gap` row.",
         choices=("fail", "resync", "skip"),
     )
-    oplog_window_warn: int = _option(
+    oplog_window_warn: int = optional(
         25,
         "Threshold in percent of the oplog's time window. If less of it is left before the next"
         " changes are removed, the log warns every minute; 0 turns the warning off.",
         least=0,
     )
-    split_size_mb: int = _option(
+    split_size_mb: int = optional(
         64,
         "Size of a snapshot split in MiB.",
         least=1,
     )
-    snapshot_splits_per_batch: int = _option(
+    snapshot_splits_per_batch: int = optional(
         8,
         "Snapshot splits in a micro-batch. More splits make the copy faster; fewer let changes"
         " arrive earlier during the copy.",
         least=1,
     )
-    stream_parallelism: int = _option(
+    stream_parallelism: int = optional(
         4,
         "Number of time slices, on each shard, in which the changes of a micro-batch are read. A"
         " small number of changes is read in one slice.",
         least=1,
     )
-    max_events_per_batch: int = _option(
+    max_events_per_batch: int = optional(
         100_000,
         "Approximate maximum number of changes in a micro-batch. A larger transaction is a"
         " micro-batch of its own.",
         least=1,
     )
-    max_mb_per_batch: int = _option(
+    max_mb_per_batch: int = optional(
         256,
         "Approximate maximum size of a micro-batch's changes in the oplog, in MiB. The oplog does"
         " not contain images.",
         least=1,
     )
-    max_mb_per_second: int | None = _option(
+    max_mb_per_second: int | None = optional(
         None,
         "Maximum rate, in MiB per second, at which all tasks of a batch together read documents and"
         " changes. Each task gets an equal share; therefore it requires `max.cursors`, set to the"
         " number of cores that Spark has for the job. Unlimited if absent.",
         least=1,
     )
-    max_cursors: int | None = _option(
+    max_cursors: int | None = optional(
         None,
         "Maximum number of tasks that read a batch. Each task has one open cursor at a time. If"
         " absent, there is a task for each split and slice, and Spark runs as many at once as it"
         " has cores.",
         least=1,
     )
-    snapshot_at: str | None = _option(
+    snapshot_at: str | None = optional(
         None,
         "Batch reads only: the cluster time `t:i` to read at; the live edge if absent.",
     )
-    snapshot_from: str | None = _option(
+    snapshot_from: str | None = optional(
         None,
         "Batch reads of one collection only: reads the documents at and above this frontier.",
     )
-    snapshot_below: str | None = _option(
+    snapshot_below: str | None = optional(
         None,
         "Batch reads of one collection only: reads the documents below this frontier, as recorded"
         " in a commit of a mirror.",
     )
-    from_: str | None = _option(
+    from_: str | None = optional(
         None,
         "Batch reads only: reads changes instead of documents, from this time on; ISO-8601 or"
         " `t:i`.",
     )
-    to: str | None = _option(
+    to: str | None = optional(
         None,
         "With `from`: reads the changes before this time; the live edge if absent.",
     )
-    emit_watermark: bool = _option(
+    emit_watermark: bool = optional(
         False,
         "Adds control rows: a `watermark` to each micro-batch, for sinks that record its time; a"
         " `resync` before the content of a collection is emitted again, and one with `from` and"
         " `to` if changes before its copy are missing; a `void` if a collection to be copied no"
         " longer exists.",
     )
-    comment: str = _option(
+    comment: str = optional(
         "mongodb-cdc",
         "Comment on the cursors of tasks, and on the cursor with which a stream waits for changes."
         " The server shows it in `$currentOp`, its profiler and its log.",
     )
-    server_timeout_ms: int = _option(
+    server_timeout_ms: int = optional(
         30_000,
         "Milliseconds to wait until a server is found.",
         least=1,
     )
-    heartbeat_interval: int = _option(
+    heartbeat_interval: int = optional(
         60,
         "Seconds after which a micro-batch is made although nothing has changed. Otherwise the"
         " oplog could lose the position of the offset.",
         least=0,
     )
-    retry_seconds: int = _option(
+    retry_seconds: int = optional(
         120,
         "Seconds for which a task, or the start of a run, is retried without progress before it"
         " fails.",
@@ -309,25 +270,4 @@ def _check_window(options: SourceOptions) -> None:
             raise BadOption(f"Options 'from' and '{name}' exclude each other.", "Remove one.")
 
 
-def _list_options() -> tuple[Option, ...]:
-    kinds = get_type_hints(SourceOptions)
-    return tuple(
-        Option(
-            each.name,
-            _value_type(kinds[each.name]),
-            None if each.default is dataclasses.MISSING else each.default,
-            **each.metadata,
-        )
-        for each in dataclasses.fields(SourceOptions)
-        if each.metadata
-    )
-
-
-def _value_type(hint: Any) -> type:
-    """Return the type of a value that is not None."""
-    [kind] = [each for each in get_args(hint) or (hint,) if each is not NoneType]
-    assert isinstance(kind, type)
-    return kind
-
-
-OPTIONS = _list_options()
+OPTIONS = list_options(SourceOptions)

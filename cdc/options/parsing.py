@@ -8,7 +8,8 @@ from typing import Any
 
 from cdc.errors import BadOption
 from cdc.model import quotable_name
-from cdc.options.declared import OPTIONS, Option, SourceOptions
+from cdc.options.declared import OPTIONS, SourceOptions
+from cdc.options.option import Option
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 _TRUTH = {"true": True, "false": False}
