@@ -5,7 +5,7 @@ Guaranteed: `hand_over` holds every transition of an offset; equal input gives e
 """
 
 from cdc.model import resume_token, timestamp
-from cdc.model.capture_filter import PASSES, CaptureFilter, error_suffix, filter_marks
+from cdc.model.capture_filter import PASSES, CaptureFilter, filter_marks
 from cdc.model.change import (
     GAP,
     RESYNC,
@@ -116,7 +116,6 @@ __all__ = [
     "describe_update",
     "document_key_json",
     "encode_key",
-    "error_suffix",
     "event_row",
     "filter_marks",
     "full_name",

@@ -71,6 +71,11 @@ class CaptureFilter:
         """Parse a stored `text`. Raises BadOption."""
         return _parse(text)
 
+    @property
+    def error_suffix(self) -> str:
+        """A suffix for error messages: the filter's expression may have failed for a document."""
+        return " with option 'filter'" if self.condition is not None else ""
+
     def project_update(self, description: dict[str, Json], image: bytes | None) -> dict[str, Json]:
         """Apply the projection to an event's `updateDescription`.
 
@@ -137,11 +142,6 @@ class CaptureFilter:
         """Whether fields below the path are listed, but not the path itself."""
         is_listed = any(_is_within(at, each) for each in self.fields)
         return not is_listed and any(_is_within(each, at) for each in self.fields)
-
-
-def error_suffix(text: str) -> str:
-    """A suffix for error messages: the filter's expression may have failed for a document."""
-    return " with option 'filter'" if CaptureFilter.parse(text).condition is not None else ""
 
 
 @lru_cache(maxsize=16)

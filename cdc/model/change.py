@@ -83,7 +83,7 @@ def event_row(
     exact_from: Timestamp | None,
     shard: str,
     selection: Selection,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     encode: Encode,
 ) -> Change:
     """Return the row of a change event. An event of an unknown type is not an error.
@@ -101,7 +101,7 @@ def event_row(
         exact_from: if set, `after` is in a state between the event and that time.
         shard: the shard that reports the event; empty for a replica set.
         selection: the captured collections.
-        excerpt: the capture filter and the projection.
+        capture: the capture filter and the projection.
         encode: encodes a document for its column.
     """
     time: Timestamp = event["clusterTime"]
@@ -109,7 +109,7 @@ def event_row(
     is_row = operation in ROW_EVENTS
     document_key = bytes(event["documentKey"].raw) if is_row else None
     before = event.get("fullDocumentBeforeChange") if is_row else None
-    is_filtered = is_row and excerpt.condition is not None
+    is_filtered = is_row and capture.condition is not None
     crossed = _find_crossing(event, after, exact_from) if is_filtered else None
     # The update description of a change that may cross the filter could reveal excluded values.
     is_inside = not is_filtered or (not crossed and filter_marks(event).after is True)
@@ -129,7 +129,7 @@ def event_row(
         after=None if after is None else encode(after),
         update_description=None
         if update is None
-        else describe_update(bytes(update.raw), excerpt, image),
+        else describe_update(bytes(update.raw), capture, image),
         txn=_find_transaction(event, shard),
         description=_describe_row(exact_from, crossed and operation)
         if is_row
@@ -262,18 +262,18 @@ def _describe_row(exact_from: Timestamp | None, crossed: str | None = None) -> s
     return json.dumps(description) if description else None
 
 
-def describe_update(data: bytes, excerpt: CaptureFilter, image: bytes | None) -> str:
+def describe_update(data: bytes, capture: CaptureFilter, image: bytes | None) -> str:
     """Return the column `update_description`.
 
     Args:
         data: BSON of the event's `updateDescription`.
-        excerpt: the capture filter and the projection.
+        capture: the capture filter and the projection.
         image: the newest image of the document, or None.
     """
     try:
-        if not excerpt.fields:
+        if not capture.fields:
             return relaxed_json(data)
         update = extended_json.document(data, 0, len(data), relaxed=True)
-        return json.dumps(excerpt.project_update(update, image), ensure_ascii=False)
+        return json.dumps(capture.project_update(update, image), ensure_ascii=False)
     except UnmappableValue as error:
         return json.dumps({"$unmappable": str(error)})

@@ -80,7 +80,7 @@ def reselect(
     start: Offset,
     time: Timestamp,
     selection: Selection,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     added: Iterable[Namespace],
 ) -> Offset:
     """Return the offset after the last batch with the selection and capture filter of `start`.
@@ -92,7 +92,7 @@ def reselect(
         start: the offset before the batch.
         time: the cluster time at the end of the batch.
         selection: the new selection.
-        excerpt: the new capture filter.
+        capture: the new capture filter.
         added: the collections at `time` that only the new selection contains; all collections if
             the capture filter changed.
     """
@@ -100,7 +100,7 @@ def reselect(
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    captured = replace(_move_to(start, time), selection=selection.text, excerpt=excerpt.text)
+    captured = replace(_move_to(start, time), selection=selection.text, excerpt=capture.text)
     return begin_again(replace(captured, copying=copying, again=again), added)
 
 

@@ -94,7 +94,7 @@ class Offset:
     """The progress of a run; the module describes the fields.
 
     `source` identifies the source, so that the checkpoint of another one is recognized. `selection`
-    and `excerpt` are the selection and the capture filter that apply up to here.
+    and `excerpt` are the texts of the selection and of the capture filter that apply up to here.
     """
 
     time: Timestamp

@@ -17,6 +17,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import UnmappableValue
 from cdc.model.bson import Element, elements
+from cdc.model.capture_filter import CaptureFilter
 from cdc.model.selection import Namespace
 
 MIN_KEY = bson.encode({"_id": MinKey()})
@@ -52,7 +53,7 @@ class SnapshotSplit:
             selected by the key order of the collection's index.
         shard: the one shard of a cluster that contains the collection. It is empty for a replica
             set and for a collection that is distributed over shards.
-        excerpt: the capture filter and the projection.
+        excerpt: the text of `capture`.
     """
 
     namespace: Namespace
@@ -62,6 +63,11 @@ class SnapshotSplit:
     collation: bytes | None = None
     shard: str = ""
     excerpt: str = ""
+
+    @property
+    def capture(self) -> CaptureFilter:
+        """The capture filter and the projection."""
+        return CaptureFilter.parse(self.excerpt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class StreamSplit:
         only: the reader drops events of all other namespaces. Under a collation the server's own
             comparison of names is not exact.
         collections: the selection that the rows belong to.
-        excerpt: the capture filter and the projection.
+        excerpt: the text of `capture`.
         shard: the shard that reports the changes; empty for a replica set.
         late: times after `upto` whose events belong to the split too, see `late` of the offset.
         emitted: times after `after` whose events are in an earlier batch; the split omits them.
@@ -96,6 +102,11 @@ class StreamSplit:
     late: tuple[Timestamp, ...] = ()
     emitted: tuple[Timestamp, ...] = ()
     after_position: str = ""
+
+    @property
+    def capture(self) -> CaptureFilter:
+        """The capture filter and the projection."""
+        return CaptureFilter.parse(self.excerpt)
 
     @property
     def last(self) -> Timestamp:

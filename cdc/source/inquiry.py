@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from cdc import options as declared
 from cdc.model import Namespace, Offset
 from cdc.mongo.collections import Collection, estimate_documents
-from cdc.mongo.inspect import Examination, FinishedBatches, Status, check, examine, shards_of
-from cdc.mongo.inspect import read_status as read_standing
+from cdc.mongo.inspect import (
+    Examination,
+    FinishedBatches,
+    Status,
+    check,
+    examine,
+    read_status,
+    shards_of,
+)
 from cdc.mongo.topology import Source
 from cdc.source.translation import make_wanted
 from cdc.tasks import discover_source, query_source
@@ -74,4 +81,4 @@ def query_status(
     Raises CdcError.
     """
     options = declared.parse(given)
-    return read_standing(discover_source(options), options.selection, options.capture, at, passed)
+    return read_status(discover_source(options), options.selection, options.capture, at, passed)

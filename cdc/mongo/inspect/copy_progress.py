@@ -66,7 +66,7 @@ def count_documents(source: Source, selection: Selection) -> dict[Namespace, int
 def collection_progress(
     documents: Mapping[Namespace, int],
     at: Offset | None,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     share: float | None,
 ) -> list[CopyProgress]:
     """Return the progress of each collection according to an offset.
@@ -74,11 +74,11 @@ def collection_progress(
     Args:
         documents: the collections with their approximate numbers of documents.
         at: the offset; None if there is none yet.
-        excerpt: the configured capture filter.
+        capture: the configured capture filter.
         share: the share below the frontier of the collection that is being copied, if known.
     """
     # After a change of the capture filter everything is copied again.
-    selection = Selection.parse(at.selection) if at and at.excerpt == excerpt.text else None
+    selection = Selection.parse(at.selection) if at and at.excerpt == capture.text else None
 
     def extent(name: Namespace, count: int) -> CopyProgress:
         if at is None or selection is None or not selection.matches(name):
@@ -91,13 +91,13 @@ def collection_progress(
     return [extent(name, count) for name, count in documents.items()]
 
 
-def is_copied(at: Offset | None, selection: Selection, excerpt: CaptureFilter) -> bool:
+def is_copied(at: Offset | None, selection: Selection, capture: CaptureFilter) -> bool:
     """Whether the offset shows that nothing is left to copy.
 
     False if the offset has another selection or capture filter than these: they were changed since.
     This is so even for a run that began without a copy.
     """
-    return at is not None and at.is_streaming and at.is_of(selection.text, excerpt.text)
+    return at is not None and at.is_streaming and at.is_of(selection.text, capture.text)
 
 
 def percent(collections: Iterable[CopyProgress], complete: bool) -> float | None:

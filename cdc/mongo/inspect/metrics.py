@@ -143,12 +143,12 @@ class Gauges:
     Attributes:
         lookout: warns when little of an oplog is left.
         selection: the configured selection.
-        excerpt: the configured capture filter.
+        capture: the configured capture filter.
     """
 
     lookout: OplogWatch
     selection: Selection
-    excerpt: CaptureFilter
+    capture: CaptureFilter
     _rate: Rate = field(default_factory=Rate)
     _planned: int | None = 0
     _is_counted: bool = True
@@ -195,7 +195,7 @@ class Gauges:
         return least_remaining(known, start.time)
 
     def _copied_percent(self, source: Source, end: Offset) -> float | None:
-        if is_copied(end, self.selection, self.excerpt):
+        if is_copied(end, self.selection, self.capture):
             return percent([], True)
         copying, share = end.copying, None
         documents = self._documents.get(lambda: count_documents(source, self.selection))
@@ -205,4 +205,4 @@ class Gauges:
                 share = value_or_none(lambda: sample.share(copying.below), "the copied share")
         if documents is None:
             return None
-        return percent(collection_progress(documents, end, self.excerpt, share), False)
+        return percent(collection_progress(documents, end, self.capture, share), False)

@@ -119,12 +119,12 @@ def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcE
 
 
 def _find_projection_errors(
-    source: Source, excerpt: CaptureFilter, found: Listing
+    source: Source, capture: CaptureFilter, found: Listing
 ) -> Iterator[CdcError]:
     for collection in found.collections:
-        if projection.has_other_collation(excerpt, collection.collation):
+        if projection.has_other_collation(capture, collection.collation):
             yield projection.collation_error(collection.namespace)
-    nothing = projection.find_arguments(excerpt, {"_id": {"$in": []}})
+    nothing = projection.find_arguments(capture, {"_id": {"$in": []}})
     for collection in found.collections[:1]:
         db, coll = collection.namespace
         try:

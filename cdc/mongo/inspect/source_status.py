@@ -44,7 +44,7 @@ class Status(NamedTuple):
 def read_status(
     source: Source,
     selection: Selection,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     at: Offset | None,
     passed: FinishedBatches | None,
 ) -> Status:
@@ -55,7 +55,7 @@ def read_status(
     Args:
         source: the source of the run.
         selection: the configured selection.
-        excerpt: the configured capture filter.
+        capture: the configured capture filter.
         at: the offset that the tables have reached; None before the first batch.
         passed: the last batches, for the rate; None if there are none.
 
@@ -67,7 +67,7 @@ def read_status(
     clients = source.clients
     edge = source.live_edge(NEVER if at is None else at.time)
     collections = collection_progress(
-        count_documents(source, selection), at, excerpt, _copied_share(source, at)
+        count_documents(source, selection), at, capture, _copied_share(source, at)
     )
     rate = (
         None
@@ -80,7 +80,7 @@ def read_status(
         known = value_or_none(lambda: windows(clients, shards), "oplog windows") or []
         left = least_remaining(known, at.time)
     time = None if at is None else at.time
-    copied = percent(collections, is_copied(at, selection, excerpt))
+    copied = percent(collections, is_copied(at, selection, capture))
     return Status(Metrics(time, edge, rate, left, copied), collections)
 
 

@@ -40,7 +40,7 @@ def scan_candidate(
 
 def reselect_candidate(
     selection: Selection,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     start: Offset,
     edge: Timestamp,
     listed: Listing,
@@ -53,7 +53,7 @@ def reselect_candidate(
 
     Args:
         selection: the new selection.
-        excerpt: the new capture filter.
+        capture: the new capture filter.
         start: the offset before the batch.
         edge: the live edge.
         listed: the collections that exist.
@@ -61,7 +61,7 @@ def reselect_candidate(
 
     Raises BadOption if the capture filter changed and the run does not copy.
     """
-    if start.excerpt != excerpt.text and not copies:
+    if start.excerpt != capture.text and not copies:
         raise BadOption(
             "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
             " the collections again.",
@@ -69,9 +69,9 @@ def reselect_candidate(
         )
     names = added = [collection.namespace for collection in listed.collections]
     before = None
-    if start.excerpt == excerpt.text:
+    if start.excerpt == capture.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
     newcomers = event_filter.newly_selected_rows(before, selection, names)
-    end = reselect(start, edge, selection, excerpt, added if copies else [])
+    end = reselect(start, edge, selection, capture, added if copies else [])
     return CandidateEnd(end, (newcomers,))

@@ -27,7 +27,7 @@ from cdc.mongo.topology import Source
 def window_splits(
     source: Source,
     selection: Selection,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
     after: Timestamp,
     until: Timestamp,
     limits: Limits,
@@ -40,7 +40,7 @@ def window_splits(
     Args:
         source: the source to read.
         selection: the collections.
-        excerpt: the capture filter.
+        capture: the capture filter.
         after: the time before the first change.
         until: the time of the last change; it must be at or before the live edge.
         limits: only `slices` applies.
@@ -48,7 +48,7 @@ def window_splits(
     """
     if until <= after:
         return []
-    first = streaming(after, source.name, selection.text, excerpt.text)
+    first = streaming(after, source.name, selection.text, capture.text)
     start = _mark_read(source, first)
     end = _mark_read(source, advance(start, until))
     slicer = Slicer()

@@ -62,13 +62,13 @@ class Watch:
     Attributes:
         open_member: opens a member of a shard.
         selection: the selection to capture.
-        excerpt: the capture filter and the projection.
+        capture: the capture filter and the projection.
         heartbeat_seconds: after this time without a change, a batch is due.
     """
 
     open_member: Callable[[str], Member]
     selection: Selection
-    excerpt: CaptureFilter
+    capture: CaptureFilter
     heartbeat_seconds: float
     _tails: dict[str, _Tail] = field(default_factory=dict)
     _start: Offset | None = None
@@ -83,7 +83,7 @@ class Watch:
         """
         if start != self._start:
             self._start, self._since = start, time.monotonic()
-        if not start.is_streaming or not start.is_of(self.selection.text, self.excerpt.text):
+        if not start.is_streaming or not start.is_of(self.selection.text, self.capture.text):
             return True
         if time.monotonic() - self._since >= self.heartbeat_seconds:
             return True

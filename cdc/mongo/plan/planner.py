@@ -66,7 +66,7 @@ class Planner:
         source: the replica set or cluster.
         open_member: opens a member of a shard.
         selection: the selection to capture; an offset contains the one that applied up to it.
-        excerpt: the capture filter and projection to use; an offset contains those up to it.
+        capture: the capture filter and projection to use; an offset contains those up to it.
         sweeper: cuts what is to be copied into ranges.
         limits: the limits of a batch.
         retry_seconds: how long a failed survey is repeated.
@@ -82,7 +82,7 @@ class Planner:
     source: Source
     open_member: Callable[[str], Member]
     selection: Selection
-    excerpt: CaptureFilter
+    capture: CaptureFilter
     sweeper: Sweeper
     limits: Limits
     retry_seconds: float
@@ -157,7 +157,7 @@ class Planner:
         return begin_again(end, {name for name in brought - scanned if start.passes_whole(name)})
 
     def _find_end(self, start: Offset) -> Offset:
-        is_same = start.is_of(self.selection.text, self.excerpt.text)
+        is_same = start.is_of(self.selection.text, self.capture.text)
         intents, edge, void = list[CandidateEnd](), None, frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.list_collections(self.selection)
@@ -169,13 +169,13 @@ class Planner:
                     sweep, edge = sweep.of(start.again), start.time
             # The next batch must wait until it is known whether the last scans read the planned
             # incarnations. Rows emitted again must come after those already emitted.
-            is_other = start.excerpt != self.excerpt.text and self.copies
+            is_other = start.excerpt != self.capture.text and self.copies
             is_anew = bool(void or (is_other and start.scans))
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
                 self._require_existing(start, listed)
-                captured = self.selection, self.excerpt
+                captured = self.selection, self.capture
                 intents.append(reselect_candidate(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
                 intents.append(scan_candidate(self.selection, start, edge, sweep))

@@ -103,7 +103,7 @@ def control_split(start: Offset, end: Offset) -> ControlSplit:
 
 
 def snapshot_splits(
-    source: Source, found: Listing, split_bytes: int, at: Timestamp, excerpt: CaptureFilter
+    source: Source, found: Listing, split_bytes: int, at: Timestamp, capture: CaptureFilter
 ) -> list[SnapshotSplit]:
     """Return the splits of all listed collections at one time, for a batch read."""
     return [
@@ -113,13 +113,13 @@ def snapshot_splits(
             Scan(c.start_of_copy, MAX_KEY),
             at,
             source.ranges(c.start_of_copy, _ALL, split_bytes),
-            excerpt.text,
+            capture.text,
         )
     ]
 
 
 def range_splits(
-    found: Listing, keys: KeyRange, at: Timestamp, excerpt: CaptureFilter
+    found: Listing, keys: KeyRange, at: Timestamp, capture: CaptureFilter
 ) -> list[SnapshotSplit]:
     """Return one split for each listed collection with its documents in `keys`.
 
@@ -131,6 +131,6 @@ def range_splits(
         for c in found.collections
         if keys.lower != keys.upper
         for split in scan_splits(
-            Scan(replace(c.start_of_copy, below=keys.lower), keys.upper), at, None, excerpt.text
+            Scan(replace(c.start_of_copy, below=keys.lower), keys.upper), at, None, capture.text
         )
     ]

@@ -62,7 +62,7 @@ def start_of(source: Source, mode: str, given: str | None) -> Start:
 
 
 def first_offset(
-    source: Source, selection: Selection, start: Start, found: Listing, excerpt: CaptureFilter
+    source: Source, selection: Selection, start: Start, found: Listing, capture: CaptureFilter
 ) -> Offset:
     """Return the offset before the first batch of a run.
 
@@ -71,7 +71,7 @@ def first_offset(
         selection: the configured selection.
         start: where the run starts.
         found: the collections that exist.
-        excerpt: the configured capture filter.
+        capture: the configured capture filter.
 
     Raises what `confirmed_edge` raises.
     """
@@ -80,7 +80,7 @@ def first_offset(
     time = edge if start.after is None else start.after
     # A run that starts now does not emit the transactions that a read at this time includes.
     late = source.late_times(edge) if start.after is None else ()
-    first = begin(time, source.name, selection.text, excerpt.text, start.position)
+    first = begin(time, source.name, selection.text, capture.text, start.position)
     return mark_read(first, source.shards, source.topology_time, late)
 
 

@@ -25,24 +25,24 @@ _ROW_FIELDS = (
 
 
 def find_arguments(
-    excerpt: CaptureFilter, condition: Mapping[str, Any] | None = None
+    capture: CaptureFilter, condition: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the arguments of a find for the captured documents that also meet `condition`."""
     conditions = [dict(condition)] if condition else []
-    if excerpt.condition is not None:
-        conditions.append({"$expr": excerpt.condition})
+    if capture.condition is not None:
+        conditions.append({"$expr": capture.condition})
     arguments: dict[str, Any] = {}
     if conditions:
         arguments["filter"] = conditions[0] if len(conditions) == 1 else {"$and": conditions}
-    if excerpt.fields:
-        arguments["projection"] = _projection(excerpt)
+    if capture.fields:
+        arguments["projection"] = _projection(capture)
     return arguments
 
 
-def filter_stages(excerpt: CaptureFilter) -> list[Stage]:
+def filter_stages(capture: CaptureFilter) -> list[Stage]:
     """Return the last stages of a change stream's pipeline; `whole` must read its events."""
-    marks = [] if excerpt.condition is None else [*_marks(excerpt.condition), _DROP]
-    return [*marks, *_project(excerpt)]
+    marks = [] if capture.condition is None else [*_marks(capture.condition), _DROP]
+    return [*marks, *_project(capture)]
 
 
 def unwrap_event(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,9 +51,9 @@ def unwrap_event(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return original
 
 
-def has_other_collation(excerpt: CaptureFilter, collation: bytes | None) -> bool:
+def has_other_collation(capture: CaptureFilter, collation: bytes | None) -> bool:
     """Whether a read of the collection filters by another collation than its change stream."""
-    return excerpt.condition is not None and collation is not None
+    return capture.condition is not None and collation is not None
 
 
 def collation_error(namespace: Namespace) -> UnsuitableSource:
@@ -98,28 +98,28 @@ _DROP: Stage = {
 }
 
 
-def _project(excerpt: CaptureFilter) -> list[Stage]:
-    if not excerpt.fields:
+def _project(capture: CaptureFilter) -> list[Stage]:
+    if not capture.fields:
         return []
-    if excerpt.excludes:
+    if capture.excludes:
         return [
             {
                 "$unset": [
-                    f"{image}.{path}" for image in (_BEFORE, _AFTER) for path in _paths(excerpt)
+                    f"{image}.{path}" for image in (_BEFORE, _AFTER) for path in _paths(capture)
                 ]
             }
         ]
     fields: dict[str, Any] = dict.fromkeys(_ROW_FIELDS, 1)
     for image in (_BEFORE, _AFTER):
-        fields |= {f"{image}.{path}": 1 for path in _projection(excerpt)}
+        fields |= {f"{image}.{path}": 1 for path in _projection(capture)}
     return [{"$set": {_WHOLE: _for_rows("$$REMOVE", "$$ROOT")}}, {"$project": fields}]
 
 
-def _projection(excerpt: CaptureFilter) -> dict[str, int]:
-    if excerpt.excludes:
-        return dict.fromkeys(_paths(excerpt), 0)
-    return {"_id": 1, **dict.fromkeys(_paths(excerpt), 1)}
+def _projection(capture: CaptureFilter) -> dict[str, int]:
+    if capture.excludes:
+        return dict.fromkeys(_paths(capture), 0)
+    return {"_id": 1, **dict.fromkeys(_paths(capture), 1)}
 
 
-def _paths(excerpt: CaptureFilter) -> list[str]:
-    return [".".join(path) for path in excerpt.fields]
+def _paths(capture: CaptureFilter) -> list[str]:
+    return [".".join(path) for path in capture.fields]

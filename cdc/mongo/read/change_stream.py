@@ -27,7 +27,7 @@ from functools import partial
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.model import CaptureFilter, StreamSplit, error_suffix, resume_token
+from cdc.model import StreamSplit, resume_token
 from cdc.mongo.connection import TOO_LARGE, Member, Progress, retry_attempts
 from cdc.mongo.read import oversize
 from cdc.mongo.read.batch_size import BatchSize
@@ -59,7 +59,7 @@ def read(
     NotPermitted, …) at once.
     """
     attempted = (
-        f"Reading changes after {split.after} up to {split.upto}{error_suffix(split.excerpt)}"
+        f"Reading changes after {split.after} up to {split.upto}{split.capture.error_suffix}"
     )
     progress = Progress()
     state = _ReadState(split.after_position, BatchSize(_BATCH))
@@ -128,7 +128,7 @@ def _read_events(
     member: Member, way: oversize.Way, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[list[Event]]:
     whole = partial(slices, member, images=used)
-    excerpt = CaptureFilter.parse(way.split.excerpt)
+    capture = way.split.capture
     lookup = expected.on_oversize == "lookup"
     with closing(oversize.Completion(way.whole, whole, _BATCH, lookup)) as completion:
         for batch, operation_time in slices(member, way.split, state.size, used):
@@ -139,20 +139,20 @@ def _read_events(
             )
             for group in groups:
                 yield [
-                    complete_event(member, raw, expected, used, operation_time, excerpt)
+                    complete_event(member, raw, expected, used, operation_time, capture)
                     for raw in group
                 ]
 
 
 def _allows_runs(split: StreamSplit) -> bool:
     """Whether the reader need not check the namespace or the capture filter of each event."""
-    return split.only is None and CaptureFilter.parse(split.excerpt).condition is None
+    return split.only is None and split.capture.condition is None
 
 
 def _read_runs(
     member: Member, split: StreamSplit, expected: Images, used: Images, state: _ReadState
 ) -> Iterator[Sequence[Event]]:
-    excerpt, cursor = CaptureFilter.parse(split.excerpt), Cursor(member, split, used, state.size)
+    capture, cursor = split.capture, Cursor(member, split, used, state.size)
     try:
         while not cursor.complete:
             for part in cursor.next_parts(partial(select_plain, used=used)):
@@ -161,7 +161,7 @@ def _read_runs(
                     continue
                 new = [raw for raw in part if raw["_id"]["_data"] > state.position]
                 at = cursor.operation_time
-                yield [complete_event(member, raw, expected, used, at, excerpt) for raw in new]
+                yield [complete_event(member, raw, expected, used, at, capture) for raw in new]
     finally:
         cursor.close()
 

@@ -29,9 +29,9 @@ class Lookup:
     collection, and used for the others.
     """
 
-    def __init__(self, cluster: Cluster, retry_seconds: float, excerpt: CaptureFilter) -> None:
+    def __init__(self, cluster: Cluster, retry_seconds: float, capture: CaptureFilter) -> None:
         self._cluster, self._retry_seconds = cluster, retry_seconds
-        self._excerpt = excerpt
+        self._capture = capture
         self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
         self._open = ExitStack()
 
@@ -71,10 +71,10 @@ class Lookup:
         concern = {"level": "snapshot", "atClusterTime": now.at}
         with reading_newest(now), self._cluster.metadata.void_if_gone(now):
             for find in finds:
-                after = look_up(find, event.raw, concern, self._excerpt)[0]
+                after = look_up(find, event.raw, concern, self._capture)[0]
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
-        return event._replace(exact_from=now.at) if self._excerpt.condition else event
+        return event._replace(exact_from=now.at) if self._capture.condition else event
 
     def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()

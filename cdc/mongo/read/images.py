@@ -116,7 +116,7 @@ def complete_event(
     expected: Images,
     used: Images,
     operation_time: Timestamp,
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
 ) -> Event:
     """Return an event with its images; look up a missing after-image if the images say so.
 
@@ -128,7 +128,7 @@ def complete_event(
         expected: the configured images.
         used: the images that the change stream was opened with.
         operation_time: the operation time of the reply with the event.
-        excerpt: the capture filter.
+        capture: the capture filter.
 
     Raises TransientError if the lookup is not possible now.
     """
@@ -142,14 +142,14 @@ def complete_event(
     if operation in WITH_AFTER and after is None and known.after is not False:
         exact = False
         if used.look_up or oversize.MARK in raw:
-            after, exact_from = _look_up(member, raw, excerpt)
+            after, exact_from = _look_up(member, raw, capture)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
     return Event(raw, after, exact, exact_from)
 
 
 def _look_up(
-    member: Member, raw: Raw, excerpt: CaptureFilter
+    member: Member, raw: Raw, capture: CaptureFilter
 ) -> tuple[bytes | None, Timestamp | None]:
     """Look up the document of an event on a member, see `look_up`.
 
@@ -157,9 +157,9 @@ def _look_up(
     later. So an empty collection is read again, as of a time after everything the member reported.
     """
     find = partial(_find, member, raw["ns"])
-    result = look_up(find, raw, _majority(raw["clusterTime"]), excerpt)
+    result = look_up(find, raw, _majority(raw["clusterTime"]), capture)
     if result[0] is None and not _has_documents(find, raw):
-        result = look_up(find, raw, _majority(member.newest_known()), excerpt)
+        result = look_up(find, raw, _majority(member.newest_known()), capture)
     return result
 
 
@@ -193,7 +193,7 @@ def look_up(
     find: Callable[[dict[str, Any]], RawBSONDocument],
     raw: Raw,
     concern: dict[str, Any],
-    excerpt: CaptureFilter,
+    capture: CaptureFilter,
 ) -> tuple[bytes | None, Timestamp | None]:
     """Return the document of an event as it is now, and a time at which it was in that state.
 
@@ -204,13 +204,13 @@ def look_up(
         find: sends a find with these arguments to the event's collection.
         raw: the event.
         concern: the read concern.
-        excerpt: the capture filter.
+        capture: the capture filter.
     """
     reply = find(
         {
-            **projection.find_arguments(excerpt, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
+            **projection.find_arguments(capture, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
             # The change stream filters with this collation, whatever that of the collection is.
-            **({"collation": {"locale": "simple"}} if excerpt.condition else {}),
+            **({"collation": {"locale": "simple"}} if capture.condition else {}),
             "limit": 1,
             "singleBatch": True,
             "readConcern": concern,
@@ -220,7 +220,7 @@ def look_up(
     key = merge_key(key_of(bytes(raw["documentKey"].raw)))
     # Under a collation, the find may return a document with another key.
     if not documents or merge_key(key_of(documents[0])) != key:
-        return None, reply_time(reply) if excerpt.condition else None
+        return None, reply_time(reply) if capture.condition else None
     return documents[0], reply_time(reply)
 
 

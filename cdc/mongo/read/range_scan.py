@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
-from cdc.model import MAX_KEY, CaptureFilter, Namespace, SnapshotSplit
+from cdc.model import MAX_KEY, Namespace, SnapshotSplit
 from cdc.mongo.collections import FIND_ANY, UnreadRange, Void, find_incarnation, void_if_gone
 from cdc.mongo.connection import (
     CONFIRM_MS,
@@ -112,7 +112,7 @@ def _find(
     condition: dict[str, Any] | None = None,
 ) -> Iterator[tuple[Sequence[bytes], Timestamp]]:
     split = rest.split
-    query = projection.find_arguments(CaptureFilter.parse(split.excerpt), condition)
+    query = projection.find_arguments(split.capture, condition)
     reply = find_incarnation(
         member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **query}
     )

@@ -17,7 +17,6 @@ from cdc.errors import TransientError
 from cdc.model import (
     MAX_KEY,
     ROW_EVENTS,
-    CaptureFilter,
     SnapshotSplit,
     StreamSplit,
     filter_marks,
@@ -182,7 +181,7 @@ def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},
     }
-    last_stages = projection.filter_stages(CaptureFilter.parse(split.excerpt))
+    last_stages = projection.filter_stages(split.capture)
     return StreamSplit(
         after=split.at,
         upto=until,

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 from cdc.model import (
-    CaptureFilter,
     Copying,
     KeyRange,
     SnapshotSplit,
@@ -53,7 +52,7 @@ def changes(
         if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue
-        with Lookup(cluster, retry_seconds, CaptureFilter.parse(split.excerpt)) as lookup:
+        with Lookup(cluster, retry_seconds, split.capture) as lookup:
             complete = [lookup.look_up(e) if e.is_missing(images) else e for e in events]
         yield complete
 

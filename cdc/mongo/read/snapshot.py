@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.model import SnapshotSplit, error_suffix
+from cdc.model import SnapshotSplit
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member, Progress, retry_attempts
 from cdc.mongo.read import rewind
@@ -53,7 +53,7 @@ def retry_read(
 ) -> Iterator[Documents]:
     """Yield the documents of repeated attempts, each of which continues after the one before."""
     progress = Progress()
-    what = f"Copying {rest.split.namespace} at {rest.split.at}{error_suffix(rest.split.excerpt)}"
+    what = f"Copying {rest.split.namespace} at {rest.split.at}{rest.split.capture.error_suffix}"
     for attempt in retry_attempts(progress, retry_seconds, what):
         with attempt:
             member = open_member()
