@@ -2,16 +2,17 @@
 
 The path of a document from MongoDB to Delta:
 
-1. `mongo.planner` reads the live edge T1 and ends the batch there, or at an earlier DDL event;
-2. `mongo.enumerator` finds the next key ranges of the collection being copied;
-3. `model.hand_over.advance` is the rule that combines both in one checkpointed offset;
-4. `mongo.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
-5. `mongo.stream` reads the changes (T0, T1] of everything copied before, completely and once;
-6. `model.change` makes rows of both, and `model.variant` converts documents to VARIANT; for large
+1. `mongo.plan.planner` reads the live edge T1 and ends the batch there, or at an earlier DDL event;
+2. `mongo.plan.next_scan` finds the next key ranges of the collection being copied;
+3. `model.hand_over` is the rule that combines both in one checkpointed offset;
+4. `mongo.read.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
+5. `mongo.read.change_stream` reads the changes (T0, T1] of everything copied before, completely and
+   once;
+6. `model.change` makes rows of both, and `model.encoding` converts documents to VARIANT; for large
    replies `arrow` and `kernel` make the same columns at once;
 7. `source` passes the rows to Spark as Arrow batches;
-8. `delta.changelog` appends all rows, `delta.mirror` merges the last change of each key, and
-   `delta.history` writes every change as a version with its interval of validity.
+8. `delta` writes the tables. A changelog gets all rows, a mirror the last change of each key, and a
+   history every change as a version with its interval of validity.
 
 After every batch a mirror is exact as of T1. The copy therefore needs no separate hand-over step.
 """

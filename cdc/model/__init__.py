@@ -1,7 +1,7 @@
 """Values and pure rules: no I/O, no clock, no Spark.
 
 In: what others have read. Out: namespaces, offsets, splits, change rows, merge keys, coverage.
-Guaranteed: `hand_over` holds every transition of an offset; equal input gives equal output.
+Guaranteed: `hand_over` contains every transition of an offset; equal input gives equal output.
 """
 
 from cdc.model import resume_token, timestamp

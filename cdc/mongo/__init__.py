@@ -1,1 +1,1 @@
-"""Everything that asks a MongoDB server, and the one module that writes to one."""
+"""Everything that queries a MongoDB server, and the one module that writes to one."""

@@ -107,8 +107,8 @@ def read_status(config: Config) -> View:
 
     Raises CdcError.
     """
-    kept = checkpoint.read(config.checkpoint)
-    last, before, passed = kept.last, kept.before, None
+    stored = checkpoint.read(config.checkpoint)
+    last, before, passed = stored.last, stored.before, None
     if last and before:
         passed = FinishedBatches(before.offset, last.offset, last.began - before.began)
     found = query_status(config.source, last.offset if last else None, passed)
@@ -119,7 +119,7 @@ def read_status(config: Config) -> View:
         tables = dict(zip(names, threads.map(partial(_read_tables, config), names), strict=True))
     return View(
         config.checkpoint,
-        kept,
+        stored,
         found.metrics,
         [(extent, tables.get(extent.namespace, Tables())) for extent in found.collections],
         _count_letters(config),

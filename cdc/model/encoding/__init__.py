@@ -1,6 +1,6 @@
 """The reference encoders of `document.format`: BSON bytes to VARIANT, JSON or BSON.
 
-These say what is right. `cdc.kernel` holds the same encoders compiled; tests compare both.
+These define the encoding. `cdc.kernel` contains the same encoders compiled; tests compare both.
 """
 
 from cdc.model.encoding import document, from_extended_json, variant_bytes, variant_tree
