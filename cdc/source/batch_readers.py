@@ -13,7 +13,7 @@ from cdc.model import MAX_KEY, MIN_KEY, KeyRange, SnapshotSplit, StreamSplit, de
 from cdc.mongo.inspect import Wanted, check
 from cdc.mongo.plan import (
     Start,
-    confirmed_edge,
+    confirm_edge,
     range_splits,
     snapshot_splits,
     wait_until,
@@ -37,7 +37,7 @@ class SnapshotReader(DataSourceReader):
     def _splits(self, source: Source) -> list[SnapshotSplit]:
         found = check(source, make_wanted(source, self._options, follows=False))
         given = self._options.snapshot_at
-        at = timestamp.parse(given) if given else confirmed_edge(source, found)
+        at = timestamp.parse(given) if given else confirm_edge(source, found)
         size, capture = self._options.split_size_mb * 2**20, self._options.capture
         begin, below = self._options.snapshot_from, self._options.snapshot_below
         if begin is None and below is None:

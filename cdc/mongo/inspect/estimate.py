@@ -17,7 +17,7 @@ from cdc.errors import CdcError, NotPermitted, TransientError
 from cdc.model import Namespace
 from cdc.mongo.collections import SINGLE, Choice, Collection, Size, choose_strategy, estimate_size
 from cdc.mongo.connection import Need, name_missing_needs, privileges, translate_error
-from cdc.mongo.inspect.preflight import Wanted, list_needs, log_in, problems_of, shards_of
+from cdc.mongo.inspect.preflight import Wanted, find_problems, list_needs, log_in, shards_of
 from cdc.mongo.plan import missing_items
 from cdc.mongo.topology import Source, Window, oplog_window
 
@@ -90,7 +90,7 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     ):
         listing = source.list_collections(wanted.selection)
         collections, absent = listing.collections, missing_items(wanted.selection, listing)
-        distinct = {str(problem): problem for problem in problems_of(source, wanted, listing)}
+        distinct = {str(problem): problem for problem in find_problems(source, wanted, listing)}
         problems += distinct.values()
     optional = [
         need

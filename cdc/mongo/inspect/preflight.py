@@ -24,7 +24,7 @@ from cdc.mongo.connection import (
 from cdc.mongo.plan import Start, missing_collections
 from cdc.mongo.query import projection
 from cdc.mongo.read import reads_at_a_time
-from cdc.mongo.topology import Source, history_lost
+from cdc.mongo.topology import Source, history_lost_error
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def check(source: Source, wanted: Wanted) -> Listing:
     log_in(source)
     with name_missing_needs(source.clients, list_needs(source, wanted)):
         listing = source.list_collections(wanted.selection)
-    for problem in problems_of(source, wanted, listing):
+    for problem in find_problems(source, wanted, listing):
         raise problem
     if (
         wanted.is_new
@@ -96,7 +96,7 @@ def list_needs(source: Source, wanted: Wanted) -> list[Need]:
     return privileges.required_needs(wanted.selection, source.shards)
 
 
-def problems_of(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
+def find_problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
     """Yield each problem of a run with this listing as an error.
 
     Raises the error of a find with the capture filter that fails for another reason than a refusal.
@@ -232,7 +232,7 @@ def _open_stream(client: Client, selection: Selection, start: Start, shard: str)
         where = f"database {selection.database}" if selection.database else "the deployment"
         problem = translate_error(error, f"Reading changes of {where}{on_shards([shard])}")
         if isinstance(problem, HistoryLost) and start.after is not None:
-            problem = history_lost(client, shard, start.option)
+            problem = history_lost_error(client, shard, start.option)
         raise problem from error
 
 

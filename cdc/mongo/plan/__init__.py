@@ -12,7 +12,7 @@ from cdc.mongo.plan.next_scan import Sweeper
 from cdc.mongo.plan.planner import Planner
 from cdc.mongo.plan.slicing import Limits, count_events
 from cdc.mongo.plan.splits import range_splits, snapshot_splits
-from cdc.mongo.plan.start_position import Start, confirmed_edge, first_offset, start_of, wait_until
+from cdc.mongo.plan.start_position import Start, confirm_edge, first_offset, start_of, wait_until
 
 __all__ = [
     "Limits",
@@ -20,7 +20,7 @@ __all__ = [
     "Start",
     "Sweeper",
     "Watch",
-    "confirmed_edge",
+    "confirm_edge",
     "count_events",
     "first_offset",
     "missing_collections",

@@ -73,9 +73,9 @@ def first_offset(
         found: the collections that exist.
         capture: the configured capture filter.
 
-    Raises what `confirmed_edge` raises.
+    Raises what `confirm_edge` raises.
     """
-    edge = confirmed_edge(source, found)
+    edge = confirm_edge(source, found)
     begin = beginning if start.copies else streaming
     time = edge if start.after is None else start.after
     # A run that starts now does not emit the transactions that a read at this time includes.
@@ -97,7 +97,7 @@ def wait_until(source: Source, time: Timestamp) -> bool:
     return True
 
 
-def confirmed_edge(source: Source, found: Listing) -> Timestamp:
+def confirm_edge(source: Source, found: Listing) -> Timestamp:
     """Return a live edge at or after the time of the listing.
 
     Raises TransientError if the primary changed: the caller must list the collections again. Raises

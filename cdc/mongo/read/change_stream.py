@@ -121,7 +121,7 @@ def _read_fitting(
         raise refusals[0]
     time = resume_token.time_of(state.position) if state.position else split.after
     # Raised without its cause, because the server's message quotes the documents.
-    raise oversize.unreadable(time, only_whole)
+    raise oversize.too_large_error(time, only_whole)
 
 
 def _read_events(

@@ -100,7 +100,7 @@ def refuses(error: pymongo.errors.OperationFailure) -> bool:
     return error.code in (TOO_LARGE, _NO_EXPRESSION)
 
 
-def unreadable(after: Timestamp, only_whole: bool) -> UnsuitableSource:
+def too_large_error(after: Timestamp, only_whole: bool) -> UnsuitableSource:
     """Return the error for an event that every way refuses, even alone in its reply."""
     what = (
         f"The change that follows {timestamp.text(after)} exceeds 16 MiB by itself, without images"

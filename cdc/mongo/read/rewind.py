@@ -128,7 +128,7 @@ def _newest_state(
     size, until = 0, rest.split.at
     with reading_newest(rest.split):
         for documents, operation_time in scan(member, rest, concern):
-            size += keep(documents, scanned)
+            size += collect(documents, scanned)
             until = max(until, operation_time)
             if size > BYTES:
                 return scanned, key_of(documents[-1]), until
@@ -167,7 +167,7 @@ def reading_newest(split: SnapshotSplit) -> Iterator[None]:
         raise
 
 
-def keep(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
+def collect(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
     """Add documents to `scanned` by merge key; return their bytes."""
     scanned.update((merge_key(key_of(document)), document) for document in documents)
     return sum(map(len, documents))

@@ -31,9 +31,9 @@ from cdc.mongo.read.rewind import (
     BYTES,
     RETRY_SECONDS,
     Undoing,
+    collect,
     events_of,
     is_refilled,
-    keep,
     reading_newest,
 )
 from cdc.mongo.read.snapshot import read_at_time, retry_read, void_documents
@@ -160,6 +160,6 @@ def _scan_shard(
     try:
         with reading_newest(split), cluster.metadata.void_if_gone(split):
             for documents, _ in scan(member, rest, concern):
-                keep(documents, scanned)
+                collect(documents, scanned)
     finally:
         member.end()

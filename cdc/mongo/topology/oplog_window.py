@@ -127,7 +127,7 @@ def oldest_common_time(clients: Mapping[str, Client], shards: Iterable[str]) -> 
     return max(window.first for window in windows(clients, shards))
 
 
-def history_lost(client: Client, shard: str, option: str) -> HistoryLost:
+def history_lost_error(client: Client, shard: str, option: str) -> HistoryLost:
     """Return the error for a change stream that cannot be opened at the time in `option`."""
     window = oplog_window(client, shard)
     first = "" if window is None else f", only to {timestamp.text(window.first)}"

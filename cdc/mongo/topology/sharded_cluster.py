@@ -85,7 +85,7 @@ class Cluster:
 
     def _part(self, shard: str) -> ReplicaSet:
         if shard not in self.parts:
-            raise shard_removed(f"Shard {shard}")
+            raise removed_shard_error(f"Shard {shard}")
         return self.parts[shard]
 
     # --- the live edge ---
@@ -159,12 +159,12 @@ class Cluster:
         """Raise HistoryLost if a removed shard may have had changes after `offset`."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
         if any(self.metadata.has_owned_since(shard, offset.time) for shard in gone):
-            raise shard_removed(f"Shard {', '.join(gone)}")
+            raise removed_shard_error(f"Shard {', '.join(gone)}")
         changed = [self.changed_at[shard] for shard in offset.shards if shard in self.parts]
         # All shards of the offset are still there, but one of them was notified of a removal: the
         # removed shard had joined and left after the offset.
         if not gone and max(changed) > offset.topology_time:
-            raise shard_removed("A shard that had joined since the checkpoint")
+            raise removed_shard_error("A shard that had joined since the checkpoint")
 
     # --- collections ---
 
@@ -283,7 +283,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
     return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
 
 
-def shard_removed(which: str) -> HistoryLost:
+def removed_shard_error(which: str) -> HistoryLost:
     """Return the error for a shard that left before all of its changes were read."""
     return HistoryLost(
         f"{which} was removed before all of its changes were read.",
