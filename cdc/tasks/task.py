@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from cdc.errors import LoginRefused
 from cdc.model import (
     CaptureFilter,
     Change,
@@ -60,9 +61,11 @@ def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
     """Discover the source and return what `question` returns for it.
 
     The question is repeated, for at most `retry.seconds`, after errors that a repetition may cure.
+    LoginRefused is raised at once: a user who is missing on one shard stays missing.
     """
     source = discover_source(options)
-    return retry_call(partial(question, source), options.retry_seconds, "Asking MongoDB")
+    ask = partial(question, source)
+    return retry_call(ask, options.retry_seconds, "Asking MongoDB", but=(LoginRefused,))
 
 
 def _discover_shards(options: SourceOptions) -> sharded_cluster.Cluster:

@@ -95,11 +95,15 @@ def test_what_several_shards_do_not_grant_is_reported_once(guarded: GuardedClust
         inquiry.preflight(options(uri))
 
 
-def test_a_shard_that_does_not_know_the_user_is_named(guarded: GuardedCluster) -> None:
-    """Guards: users are made on each shard, and one is easily forgotten."""
+def test_a_shard_that_does_not_know_the_user_is_named(
+    guarded: GuardedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: users are made on each shard, and one is easily forgotten; a start that asks for two
+    minutes before it says so."""
     uri = guarded.user(need for need in NEEDED if need.shard != "s2")
     with pytest.raises(NotPermitted, match="Connecting to s2: the server refused the user"):
         inquiry.preflight(options(uri))
+    assert "trying again" not in caplog.text
 
 
 def test_a_shard_that_does_not_answer_is_named(guarded: GuardedCluster) -> None:
