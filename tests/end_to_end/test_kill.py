@@ -73,6 +73,7 @@ def _some_batches_later(checkpoint: Checkpoint) -> Phase:
     return lambda seen: len(seen) >= begun + 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_killed_in_its_copy_and_at_the_hand_over_loses_and_doubles_no_change(
     mongod: ReplicaSet,
