@@ -32,13 +32,22 @@ FOLDER = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What asks for `spark` comes first, because it takes longest: the sink, on which the JVM warms
-    up best, before what runs the whole job."""
-    items.sort(key=lambda item: {"sinks": 0, "jobs": 1}.get(_scope(item.nodeid), 2))
+    up best, before what runs the whole job. Then come the files that are not divided, so that no
+    process is left with one of them at the end."""
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    path = item.nodeid.partition("::")[0]
+    if _asks_for_spark(path):
+        return ["sinks", "jobs"].index(_scope(item.nodeid))
+    return 2 if _shares_servers(path) else 3
 
 
 class OnTwoJvms(LoadScopeScheduling):
     """What asks for `spark` goes to one process if it tests the sinks, else to another, so that no
-    third JVM has to warm up. All else goes test by test to whichever is free."""
+    third JVM has to warm up. A file whose tests share servers of their own goes to one process, so
+    that they are started once. All else goes test by test to whichever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _scope(nodeid)
@@ -52,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OnTwoJv
 def _scope(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if not _asks_for_spark(path):
-        return nodeid
+        return path if _shares_servers(path) else nodeid
     is_of_sinks = path.startswith("tests/delta/")
     return "sinks" if is_of_sinks else "jobs"
 
@@ -60,6 +69,13 @@ def _scope(nodeid: str) -> str:
 @cache
 def _asks_for_spark(path: str) -> bool:
     return "spark: SparkSession" in (FOLDER.parent / path).read_text()
+
+
+@cache
+def _shares_servers(path: str) -> bool:
+    """Whether a fixture is made for the whole module, in the file or in `tests/mongo`."""
+    text = (FOLDER.parent / path).read_text()
+    return 'scope="module"' in text or "cluster: Cluster" in text
 
 
 @pytest.fixture(scope="session")
