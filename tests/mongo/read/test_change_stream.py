@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 from pymongo.database import Database
-from pymongo.errors import OperationFailure
+from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from cdc.demo import ReplicaSet
@@ -284,16 +284,23 @@ class Lagging:
 
     def __init__(self, replica_set: ReplicaSet) -> None:
         self.client = replica_set.client()
+        until(self._is_unchained)
         primary = replica_set.wait_writable()
-        # The third member must not follow the late one: without it there is no majority.
-        config = self.client.admin.command("replSetGetConfig")["config"]
-        settings = {**config["settings"], "chainingAllowed": False}
-        changed = {**config, "version": config["version"] + 1, "settings": settings}
-        self.client.admin.command("replSetReconfig", changed)
         self._late = next(m for m in replica_set.members if m is not primary)
         self._pipeline = Capture(replica_set.uri, "test.a", mode="latest")
         database = self.client.get_database("test", write_concern=WriteConcern("majority"))
         self.coll = database.create_collection("a")
+
+    def _is_unchained(self) -> bool:
+        """The third member must not follow the late one: without it there is no majority. It is
+        tried again where an election comes in between, as on a busy machine."""
+        with suppress(AutoReconnect):
+            config = self.client.admin.command("replSetGetConfig")["config"]
+            settings = {**config["settings"], "chainingAllowed": False}
+            changed = {**config, "version": config["version"] + 1, "settings": settings}
+            self.client.admin.command("replSetReconfig", changed)
+            return True
+        return False
 
     def set_edge(self) -> Timestamp:
         return self._pipeline.now()
