@@ -13,7 +13,6 @@ import pytest
 from pymongo.database import Database
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.cli import replicate
 from cdc.delta.sink import BatchReport, Sink
 from cdc.demo import ReplicaSet, Writers, load_orders
 from cdc.model import Namespace
@@ -144,7 +143,7 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
                 raise OSError("written, and not reported")
             return report
 
-    monkeypatch.setattr(replicate, "Sink", FailingSink)
+    monkeypatch.setattr("cdc.pipeline.replication.Sink", FailingSink)
     reports: list[BatchReport] = []
     with Writers(mongod.uri, orders, threads=1, pause=WRITERS_PAUSE):
         while failures:
