@@ -85,6 +85,10 @@ class CheckpointInUse(CdcError):
     """Another job runs on the same checkpoint."""
 
 
+class DataFileLost(CdcError):
+    """A data file that a task wrote is not in the folder of its table."""
+
+
 class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
 

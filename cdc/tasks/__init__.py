@@ -1,5 +1,24 @@
-"""What runs in a Spark task: a split becomes rows, and rows become Arrow batches."""
+"""What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
+from cdc.tasks.data_files import DataFile, DataFiles, Part, is_own, local_path, remove
+from cdc.tasks.landing import MANIFEST, Manifest, land
+from cdc.tasks.summary import Group, Mark
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
 
-__all__ = ["discover_once", "discover_source", "query_source", "record_batches"]
+__all__ = [
+    "MANIFEST",
+    "DataFile",
+    "DataFiles",
+    "Group",
+    "Manifest",
+    "Mark",
+    "Part",
+    "discover_once",
+    "discover_source",
+    "is_own",
+    "land",
+    "local_path",
+    "query_source",
+    "record_batches",
+    "remove",
+]

@@ -9,14 +9,10 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc.model.encoding import RAW, UNMAPPABLE
+from cdc.model.encoding import PLACEHOLDER_JSON, RAW, UNMAPPABLE
 
 # A stand-in is an object of exactly these two; a document of the user's may have fields so called.
 _VARIANT = f"OBJECT<`{RAW}`: BINARY, `{UNMAPPABLE}`: STRING>"
-_JSON = (
-    rf'^\{{"\{UNMAPPABLE}":"(?:[^"\\]|\\.)*","\{RAW}":'
-    r'\{"\$binary":\{"base64":"[A-Za-z0-9+/=]*","subType":"00"\}\}\}$'
-)
 
 
 def is_stand_in(image: Column, kind: str) -> Column:
@@ -25,7 +21,7 @@ def is_stand_in(image: Column, kind: str) -> Column:
         found = _field(image, UNMAPPABLE, "string").isNotNull()
         return F.coalesce(found & (F.schema_of_variant(image) == _VARIANT), F.lit(False))
     if kind == "string":
-        found = image.startswith(f'{{"{UNMAPPABLE}":"') & image.rlike(_JSON)
+        found = image.startswith(f'{{"{UNMAPPABLE}":"') & image.rlike(PLACEHOLDER_JSON)
         return F.coalesce(found, F.lit(False))
     return F.lit(False)
 

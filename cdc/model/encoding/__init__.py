@@ -4,7 +4,15 @@ These define the encoding. `cdc.kernel` contains the same encoders compiled; tes
 """
 
 from cdc.model.encoding import document, from_extended_json, variant_bytes, variant_tree
-from cdc.model.encoding.document import RAW, UNMAPPABLE, Column, encoder, relaxed_json
+from cdc.model.encoding.document import (
+    PLACEHOLDER_JSON,
+    RAW,
+    UNMAPPABLE,
+    Column,
+    encoder,
+    relaxed_json,
+    unmappable_variant,
+)
 from cdc.model.encoding.from_extended_json import Origin
 from cdc.model.encoding.variant import FIRST_MILLI, LAST_MILLI, pack_object
 from cdc.model.encoding.variant_bytes import (
@@ -26,6 +34,7 @@ __all__ = [
     "LAST_MILLI",
     "NULL",
     "OBJECT",
+    "PLACEHOLDER_JSON",
     "PRIMITIVE",
     "RAW",
     "SHORT_STRING",
@@ -40,6 +49,7 @@ __all__ = [
     "from_extended_json",
     "pack_object",
     "relaxed_json",
+    "unmappable_variant",
     "variant_bytes",
     "variant_tree",
 ]

@@ -27,6 +27,11 @@ JSON_MODES = ("relaxed", "canonical")
 # document with exactly these two fields is a placeholder.
 UNMAPPABLE = "$unmappable"
 RAW = "$bson"
+# A placeholder as text: a regular expression of Java, Python and RE2.
+PLACEHOLDER_JSON = (
+    rf'^\{{"\{UNMAPPABLE}":"(?:[^"\\]|\\.)*","\{RAW}":'
+    r'\{"\$binary":\{"base64":"[A-Za-z0-9+/=]*","subType":"00"\}\}\}$'
+)
 
 
 def encoder(format: str, json_mode: str = "relaxed") -> Callable[[bytes], Column]:

@@ -1,0 +1,252 @@
+"""Parquet files that a task writes into the folders of Delta tables.
+
+No reader of a table sees a file before a commit names it. A task attempt that fails, or that Spark
+starts twice, leaves at most files without a commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc.errors import TableOwnedElsewhere
+from cdc.tasks.statistics import file_statistics, is_variant
+
+PREFIX, SUFFIX = "cdc-", ".parquet"
+# Rows wait in memory until they fill a row group: what a task needs on top of its readers.
+_ROW_GROUP_BYTES = 32 * 2**20
+_MOST_OPEN_FILES = 64
+# Columns whose values repeat. The others would fill a dictionary in vain.
+_REPEATED = (
+    *("_position", "_cluster_time", "_cluster_inc", "document.metadata"),
+    *("op", "position", "cluster_time", "cluster_inc", "wall_time", "db", "coll"),
+    *("before.metadata", "after.metadata", "description", "exact"),
+    *("txn.lsid", "txn.number", "txn.shard"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A complete data file.
+
+    Attributes:
+        folder: the table's folder, as the caller of `DataFiles` names it.
+        name: the name of the file in it.
+        size: its bytes.
+        rows: its rows.
+        statistics: Delta's statistics, as JSON.
+        made: the topmost folder that did not exist before this file; None if all of them did.
+        is_copy: the file contains rows of a mirror; otherwise rows of the source.
+    """
+
+    folder: str
+    name: str
+    size: int
+    rows: int
+    statistics: str
+    made: str | None = None
+    is_copy: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{local_path(self.folder)}/{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DataFile:
+        return cls(**data)
+
+
+class Part(NamedTuple):
+    """Rows for the table in `folder`; see `DataFile`."""
+
+    folder: str
+    rows: pa.RecordBatch
+    is_copy: bool = False
+
+
+class DataFiles:
+    """The data files of one task attempt.
+
+    `add` takes rows, `finish` returns the files, `discard` removes them. Each file has a random
+    name and is created, never overwritten: attempt numbers repeat after a restart, and a replayed
+    batch must not touch a file that was committed.
+
+    Args:
+        file_bytes: the size at which a file is complete; the next row group begins a new one.
+    """
+
+    def __init__(self, file_bytes: int) -> None:
+        self._file_bytes = file_bytes
+        self._waiting: dict[str, list[Part]] = {}
+        self._sizes: dict[str, int] = {}
+        self._open: dict[str, _OpenFile] = {}
+        self._done: list[DataFile] = []
+
+    def add(self, part: Part) -> None:
+        """Add at least one row. All parts of one folder have one schema."""
+        folder = part.folder
+        self._waiting.setdefault(folder, []).append(part)
+        self._sizes[folder] = self._sizes.get(folder, 0) + part.rows.nbytes
+        while sum(self._sizes.values()) >= _ROW_GROUP_BYTES:
+            self._write(max(self._sizes, key=lambda each: self._sizes[each]))
+
+    def finish(self) -> list[DataFile]:
+        """Write what waits, close all files and return them."""
+        for folder in list(self._waiting):
+            self._write(folder)
+        for folder in list(self._open):
+            self._close(folder)
+        return self._done
+
+    def discard(self) -> None:
+        """Remove all files. What cannot be removed stays without a commit, like after a crash."""
+        for each in self._open.values():
+            each.abandon()
+        self._open.clear()
+        remove(self._done)
+
+    def _write(self, folder: str) -> None:
+        parts = self._waiting.pop(folder)
+        table = pa.Table.from_batches([part.rows for part in parts])
+        del self._sizes[folder]
+        if folder not in self._open:
+            if len(self._open) >= _MOST_OPEN_FILES:
+                self._close(next(iter(self._open)))
+            self._open[folder] = _OpenFile(folder, table.schema, parts[0].is_copy)
+        if self._open[folder].write(table) >= self._file_bytes:
+            self._close(folder)
+
+    def _close(self, folder: str) -> None:
+        self._done.append(self._open.pop(folder).close())
+
+
+class _OpenFile:
+    def __init__(self, folder: str, schema: pa.Schema, is_copy: bool) -> None:
+        self._folder, self._name, self._is_copy = folder, f"{PREFIX}{uuid4()}{SUFFIX}", is_copy
+        parent = Path(local_path(folder))
+        _require_free(parent)
+        missing = [each for each in (parent, *parent.parents) if not each.exists()]
+        self._made = str(missing[-1]) if missing else None
+        parent.mkdir(parents=True, exist_ok=True)
+        self._path = parent / self._name
+        self._stream = self._path.open("xb")
+        self._metadata: list[pq.FileMetaData] = []
+        self._schema = schema
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            compression="snappy",
+            use_dictionary=[name for name in _REPEATED if _is_in(name, schema)],
+            store_schema=False,
+            metadata_collector=self._metadata,
+        )
+
+    def write(self, table: pa.Table) -> int:
+        """Write one row group; return the bytes of the file so far."""
+        self._writer.write_table(_without_null_parts(table), row_group_size=len(table))
+        return self._stream.tell()
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        self._stream.flush()
+        # A commit that survives a power failure must not name a file that does not.
+        os.fsync(self._stream.fileno())
+        size = self._stream.tell()
+        self._stream.close()
+        [metadata] = self._metadata
+        statistics = file_statistics(metadata, self._schema)
+        return DataFile(
+            *(self._folder, self._name, size, metadata.num_rows, statistics),
+            *(self._made, self._is_copy),
+        )
+
+    def abandon(self) -> None:
+        # A writer whose write failed cannot complete its file, and the file goes anyway.
+        with suppress(pa.ArrowException, OSError, RuntimeError):
+            self._writer.close()
+        self._stream.close()
+        with suppress(OSError):
+            self._path.unlink()
+        _remove_folders(self._path, self._made)
+
+
+def _without_null_parts(table: pa.Table) -> pa.Table:
+    """Fill the parts of VARIANTs that are null: Parquet requires both, also below a null."""
+    for number, field in enumerate(table.schema):
+        if is_variant(field.type):
+            chunks = [_fill_parts(chunk, field.type) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _fill_parts(documents: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    parts = [documents.field(number) for number in range(kind.num_fields)]
+    if all(part.null_count == 0 for part in parts):
+        return documents
+    full = [pc.fill_null(part, b"") for part in parts]
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return pa.StructArray.from_arrays(full, fields=fields, mask=documents.is_null())
+
+
+def _is_in(path: str, schema: pa.Schema) -> bool:
+    name, _, inner = path.partition(".")
+    if name not in schema.names:
+        return False
+    kind = schema.field(name).type
+    if not pa.types.is_struct(kind):
+        return not inner
+    return any(kind.field(number).name == inner for number in range(kind.num_fields))
+
+
+def remove(files: list[DataFile]) -> None:
+    """Remove data files that no commit names, and the folders made for them if they are empty.
+
+    What is gone, or refuses, is passed over.
+    """
+    for each in files:
+        with suppress(OSError):
+            Path(each.path).unlink()
+    for each in files:
+        _remove_folders(Path(each.path), each.made)
+
+
+def _remove_folders(path: Path, made: str | None) -> None:
+    with suppress(OSError):
+        for folder in path.parents:
+            if made is None or not folder.is_relative_to(made):
+                break
+            folder.rmdir()
+
+
+def local_path(folder: str) -> str:
+    """Return the path of a folder that is a path or a `file:` URL, as Hadoop reads it: verbatim."""
+    return re.sub(r"^file:(//)?(?=/)", "", folder)
+
+
+def _require_free(folder: Path) -> None:
+    """Raise TableOwnedElsewhere if the folder has files of somebody else, and no table of Delta."""
+    if not folder.exists() or (folder / "_delta_log").exists():
+        return
+    if any(not is_own(each.name) for each in folder.iterdir()):
+        raise TableOwnedElsewhere(
+            f"The folder {folder} holds files, and no Delta table.",
+            "Choose another path, or remove them.",
+        )
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of a table's folder has a name that `DataFiles` gives."""
+    return name.startswith(PREFIX) and name.endswith(SUFFIX)

@@ -1,0 +1,105 @@
+"""A split lands: its rows become data files, and the driver gets a manifest of them.
+
+Rows about one document go into the files of their changelog. All other rows (DDL, control rows) are
+few; they travel in the manifest, because only the driver knows all the tables that they concern.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.model import ROW_EVENTS, Namespace
+from cdc.tasks.data_files import DataFile, DataFiles, Part
+from cdc.tasks.summary import Group, merge, split_rows, summarize
+
+# One row for each partition: see `Manifest`.
+MANIFEST = "files string, groups string, rows binary"
+_ARROW = pa.schema([("files", pa.string()), ("groups", pa.string()), ("rows", pa.binary())])
+_DOCUMENT_OPS = pa.array(["read", *ROW_EVENTS])
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What landed of some splits.
+
+    Attributes:
+        files: the data files, which no commit names yet.
+        groups: the summary of all rows.
+        rows: the rows that are in no file, because they are about no single document.
+    """
+
+    files: list[DataFile] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The manifest as one row with the columns `MANIFEST`."""
+        texts = [
+            json.dumps([each.to_json() for each in part]) for part in (self.files, self.groups)
+        ]
+        row = {"files": [texts[0]], "groups": [texts[1]], "rows": [_pack(self.rows)]}
+        return pa.RecordBatch.from_pydict(row, schema=_ARROW)
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, str, bytes | None]]) -> Manifest:
+        """The manifest of a whole batch, from the rows of all its partitions."""
+        files, groups, others = list[DataFile](), list[Group](), list[pa.RecordBatch]()
+        for own_files, own_groups, own_rows in rows:
+            files += map(DataFile.from_json, json.loads(own_files))
+            groups += map(Group.from_json, json.loads(own_groups))
+            others += _unpack(own_rows)
+        return cls(files, merge(groups), others)
+
+
+def land(
+    batches: Iterable[pa.RecordBatch],
+    divide: Callable[[Namespace, pa.RecordBatch], Iterable[Part]],
+    file_bytes: int,
+) -> Manifest:
+    """Write rows of the source into data files; return their manifest.
+
+    Args:
+        batches: the rows.
+        divide: gets rows about documents of a namespace, and yields what goes where. All rows are
+            counted, also those that go nowhere.
+        file_bytes: the size at which a file is complete.
+
+    If it fails, it removes its files.
+    """
+    files, groups, others = DataFiles(file_bytes), list[Group](), list[pa.RecordBatch]()
+    try:
+        for batch in batches:
+            for (db, coll), rows in split_rows(batch, "db", "coll"):
+                groups += summarize(rows)
+                is_document = pc.is_in(rows.column("op"), _DOCUMENT_OPS)
+                count = is_document.true_count
+                if count < len(rows):
+                    others.append(rows.filter(pc.invert(is_document)))
+                if count:
+                    documents = rows if count == len(rows) else rows.filter(is_document)
+                    for part in divide(Namespace(db, coll), documents):
+                        files.add(part)
+            groups = merge(groups)
+        return Manifest(files.finish(), groups, others)
+    except BaseException:
+        files.discard()
+        raise
+
+
+def _pack(rows: list[pa.RecordBatch]) -> bytes | None:
+    if not rows:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows[0].schema) as writer:
+        for each in rows:
+            writer.write_batch(each)
+    return bytes(sink.getvalue())
+
+
+def _unpack(data: bytes | None) -> list[pa.RecordBatch]:
+    return [] if data is None else list(pa.ipc.open_stream(data))

@@ -1,0 +1,109 @@
+"""Statistics of data files: bounds that never exclude a value that is there."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.tasks.data_files import DataFiles, Part
+from cdc.tasks.statistics import round_down, round_up
+
+# As Spark compares text: by its bytes.
+_TEXT = st.text(max_size=70, alphabet=st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff"))
+
+
+@given(text=st.one_of(st.text(max_size=80), _TEXT))
+def test_the_bounds_of_text_enclose_it_by_its_bytes(text: str) -> None:
+    low, high = round_down(text), round_up(text)
+    assert low.encode() <= text.encode()
+    assert high is None or text.encode() <= high.encode()
+    assert len(low) <= 32
+    assert high is None or len(high) <= 33
+
+
+@given(micros=st.integers(min_value=-(10**15), max_value=10**16))
+def test_the_bounds_of_a_timestamp_enclose_it(micros: int) -> None:
+    """Guards: a maximum that is cut to milliseconds lies before the value."""
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    time = epoch + datetime.timedelta(microseconds=micros)
+    low, high = (
+        datetime.datetime.fromisoformat(each) for each in (round_down(time), round_up(time))
+    )
+    assert low <= time <= high
+    assert high - low <= datetime.timedelta(milliseconds=1)
+
+
+def statistics(folder: Path, **columns: pa.Array) -> dict[str, Any]:
+    files = DataFiles(2**20)
+    files.add(Part(str(folder), pa.RecordBatch.from_pydict(columns)))
+    [file] = files.finish()
+    found: dict[str, Any] = json.loads(file.statistics)
+    return found
+
+
+def test_only_columns_with_an_order_that_all_readers_share_have_bounds(tmp_path: Path) -> None:
+    """Guards: NaN is the greatest number to Spark and none to Parquet."""
+    parts = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    image = pa.struct(parts)
+    found = statistics(
+        tmp_path,
+        number=pa.array([3, None, -4], pa.int32()),
+        real=pa.array([1.0, float("nan"), 2.0]),
+        flag=pa.array([True, False, None]),
+        raw=pa.array([b"a", b"b", None]),
+        after=pa.array([{"value": b"a", "metadata": b"b"}, None, None], image),
+        nothing=pa.array([None, None, None], pa.string()),
+        txn=pa.array([{"n": 5}, None, {"n": None}], pa.struct([("n", pa.int64())])),
+    )
+    assert found == {
+        "numRecords": 3,
+        "minValues": {"number": -4, "txn": {"n": 5}},
+        "maxValues": {"number": 3, "txn": {"n": 5}},
+        "nullCount": {"number": 1, "real": 0, "flag": 1, "nothing": 3, "txn": {"n": 2}},
+    }
+
+
+def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path: Path) -> None:
+    files = DataFiles(2**40)
+    big = "x" * 2**20
+    for number in range(80):  # more than one row group
+        rows = {"key": [f"{number:03}"], "big": [big]}
+        files.add(Part(str(tmp_path), pa.RecordBatch.from_pydict(rows)))
+    [file] = files.finish()
+    found = json.loads(file.statistics)
+    assert (found["minValues"]["key"], found["maxValues"]["key"]) == ("000", "079")
+    assert found["numRecords"] == file.rows == 80
+    # Parquet has no bounds of so long a text.
+    assert "big" not in found["maxValues"]
+
+
+def test_names_with_dots_and_values_inside_of_lists_are_nobody_elses(tmp_path: Path) -> None:
+    """Guards: bounds of `a.b` that are taken for those of the field `b` of `a`."""
+    inner = pa.struct([("b", pa.int64()), ("c.d", pa.int64())])
+    found = statistics(
+        tmp_path,
+        **{
+            "tags": pa.array([["z"], None], pa.list_(pa.string())),
+            "named": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "a": pa.array([{"b": 100, "c.d": 1}, {"b": 101, "c.d": 2}], inner),
+            "a.b": pa.array([3, 4], pa.int64()),
+        },
+    )
+    assert found["minValues"] == {"a": {"b": 100, "c.d": 1}, "a.b": 3}
+    assert found["maxValues"] == {"a": {"b": 101, "c.d": 2}, "a.b": 4}
+    assert found["nullCount"] == {"a": {"b": 0, "c.d": 0}, "a.b": 0}
+
+
+def test_a_time_that_python_has_not_has_no_bound(tmp_path: Path) -> None:
+    kind = pa.timestamp("us", tz="UTC")
+    last = datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, datetime.UTC)
+    assert round_up(last) is None
+    assert round_down(datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)) == "0001-01-01T00:00:00.000Z"
+    beyond = pa.array([0, 2**62], pa.int64()).cast(kind)
+    assert statistics(tmp_path, beyond=beyond)["maxValues"] == {}
