@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
@@ -40,6 +41,13 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
     )
     found: Column = function(document)
     return found
+
+
+def take_columns(
+    documents: pa.StructArray, columns: Sequence[TypedColumn], kind: pa.StructType
+) -> pa.StructArray:
+    """The columns of VARIANTs and what is left of each, as a struct of type `kind`; in a task."""
+    return typed_columns.take_columns(documents, plan_of(columns), kind)
 
 
 def plan_of(columns: Iterable[TypedColumn]) -> Plan:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, VariantType
@@ -84,6 +85,13 @@ class Columns:
         rows = rows.select(*others, taken.alias(_TAKEN))
         found = [F.col(_TAKEN)[field.name].alias(field.name) for field in self.fields()]
         return rows.select(*others, *found)
+
+    def take(self, documents: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+        """The columns and `_rescued` of VARIANTs, as a struct of type `kind`. For tasks.
+
+        The same values as those of `select`; `kind` is `fields` as an Arrow type.
+        """
+        return arrow_columns.take_columns(documents, self.columns, kind)
 
     def document(self) -> Column:
         """The VARIANT that a row's columns and `_rescued` are made of; an empty object where all

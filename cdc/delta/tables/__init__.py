@@ -1,7 +1,7 @@
 """Delta tables of a pipeline: location, schema, ownership, commit metadata."""
 
 from cdc.delta.tables import conflict, small_write_settings
-from cdc.delta.tables.changelog_forms import CDF, cdf, is_of, place, with_after
+from cdc.delta.tables.changelog_forms import CDF, EVENT, cdf, is_of, place, with_after
 from cdc.delta.tables.commit_metadata import (
     Commit,
     State,
@@ -13,14 +13,29 @@ from cdc.delta.tables.commit_metadata import (
 )
 from cdc.delta.tables.conflict import at_once
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
-from cdc.delta.tables.layout import FAIL, KEEP, KEYS, KINDS, MATCH, SOFT, Layout, Options, Table
+from cdc.delta.tables.layout import (
+    FAIL,
+    HARD,
+    KEEP,
+    KEYS,
+    KINDS,
+    MATCH,
+    SOFT,
+    Layout,
+    Options,
+    Table,
+)
+from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, present, require_ours
 from cdc.delta.tables.pipeline_tables import Tables
-from cdc.delta.tables.target import Target
+from cdc.delta.tables.target import Target, is_local, under
+from cdc.delta.tables.transaction import TableExists, UnsuitableTable, commit_files
 
 __all__ = [
     "CDF",
+    "EVENT",
     "FAIL",
+    "HARD",
     "KEEP",
     "KEYS",
     "KINDS",
@@ -30,19 +45,24 @@ __all__ = [
     "SOFT",
     "Commit",
     "Layout",
+    "LogCheckpoints",
     "Options",
     "State",
     "Table",
+    "TableExists",
     "Tables",
     "Target",
+    "UnsuitableTable",
     "at_once",
     "cdf",
+    "commit_files",
     "conflict",
     "existing",
     "families_of",
     "grow",
     "history",
     "identity",
+    "is_local",
     "is_of",
     "keep",
     "main_type",
@@ -53,5 +73,6 @@ __all__ = [
     "require_ours",
     "settings",
     "small_write_settings",
+    "under",
     "with_after",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ class Layout:
 
     default: Options
     overrides: tuple[tuple[Selection, Options], ...] = ()
+    _given: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_disjoint(
@@ -158,7 +160,17 @@ class Layout:
         return cls(
             Options.parse(table, base),
             tuple(_override(base, each, shared) for each in given[1:]),
+            json.dumps([base, dict(table), [dict(override) for override in overrides]]),
         )
+
+    def text(self) -> str:
+        """The layout for another process: what `parse` made it of, as JSON."""
+        return self._given
+
+    @classmethod
+    def from_text(cls, text: str) -> Layout:
+        """The inverse of `text`."""
+        return cls.parse(*json.loads(text))
 
     def letters(self) -> list[Target]:
         """The tables of dead letters, there or not: one, unless overrides say otherwise. Raises

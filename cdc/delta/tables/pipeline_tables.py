@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -15,23 +16,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, TypedColumn, of_table
+from cdc.delta.tables import log_checkpoints
 from cdc.delta.tables.changelog_forms import EVENT
 from cdc.delta.tables.commit_metadata import Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Layout, Table
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
-from cdc.delta.tables.target import Target
-from cdc.errors import BadOption, ForeignOffset
+from cdc.delta.tables.target import Target, is_local
+from cdc.delta.tables.transaction import NewTable, TableExists, create_table
+from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, timestamp
+from cdc.tasks import is_own, local_path
 
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
 # The log of a table that gets a commit each second would else have 2.6 million files. Files of data
-# that a version needs are kept as long, by default. A checkpoint costs more than a small commit:
-# with one behind each tenth (the default) an append took up to twice as long.
+# that a version needs are kept as long, by default.
 _PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.checkpointInterval": "100",
+    "delta.checkpointInterval": str(log_checkpoints.INTERVAL),
 }
+# No thread of ours writes the checkpoints of a table in a catalog.
+_NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}
 # What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
 _MERGED = {"delta.enableDeletionVectors": "true"}
 # What `Tables._form` depends on.
@@ -160,23 +165,64 @@ class Tables:
     ) -> None:
         """Create the table, clustered by some columns, unless it is known. `claim` must have
         passed. Raises TableOwnedElsewhere."""
-        if table.target in self._known:
+        if (new := self.describe_new(table, schema, document, cluster)) is None:
             return
-        form = self._form(table)
-        ours = self._identity(table)
-        told = {**ours, _DOCUMENT: document, _FORM: form}
-        properties = {**_PROPERTIES, **_OF_KIND.get(self.kind, {}), **told}
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
+        if is_local(spark, table.target):
+            self.require_unoccupied(table)
+            try:
+                create_table(spark, table.target, new)
+            except TableExists as error:
+                raise self.created_elsewhere(spark, table) from error
+        else:
+            self._create_by_spark(spark, table, new)
+        self.remember_created(table, document)
+
+    def _create_by_spark(self, spark: SparkSession, table: Table, new: NewTable) -> None:
         try:
-            table.target.create(spark, schema, properties, cluster)
+            table.target.create(spark, new.schema, new.properties, new.cluster)
         except AnalysisException as error:
             # Delta says the same of a table and of a folder with any files.
             is_there = error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
             if is_there and not table.target.exists(spark):
-                raise occupied(table, ours) from error
-            require_ours(table, ours, table.target.properties(spark))
+                raise occupied(table, self._identity(table)) from error
+            self.require_ours(spark, table)
             raise
-        self._known[table.target] = _Known(table, document, form, None, self._configured(table))
+
+    def describe_new(
+        self, table: Table, schema: StructType, document: str, cluster: Sequence[str]
+    ) -> NewTable | None:
+        """How the table is to be created; None if it is known. `claim` must have passed."""
+        if table.target in self._known:
+            return None
+        own = {**self._identity(table), _DOCUMENT: document, _FORM: self._form(table)}
+        properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
+        return NewTable(schema, {**properties, **_OF_KIND.get(self.kind, {}), **own}, cluster)
+
+    def remember_created(self, table: Table, document: str) -> None:
+        """To be called after the table was created as `new` says."""
+        form, columns = self._form(table), self._configured(table)
+        self._known[table.target] = _Known(table, document, form, None, columns)
+
+    def created_elsewhere(self, spark: SparkSession, table: Table) -> TableOwnedElsewhere:
+        """The error for a table that another program created just now."""
+        self.require_ours(spark, table)
+        return TableOwnedElsewhere(
+            f"Another run of this pipeline created the table at '{table.target}' just now.",
+            "Let one run at a time use a checkpoint; start this one again.",
+        )
+
+    def require_ours(self, spark: SparkSession, table: Table) -> None:
+        """Raises TableOwnedElsewhere if the table, which is there, belongs to somebody else."""
+        require_ours(table, self._identity(table), table.target.properties(spark))
+
+    def require_unoccupied(self, table: Table) -> None:
+        """Raises TableOwnedElsewhere if the local folder of a new table contains other files than
+        those that tasks have written."""
+        folder = Path(local_path(table.target.address))
+        names = (each.name for each in folder.iterdir()) if folder.exists() else ()
+        if any(name != "_delta_log" and not is_own(name) for name in names):
+            raise occupied(table, self._identity(table))
 
     def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:
         """Add typed columns to a table that has some. Its rows keep in `_rescued` what they hold.

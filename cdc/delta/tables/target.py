@@ -121,6 +121,19 @@ class Target:
         return self.settled(spark).address
 
 
+def is_local(spark: SparkSession, target: Target) -> bool:
+    """Whether the table is at a path of this machine, or of a file system that all machines mount.
+
+    A path without a scheme belongs to the default file system of Hadoop, which may be another.
+    """
+    if target.is_name or not re.match(r"(file:(//)?)?/(?!/)", target.address):
+        return False
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(target.address)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    return bool(path.getFileSystem(configuration).getUri().getScheme() == "file")
+
+
 def under(spark: SparkSession, glob: str) -> list[Target]:
     """The tables at the paths that match a Hadoop glob, on any file system that Spark can reach."""
     # Spark's own API lists files, and a table without rows has none.

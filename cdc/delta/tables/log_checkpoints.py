@@ -1,0 +1,80 @@
+"""Checkpoints of Delta's logs, written by a thread of its own: no commit waits for one.
+
+Delta writes a checkpoint within the commit whose version its interval divides. That took twelve
+seconds on two cores, in which no change landed. So our tables have a long interval, and this thread
+writes the checkpoints and cleans the log in between. If it fails, Delta still does at the interval.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc.delta.tables.target import Target
+
+_log = logging.getLogger(__name__)
+# Delta's own interval: the limit above which a commit has to wait all the same.
+INTERVAL = 1000
+# How many commits of ours pass between two looks at a table's log.
+_LOOK = 10
+
+
+class LogCheckpoints:
+    """The checkpoints of one pipeline's tables. `committed` may be called by any thread.
+
+    A checkpoint is due after `commits` commits without one.
+    """
+
+    commits = 100
+
+    def __init__(self) -> None:
+        self._commits: dict[Target, int] = {}
+        self._lock = threading.Lock()
+        self._due: queue.SimpleQueue[tuple[SparkSession, Target] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def committed(self, spark: SparkSession, target: Target) -> None:
+        """To be called after each commit. Returns at once."""
+        with self._lock:
+            count = self._commits[target] = self._commits.get(target, 0) + 1
+            # The first commit too: a run may be too short for a second look.
+            if count % _LOOK != 1 or target.is_name:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+                self._thread.start()
+        self._due.put((spark, target))
+
+    def close(self) -> None:
+        """Start no further checkpoint. One that is being written is completed or left unfinished,
+        which harms nothing: no reader sees it before it is complete."""
+        self._due.put(None)
+
+    def _run(self) -> None:
+        while (due := self._due.get()) is not None:
+            spark, target = due
+            try:
+                write_if_due(spark, target, self.commits)
+            except (Py4JError, PySparkException) as error:
+                _log.warning("the checkpoint of the log of %s failed: %s", target, error)
+
+
+def write_if_due(spark: SparkSession, target: Target, commits: int) -> bool:
+    """Write a checkpoint, and clean the log, if `commits` commits have none; return whether."""
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, target.address)
+    snapshot = log.unsafeVolatileSnapshot()
+    # A snapshot goes on naming the checkpoint that it was made of.
+    written = log.readLastCheckpointFile()
+    last = written.get().version() if written.isDefined() else -1
+    if snapshot.version() - last < commits:
+        return False
+    log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+    return True

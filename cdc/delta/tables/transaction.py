@@ -1,0 +1,266 @@
+"""The one transaction by which data files become rows of a table.
+
+Contract of `commit_files`:
+
+* **Atomic.** Files, transaction id and metadata (`Commit`) become visible in one Delta commit. A
+  new table is created by the commit of its first files.
+* **Once.** The commit contains `txn` (application id, batch). It asks Delta for the newest batch of
+  that id within the same transaction. So Delta aborts it if another writer commits that id
+  meanwhile: without the question it would accept the same batch twice. A batch that is not newer
+  is not committed; the result says so.
+* **Blind,** unless there may be an objection. It reads no rows, so it conflicts with no append,
+  MERGE or OPTIMIZE. It conflicts with a change of the table's schema, properties or protocol.
+* **Nothing before it is visible.** A crash before the commit leaves files that no commit names. A
+  crash after it leaves a committed batch, which the replay finds by its `txn`.
+
+It uses an internal interface of the pinned Delta: delta-rs refuses clustered tables and accepts the
+same `txn` twice; Delta's Kernel refuses VARIANT. `tests/delta/test_transaction.py` holds the
+interface to this contract.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from cdc.delta.tables.commit_metadata import Commit
+from cdc.delta.tables.target import Target
+from cdc.errors import DataFileLost
+from cdc.tasks import DataFile
+
+# Readers and writers of such tables need more of a file than its rows and statistics.
+_DEMANDING = (
+    *("delta.columnMapping.mode", "delta.enableRowTracking", "delta.enableIcebergCompatV1"),
+    *("delta.enableIcebergCompatV2", "delta.enableIcebergCompatV3", "delta.enableTypeWidening"),
+)
+_DEMANDING_METADATA = ("delta.generationExpression", "delta.invariants", "delta.identity")
+_OFF = (None, "false", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """How a table is created: its columns, properties, and the columns that cluster it."""
+
+    schema: StructType
+    properties: Mapping[str, str]
+    cluster: Sequence[str]
+
+
+class TableExists(Exception):
+    """Another writer has created the table."""
+
+
+class UnsuitableTable(Exception):
+    """The table demands more of its files than a task writes: `str` says what."""
+
+
+def commit_files(
+    spark: SparkSession,
+    target: Target,
+    files: Sequence[DataFile],
+    transaction_id: str,
+    commit: Commit,
+    schema: StructType,
+    new: NewTable | None,
+    objection: Callable[[int], str | None] | None = None,
+    before_commit: Callable[[], None] = lambda: None,
+) -> bool:
+    """Commit data files to a table; return False if its batch is in the table already.
+
+    See the module for the contract. Conflicts with other writers are raised as Delta's errors; the
+    call may be repeated.
+
+    Args:
+        spark: the session.
+        target: the table, known by its path; it exists, unless `new` is given.
+        files: files that lie in its folder.
+        transaction_id: the application id. One for each table and pipeline.
+        commit: the metadata, with the batch.
+        schema: the columns of the files.
+        new: the table to create.
+        objection: gets the version to which the commit adds the files, and returns why it must not.
+            Such a commit is not blind: it conflicts with any other that adds or removes rows.
+        before_commit: called right before the commit is tried. From then on the files may be part
+            of the table, whatever is raised.
+
+    Raises TableExists if there is a table though `new` is given; UnsuitableTable, also for an
+    objection; DataFileLost if Delta does not find a file: it may look for it in another place.
+    """
+    delta = _Delta(spark)
+    transaction = delta.start(target)
+    actions = list[dict[str, Any]]()
+    if new is not None:
+        if transaction.readVersion() >= 0:
+            raise TableExists
+        # Settings of the session may add properties to a new table, so it is checked as well.
+        transaction.updateMetadataForNewTable(delta.action(_metadata(new)))
+        actions.append(_clustering(new.cluster))
+    _require_suitable(transaction, schema)
+    if transaction.txnVersion(transaction_id) >= commit.batch:
+        return False
+    if objection is not None:
+        transaction.readWholeTable()
+        if reason := objection(transaction.readVersion()):
+            raise UnsuitableTable(reason)
+    delta.require_files(target, files)
+    actions += [_add(file) for file in files]
+    now = int(time.time() * 1000)
+    written = {"appId": transaction_id, "version": commit.batch, "lastUpdated": now}
+    actions.append({"txn": written})
+    before_commit()
+    delta.commit(transaction, actions, files, transaction_id, commit)
+    return True
+
+
+def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
+    """Create a table without rows at a path. Files that no commit names may lie there already.
+
+    Raises TableExists.
+    """
+    delta = _Delta(spark)
+    transaction = delta.start(target)
+    if transaction.readVersion() >= 0:
+        raise TableExists
+    metadata = delta.action(_metadata(new))
+    transaction.updateMetadataForNewTable(metadata)
+    delta.create(transaction, [_clustering(new.cluster)], metadata)
+
+
+class _Delta:
+    """Delta's classes in the JVM of a session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._session: Any = spark._jsparkSession
+        self._jvm: Any = spark._jvm
+        self._context: Any = spark.sparkContext._jsc.sc()
+
+    def start(self, target: Target) -> Any:
+        log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, target.address)
+        nothing = self._jvm.scala.Option.empty()
+        return log.startTransaction(nothing, nothing)
+
+    def require_files(self, target: Target, files: Sequence[DataFile]) -> None:
+        """Raise DataFileLost unless each file is complete where readers of the table look."""
+        root = self._jvm.org.apache.hadoop.fs.Path(target.address)
+        system = root.getFileSystem(self._session.sessionState().newHadoopConf())
+        for file in files:
+            path = self._jvm.org.apache.hadoop.fs.Path(root, file.name)
+            size = system.getFileStatus(path).getLen() if system.exists(path) else None
+            if size != file.size:
+                raise DataFileLost(
+                    f"A task wrote the data file {file.name} of '{target}' with {file.size} bytes;"
+                    f" in the folder that Spark's file system has of this name there"
+                    f" {'is none' if size is None else f'are {size} bytes'}.",
+                    "Let all machines mount the folder at the same path, or set write.by = spark in"
+                    " [sink].",
+                )
+
+    def action(self, fields: Mapping[str, Any]) -> Any:
+        actions = self._jvm.org.apache.spark.sql.delta.actions
+        return actions.Action.fromJson(json.dumps(fields))
+
+    def commit(
+        self,
+        transaction: Any,
+        actions: Sequence[Mapping[str, Any]],
+        files: Sequence[DataFile],
+        transaction_id: str,
+        commit: Commit,
+    ) -> None:
+        jvm = self._jvm
+        scala = jvm.org.apache.spark.api.python.PythonUtils
+        metrics = jvm.java.util.HashMap()
+        numbers = {
+            "numAddedFiles": len(files),
+            "numOutputRows": sum(file.rows for file in files),
+            "numOutputBytes": sum(file.size for file in files),
+        }
+        for name, number in numbers.items():
+            metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
+                self._context, name
+            )
+            metric.set(number)
+            metrics.put(name, metric)
+        transaction.registerSQLMetrics(self._session, scala.toScalaMap(metrics))
+        append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        metadata = jvm.scala.Option.apply(commit.text())
+        operation = jvm.org.apache.spark.sql.delta.DeltaOperations.StreamingUpdate(
+            append, transaction_id, commit.batch, metadata
+        )
+        transaction.commit(self._actions(actions), operation)
+
+    def create(self, transaction: Any, actions: Sequence[Mapping[str, Any]], metadata: Any) -> None:
+        operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
+        nothing = self._jvm.scala.Option.empty()
+        operation = operations.CreateTable(metadata, False, False, nothing)
+        transaction.commit(self._actions(actions), operation)
+
+    def _actions(self, actions: Sequence[Mapping[str, Any]]) -> Any:
+        every = self._jvm.java.util.ArrayList()
+        for action in actions:
+            every.add(self.action(action))
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(every)
+
+
+def _add(file: DataFile) -> dict[str, Any]:
+    now = int(time.time() * 1000)
+    return {
+        "add": {
+            "path": file.name,
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file.statistics,
+        }
+    }
+
+
+def _metadata(new: NewTable) -> dict[str, Any]:
+    features = {f"delta.feature.{name}": "supported" for name in ("clustering", "domainMetadata")}
+    return {
+        "metaData": {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": new.schema.json(),
+            "partitionColumns": [],
+            "configuration": {**new.properties, **features},
+            "createdTime": int(time.time() * 1000),
+        }
+    }
+
+
+def _clustering(columns: Sequence[str]) -> dict[str, Any]:
+    configuration = {"clusteringColumns": [[name] for name in columns]}
+    return {
+        "domainMetadata": {
+            "domain": "delta.clustering",
+            "configuration": json.dumps(configuration),
+            "removed": False,
+        }
+    }
+
+
+def _require_suitable(transaction: Any, schema: StructType) -> None:
+    """Raises UnsuitableTable."""
+    found = json.loads(transaction.metadata().json())["metaData"]
+    if found["partitionColumns"]:
+        raise UnsuitableTable("it is partitioned")
+    for name, value in found["configuration"].items():
+        if name.startswith("delta.constraints.") or (name in _DEMANDING and value not in _OFF):
+            raise UnsuitableTable(f"it has {name} = {value}")
+    columns = {each["name"]: each for each in json.loads(found["schemaString"])["fields"]}
+    for name, column in columns.items():
+        demands = [key for key in column["metadata"] if key.startswith(_DEMANDING_METADATA)]
+        if demands or not column["nullable"]:
+            raise UnsuitableTable(f"its column {name} has {', '.join(demands) or 'NOT NULL'}")
+    for field in schema:
+        if field.name not in columns or columns[field.name]["type"] != field.jsonValue()["type"]:
+            raise UnsuitableTable(f"it has no column {field.name} {field.dataType.simpleString()}")
