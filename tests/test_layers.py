@@ -74,16 +74,17 @@ LAYERS: dict[str, set[str]] = {
     },
     "cdc": {"pyspark", "cdc.source"},
     "cdc.delta.sql": set(),
-    "cdc.delta.columns": {"pyspark", "cdc.arrow", "cdc.model.typed", "cdc.delta.sql"},
+    "cdc.delta.columns": {"pyarrow", "pyspark", "cdc.arrow", "cdc.model.typed", "cdc.delta.sql"},
     "cdc.delta.tables": {
-        *("delta", "pyspark", "tenacity", "cdc.model"),
+        *("delta", "py4j", "pyspark", "tenacity", "cdc.model", "cdc.tasks"),
         *("cdc.delta.columns", "cdc.delta.sql"),
     },
     "cdc.delta.landing": {
-        *("pyspark", "cdc.model", "cdc.model.encoding", "cdc.delta.tables"),
+        *("pyarrow", "pyspark", "cdc", "cdc.model", "cdc.model.encoding", "cdc.options"),
+        *("cdc.source", "cdc.tasks", "cdc.delta.columns", "cdc.delta.tables"),
     },
     "cdc.delta.followers": {
-        *("delta", "pyspark", "cdc.model"),
+        *("delta", "pyspark", "cdc.model", "cdc.tasks"),
         *("cdc.delta.columns", "cdc.delta.landing", "cdc.delta.sql", "cdc.delta.tables"),
     },
     "cdc.delta.sink": {

@@ -1,14 +1,16 @@
-"""The sinks: every batch of rows lands in Delta tables, of each kind one per collection or as told.
+"""The sinks: a batch of the source lands in Delta tables, of each kind one per collection or as routed.
 
-`sink` takes a batch apart (`facts`) and calls the writers in this order: `dead_letters` (what could
-not be mapped), `changelog` (every row, appended), `mirror` (the collection as it is, merged) and
-`history` (what each document was when: a table as `versioned` keeps it, by the rule in `versions`).
-`layout` says which tables there are to be and how they are kept, `routing` where they lie, `target`
-is one of them, by path or by name. `tables` knows which are there and whose they are, `commit` what
-their commits say, `changes` what a batch does to rows that are there, `conflict` what to do when
-others write them too, `concurrency` how several are written at once. `redelivery`, `repair` and
-`maintenance` are called by jobs of their own.
+A batch comes as data files that tasks have written, with a manifest, or as rows (`write.by`).
+`sink` takes it apart and calls the writers in this order: dead letters (what could not be mapped),
+the changelog (every row, appended), the mirror (the collection as it is) and the history (what each
+document was, and when). Each table gets a batch in one Delta commit, which also states the time up
+to which the table is complete. A batch may be written again after any failure: each table takes it
+once.
 
-`point_in_time` reads a changelog, of either of its `forms`, as the collection at a time;
-`documents` gives back what is in a column as BSON.
+* `tables`: which tables there are, where they lie, whose they are; their commits, and the one
+  transaction by which data files become rows.
+* `landing`: data files, the summary of a batch, changelogs and dead letters.
+* `followers`: mirrors and histories. `columns`: the typed columns of both.
+* `reading`: a changelog as the collection at a time; documents as BSON.
+* `maintenance`: compaction, repair, redelivery; called by programs of their own.
 """

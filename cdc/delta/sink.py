@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from cdc.delta.followers import history, mirror
-from cdc.delta.landing import Facts, Happened, changelog, dead_letters, read_facts, require_allowed
+from cdc.delta.followers import CopiedMirror, history, mirror
+from cdc.delta.landing import (
+    Facts,
+    Happened,
+    LandedBatch,
+    changelog,
+    dead_letters,
+    is_manifest,
+    read_facts,
+    require_allowed,
+)
 from cdc.delta.tables import (
     Commit,
     Layout,
+    LogCheckpoints,
     Table,
     Tables,
     at_once,
@@ -85,9 +96,15 @@ class BatchReport:
 class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
-    `pipeline` is the query id in the checkpoint (`pipeline_of` a batch), never a name: see
-    `cdc.delta.tables.pipeline_tables.Tables`. `clock` tells the server's time in seconds, None if
-    it cannot. With more dead letters than the limit in its lifetime it ends.
+    With more dead letters than the limit in its lifetime it ends.
+
+    Args:
+        pipeline: the query id in the checkpoint (`pipeline_of` a batch), never a name: see
+            `cdc.delta.tables.pipeline_tables.Tables`.
+        layout: which tables there are.
+        clock: returns the server's time in seconds, None if it is unknown.
+        dead_letters_limit: how many dead letters there may be.
+        rows: the columns of the source, if the batches consist of manifests.
     """
 
     def __init__(
@@ -97,69 +114,115 @@ class Sink:
         *,
         clock: Callable[[], float | None],
         dead_letters_limit: int | None = None,
+        rows: StructType | None = None,
     ) -> None:
-        self._kinds = [
-            (writer, Tables(kind, layout, pipeline)) for kind, writer in _WRITERS.items()
-        ]
-        self._clock, self._limit = clock, dead_letters_limit
+        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in _WRITERS}
+        self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
         self._is_first = True
         self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
+        self._checkpoints = LogCheckpoints()
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Write one batch, one kind of table after the other. May be repeated after any failure.
 
         The source is read once. Whatever forbids one of the writes (a foreign table) is found
         before the first of them. A batch of nothing but its watermark writes nothing.
-        """
-        began, batch = time.monotonic(), batch.persist()
-        try:
-            facts = read_facts(batch)
-            if facts is None:
-                return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None, 0.0)
-            written = self._write(batch, facts, batch_id)
-            freshness = self._freshness(facts.happened)
-            self._warn(facts)
-            return BatchReport(
-                batch_id,
-                facts.watermark,
-                facts.counts,
-                facts.inexact,
-                facts.unmappable,
-                frozenset(facts.copying),
-                written,
-                freshness,
-                time.monotonic() - began,
-            )
-        finally:
-            batch.unpersist()
 
-    def _write(self, batch: DataFrame, facts: Facts, batch_id: int) -> int:
+        `batch` contains the rows of the source, or manifests of data files that contain them.
+        """
+        began = time.monotonic()
+        if not is_manifest(batch):
+            rows = batch.persist()
+            try:
+                return self._write_facts(rows, read_facts(rows), batch_id, began, _WRITERS)
+            finally:
+                rows.unpersist()
+        assert self._rows is not None, "manifests do not say which columns the rows have"
+        landed = LandedBatch.collect(batch)
+        writers: dict[str, _Writer] = {
+            **_WRITERS,
+            "changelog": changelog.LandedChangelog(landed),
+            "mirror": CopiedMirror(landed),
+        }
+        try:
+            rows = landed.document_rows(batch.sparkSession, self._rows)
+            facts = landed.facts()
+            return self._write_facts(rows, facts, batch_id, began, writers, landed.folders())
+        finally:
+            landed.remove_leftovers()
+
+    def _write_facts(
+        self,
+        rows: DataFrame,
+        facts: Facts | None,
+        batch_id: int,
+        began: float,
+        writers: Mapping[str, _Writer],
+        folders: Collection[str] = (),
+    ) -> BatchReport:
+        if facts is None:
+            return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None, 0.0)
+        written = self._write(rows, facts, batch_id, writers, folders)
+        freshness = self._freshness(facts.happened)
+        self._warn(facts)
+        return BatchReport(
+            batch_id,
+            facts.watermark,
+            facts.counts,
+            facts.inexact,
+            facts.unmappable,
+            frozenset(facts.copying),
+            written,
+            freshness,
+            time.monotonic() - began,
+        )
+
+    def _write(
+        self,
+        batch: DataFrame,
+        facts: Facts,
+        batch_id: int,
+        writers: Mapping[str, _Writer],
+        folders: Collection[str],
+    ) -> int:
         spark, document = batch.sparkSession, batch.schema["after"].dataType.simpleString()
         now = Commit(batch_id, facts.watermark, offset=facts.said.offset)
         self._discover(spark, now)
-        work = [(writer, tables, writer.targets(facts, tables)) for writer, tables in self._kinds]
+        work = [
+            (kind, tables, writers[kind].targets(facts, tables))
+            for kind, tables in self._kinds.items()
+        ]
+        addresses = {table.target.address for _, _, found in work for table in found}
+        if lost := set(folders) - addresses:
+            raise RuntimeError(f"Data files lie where no table of this batch is: {lost}")
         for _, tables, found in work:
             for table in found:
                 tables.claim(spark, table, document, now)
-        for writer, tables, found in work:
-            if writer is mirror:
+        for kind, tables, found in work:
+            if kind == "mirror":
                 self._require_allowed(facts)
             if found:  # most batches have no dead letters, and most pipelines no history
                 targets = [table.target for table in found]
                 is_small = self._sizes.are_small(spark, targets, facts.count)
                 with settings(spark, small_write_settings.SETTINGS if is_small else {}):
-                    at_once(spark, partial(_write, writer, batch, facts, batch_id, tables), found)
-            if writer is dead_letters:
+                    write = partial(_write, writers[kind], batch, facts, batch_id, tables)
+                    at_once(spark, write, found)
+                for table in found:
+                    self._checkpoints.committed(spark, table.target)
+            if kind == "dead_letters":
                 self._count_dead_letters(facts)
         return sum(len(found) for _, _, found in work)
 
+    def close(self) -> None:
+        """End the thread that writes checkpoints."""
+        self._checkpoints.close()
+
     def _require_allowed(self, facts: Facts) -> None:
         """Before the first table that holds documents: the others tell of it in any case."""
-        for writer, tables in self._kinds:
-            if writer in (mirror, history):
-                require_allowed(facts, tables)
+        for kind in ("mirror", "history"):
+            require_allowed(facts, self._kinds[kind])
 
     def _count_dead_letters(self, facts: Facts) -> None:
         """Raises TooManyDeadLetters above the limit: they are safe then, and nothing else is
@@ -196,7 +259,7 @@ class Sink:
         """Raises ForeignOffset if any table is ahead of the checkpoint, also one that this batch
         has nothing for: those behind it might have, and would tell it twice."""
         if self._is_first:
-            for _, tables in self._kinds:
+            for tables in self._kinds.values():
                 tables.discover(spark)
                 tables.require_not_ahead(now)
             self._is_first = False

@@ -27,8 +27,13 @@ SINK_KEYS = {
     "checkpoint": "Folder or URL of the stream's offsets; `<path>/_checkpoint` by default.",
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
     "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
+    "write.by": "Who writes the data files of changelogs: `tasks`, which read the source, or"
+    " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, an object store,"
+    " `form = cdf`, a mirror or history without changelog).",
+    "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
+AUTO, TASKS, SPARK = "auto", "tasks", "spark"
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
 _OVERRIDE = "override"
 _SECTIONS: Mapping[str, Collection[str]] = {
@@ -58,6 +63,8 @@ class Config:
     layout: Layout
     dead_letters_limit: int | None = None
     stop_seconds: int = 20
+    write_by: str = AUTO
+    file_size_mb: int = 128
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """Return the collection's changelog, mirror …; None if it is not configured.
@@ -205,6 +212,8 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
         layout=layout,
         dead_letters_limit=_parse_number(sections["sink"], "dead.letters.limit", None),
         stop_seconds=_parse_number(sections["sink"], "stop.seconds", 20),
+        write_by=_parse_choice(sections["sink"], "write.by", (AUTO, TASKS, SPARK)),
+        file_size_mb=_parse_number(sections["sink"], "file.size.mb", 128, least=1),
     )
 
 
@@ -230,13 +239,21 @@ def _parse_trigger(text: str) -> str:
     return text
 
 
-def _parse_number(section: Mapping[str, Any], name: str, default: T) -> int | T:
+def _parse_choice(section: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    """Return one of the choices; the first is the default."""
+    value = str(section.get(name, choices[0]))
+    if value not in choices:
+        raise BadOption(f"{name} cannot be '{value}'.", f"Use one of {', '.join(choices)}.")
+    return value
+
+
+def _parse_number(section: Mapping[str, Any], name: str, default: T, least: int = 0) -> int | T:
     value = section.get(name)
     if value is None:
         return default
-    if str(value).isdecimal():
+    if str(value).isdecimal() and int(value) >= least:
         return int(value)
-    raise BadOption(f"{name} cannot be '{value}'.", "Set a whole number of at least 0.")
+    raise BadOption(f"{name} cannot be '{value}'.", f"Set a whole number of at least {least}.")
 
 
 def _require_known(section: str, given: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import platform
 import threading
 from collections.abc import Callable
@@ -11,19 +12,22 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType, _parse_datatype_string
 
 import cdc
 from cdc import options as declared
 from cdc.checkpoint import is_local
+from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
-from cdc.errors import TransientError
+from cdc.errors import BadOption, TransientError
 from cdc.mongo.inspect import ServerClock
 from cdc.mongo.topology import end_cursors
-from cdc.pipeline.config import Config
+from cdc.pipeline.config import SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
-from cdc.source import NAME
+from cdc.source import NAME, schema
 from cdc.tasks import discover_once
 
+_log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
 
@@ -51,8 +55,17 @@ class Replication:
         self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
-        rows = spark.readStream.format(NAME).options(**options).load()
-        writer = rows.writeStream.foreachBatch(self._write)
+        self._rows: StructType | None = None
+        source = NAME
+        if writes_by_tasks(spark, config):
+            source, self._rows = LANDING, _columns(config)
+            spark.dataSource.register(LandingSource)
+            # A document's `_id` is unique on each shard only, and a mirror has one row for it.
+            has_one_key = not declared.parse(config.source).shards_direct
+            destinations = Destinations.discover(spark, config.layout, with_mirrors=has_one_key)
+            options |= landing_options(destinations, self._rows, config.file_size_mb)
+        batches = spark.readStream.format(source).options(**options).load()
+        writer = batches.writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", config.checkpoint)
         if available_now:
             writer = writer.trigger(availableNow=True)
@@ -75,7 +88,8 @@ class Replication:
     def _open_sink(self, pipeline: str) -> Sink:
         clock = ServerClock(partial(discover_once, declared.parse(self._config.source)))
         limit = self._config.dead_letters_limit
-        return Sink(pipeline, self._config.layout, clock=clock.now, dead_letters_limit=limit)
+        layout = self._config.layout
+        return Sink(pipeline, layout, clock=clock.now, dead_letters_limit=limit, rows=self._rows)
 
     def stop(self, seconds: float | None = None) -> bool:
         """Stop after the batch that is being written, if there is one.
@@ -94,6 +108,8 @@ class Replication:
         limit = None if seconds is None else GIVEN_UP_SECONDS
         has_ended = not is_active or _returns_within(self.query.stop, limit)
         self._end_leftovers()
+        if self._sink is not None:
+            self._sink.close()
         error = None if is_active else self.query.exception()
         if error is not None:
             raise error
@@ -106,6 +122,29 @@ class Replication:
     def status(self) -> Status:
         """Return the metrics of the last trigger and the last batch."""
         return self._meter.status(self.query.lastProgress)
+
+
+def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
+    """Whether the tasks write the data files of changelogs; otherwise Spark writes the rows.
+
+    Raises BadOption if `write.by` demands what the tables do not allow.
+    """
+    reasons = list(obstacles(spark, config.layout))
+    if reasons and config.write_by == TASKS:
+        raise BadOption(
+            f"Tasks cannot write the data files of this pipeline: {reasons[0]}.",
+            "Set write.by in [sink] to auto or spark.",
+        )
+    if reasons:
+        _log.info("Spark writes all rows, because %s", reasons[0])
+    return not reasons and config.write_by != SPARK
+
+
+def _columns(config: Config) -> StructType:
+    columns = declared.parse(config.source).document_format
+    parsed = _parse_datatype_string(schema(columns))
+    assert isinstance(parsed, StructType), "the source has columns"
+    return parsed
 
 
 def _returns_within(call: Callable[[], object], seconds: float | None) -> bool:

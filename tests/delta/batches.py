@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.sink import Sink
+from cdc.delta.landing import Destinations, obstacles
+from cdc.delta.sink import BatchReport, Sink
 from cdc.delta.tables import KEYS, Layout
+from cdc.tasks import MANIFEST, land
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
     wall_time timestamp, db string, coll string, key string, document_key string, before string,
@@ -94,15 +97,48 @@ def sink(
     with_mirror: bool = True,
     overrides: Sequence[Mapping[str, Any]] = (),
     limit: int | None = None,
+    by_spark: bool = False,
     **table: Any,
 ) -> Sink:
-    """With these keys of `[table]`, `_` for a dot where they have one."""
+    """With these keys of `[table]`, `_` for a dot where they have one.
+
+    Rows land by tasks where that is possible, unless `by_spark`.
+    """
     off = {} if with_changelog else {"changelog": ""}
     off |= {} if with_mirror else {"mirror": ""}
     dotted = {name if name in KEYS else name.replace("_", "."): table[name] for name in table}
     keys = off | dotted
     layout = Layout.parse(str(base), keys, overrides)
-    return Sink(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
+    spark = SparkSession.getActiveSession()
+    assert spark is not None, "a test of sinks has a session"
+    kind = Sink if by_spark or any(obstacles(spark, layout)) else LandingSink
+    return kind(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
+
+
+class LandingSink(Sink):
+    """A sink that gets batches as `replicate` does: their rows lie in data files.
+
+    The frame's own tasks land its rows.
+    """
+
+    def __init__(self, pipeline: str, layout: Layout, **others: Any) -> None:
+        super().__init__(pipeline, layout, **others)
+        self._layout = layout
+
+    def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
+        spark, self._rows = batch.sparkSession, batch.schema
+        manifests = landed(batch, Destinations.discover(spark, self._layout, True))
+        return super().write_batch(manifests, batch_id)
+
+
+def landed(batch: DataFrame, destinations: Destinations) -> DataFrame:
+    """What tasks yield that read these rows."""
+    text = destinations.text()
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield land(rows, Destinations.parse(text).divide, 2**27).to_arrow()
+
+    return batch.mapInArrow(task, MANIFEST)
 
 
 def commits(spark: SparkSession, path: Path | str) -> list[str]:

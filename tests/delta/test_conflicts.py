@@ -96,4 +96,4 @@ def test_a_table_that_another_pipeline_makes_at_the_same_moment_is_refused(
     with pytest.raises(TableOwnedElsewhere, match="Choose another path"):
         sink(tmp_path, "one", mirror="").write_batch(rows, 0)
     assert ops(spark, tmp_path / LOG) == [("insert", "a")]
-    assert commits(spark, tmp_path / LOG) == ["CREATE TABLE", "WRITE"]
+    assert commits(spark, tmp_path / LOG) == ["STREAMING UPDATE"]

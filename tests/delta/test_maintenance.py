@@ -69,7 +69,7 @@ def test_what_a_quiet_table_says_outlasts_its_log(
     assert newest_commit(spark, target) == said, "what is young is not kept yet"
     monkeypatch.setattr(table_maintenance, "KEEP_AFTER", timedelta(0))
     maintain(spark, Config({}, "", "", Layout.parse(str(tmp_path), keys)))
-    assert target.properties(spark)["delta.checkpointInterval"] == "100"
+    assert target.properties(spark)["delta.checkpointInterval"] == "1000"
     target.set_property(spark, "delta.checkpointInterval", "1")
     target.set_property(spark, "user", "1")
     log = tmp_path / "m/_delta_log"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Callable, Iterable
+from functools import cache, partial, reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,8 +14,23 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.landing.batch_summary import UNTOLD, Facts
-from cdc.delta.tables import CDF, Commit, State, Table, Tables, cdf, is_of
+from cdc.delta.landing.landed_batch import LandedBatch, Row
+from cdc.delta.tables import (
+    CDF,
+    Commit,
+    State,
+    Table,
+    TableExists,
+    Tables,
+    UnsuitableTable,
+    cdf,
+    commit_files,
+    is_of,
+)
 from cdc.model import Namespace
+from cdc.tasks import remove
+
+_log = logging.getLogger(__name__)
 
 # Small enough to write in parallel, large enough that a quiet collection does not get one file per
 # core and batch.
@@ -46,21 +63,83 @@ def write(
     changelog alone tells how its collections came to be as they are.
     """
     rows = cdf(batch) if table.options.changelog_form == CDF else batch
-    tables.create(
-        spark,
-        table,
-        # Nullable: what a later version of the source leaves out must not break the table.
-        StructType([StructField(f.name, f.dataType) for f in rows.schema]),
-        batch.schema["after"].dataType.simpleString(),
-        _CLUSTER,
-    )
+    tables.create(spark, table, _columns(rows), _document(batch), _CLUSTER)
     commit = _commit(table, facts, batch_id, tables)
-    own = [namespace for namespace in facts.counts if tables.of(namespace) == table]
+    own = _own(table, facts, tables)
     count = sum(sum(facts.counts[namespace].values()) for namespace in own)
     files = max(1, math.ceil(count / _ROWS_PER_FILE))
     told = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
     table.target.append(told, tables.transaction(commit))
     tables.committed(table, commit)
+
+
+class LandedChangelog:
+    """The changelog of a batch whose rows the tasks have written to data files already.
+
+    It commits the files. The rows of the manifest it writes itself, for each table that they
+    concern. A table that demands more than a task can write gets the rows by way of Spark.
+    """
+
+    def __init__(self, landed: LandedBatch) -> None:
+        self._landed = landed
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        return targets(facts, tables)
+
+    def write(
+        self,
+        spark: SparkSession,
+        batch: DataFrame,
+        table: Table,
+        facts: Facts,
+        batch_id: int,
+        tables: Tables,
+    ) -> None:
+        """Commit the table's files, creating it if need be. Idempotent per batch."""
+        schema, document = _columns(batch), _document(batch)
+        commit = _commit(table, facts, batch_id, tables)
+        new = tables.describe_new(table, schema, document, _CLUSTER)
+        if new is not None:
+            tables.require_unoccupied(table)
+        own = self._landed.write_rows(table.target.address, _selector(table, facts, tables))
+        files = [*self._landed.files_of(table.target.address), *own]
+        attempt = partial(self._landed.mark_attempted, files)
+        try:
+            is_new = commit_files(
+                *(spark, table.target, files, tables.transaction_id, commit, schema, new),
+                before_commit=attempt,
+            )
+        except UnsuitableTable as reason:
+            remove(own)
+            _warn_once(str(table.target), str(reason))
+            write(spark, self._landed.all_rows(batch), table, facts, batch_id, tables)
+            return
+        except TableExists as error:
+            remove(own)
+            raise tables.created_elsewhere(spark, table) from error
+        if new is not None:
+            tables.remember_created(table, document)
+        if not is_new:
+            remove(own)
+        tables.committed(table, commit)
+
+
+@cache
+def _warn_once(table: str, reason: str) -> None:
+    _log.warning("%s: Spark writes the rows, because %s", table, reason)
+
+
+def _columns(rows: DataFrame) -> StructType:
+    # Nullable: what a later version of the source leaves out must not break the table.
+    return StructType([StructField(f.name, f.dataType) for f in rows.schema])
+
+
+def _document(batch: DataFrame) -> str:
+    return batch.schema["after"].dataType.simpleString()
+
+
+def _own(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
+    return [namespace for namespace in facts.counts if tables.of(namespace) == table]
 
 
 def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
@@ -104,3 +183,24 @@ def _concerns(table: Table, own: Iterable[Namespace], facts: Facts, tables: Tabl
         for namespace in _renamed_onto(table, facts, tables):
             concerns.append((F.col("op") == "rename") & is_of(namespace, to))
     return reduce(or_, concerns, F.lit(False)) & ~F.col("op").isin(*UNTOLD)
+
+
+def _selector(table: Table, facts: Facts, tables: Tables) -> Callable[[Row], bool]:
+    """The rule of `_concerns` for the rows of a manifest."""
+    own, onto = set(_own(table, facts, tables)), set(_renamed_onto(table, facts, tables))
+    has_more = _is_told(table, facts, tables)
+
+    def concerns(row: Row) -> bool:
+        if row["op"] in UNTOLD:
+            return False
+        db, coll = row["db"], row["coll"]
+        if coll is None:
+            return has_more and (table.namespace is None or db in (None, table.namespace.db))
+        if Namespace(db, coll) in own:
+            return True
+        if not has_more or row["op"] != "rename":
+            return False
+        to = json.loads(row["description"])["to"]
+        return Namespace(to["db"], to["coll"]) in onto
+
+    return concerns

@@ -1,14 +1,14 @@
-"""How the facts of a batch are found: one job that groups its rows by namespace and op."""
+"""The facts of a batch, from its rows grouped by namespace and operation."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc.delta.landing.batch_summary import (
@@ -37,16 +37,24 @@ from cdc.model import (
     Watermark,
     marks_of_row,
 )
+from cdc.tasks import Group, Mark
 
 _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 _REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
 
 
 def read_facts(batch: DataFrame) -> Facts | None:
-    """None for a batch without any row. Raises BadOption if the watermark row is missing."""
+    """The facts of rows of the source, by one Spark job; see `facts_of`."""
     # Few groups whatever the batch holds: more than one reducer would be empty tasks only.
     with settings(batch.sparkSession, _ONE_REDUCER):
-        groups = _groups(batch).collect()
+        return facts_of([_group(row) for row in _groups(batch).collect()])
+
+
+def facts_of(groups: Sequence[Group]) -> Facts | None:
+    """The facts of a batch with these groups, one for each namespace and operation.
+
+    None for a batch without any row. Raises BadOption if the watermark row is missing.
+    """
     if not groups:
         return None
     watermark = next((row for row in groups if row.op == WATERMARK), None)
@@ -55,10 +63,10 @@ def read_facts(batch: DataFrame) -> Facts | None:
             "The batch holds no watermark row, so nothing says up to when it is complete.",
             "Read the source with its watermark rows switched on.",
         )
-    said = Watermark.parse(watermark.told[0].description)
+    said = Watermark.parse(_description(watermark.marks[0]))
     own = [row for row in groups if row.op not in UNTOLD]
     has_gap = any(row.op == GAP for row in own)
-    void = {Namespace(row.db, row.coll) for row in groups if row.op == VOID}
+    void = {_namespace(row) for row in groups if row.op == VOID}
     return Facts(
         said=said,
         # A batch with a gap has read nothing.
@@ -70,9 +78,14 @@ def read_facts(batch: DataFrame) -> Facts | None:
         inexact=_sum(own, "inexact"),
         unmappable=_sum(own, "unmappable"),
         departures=frozenset(
-            Namespace(row.db, row.coll) for row in own if row.op == "delete" and row.across_shards
+            _namespace(row) for row in own if row.op == "delete" and row.across_shards
         ),
-        emptied=tuple(ddl for row in own if row.op in _REASONS for ddl in _emptied(row)),
+        emptied=tuple(
+            ddl
+            for row in own
+            if row.op in _REASONS
+            for ddl in _emptied(row.db, row.coll, row.op, row.marks)
+        ),
         happenings=tuple(each for row in own if row.op in MARKING for each in _happened_to(row)),
         shared=frozenset(_shared(own)),
         happened=_happened(own),
@@ -85,17 +98,17 @@ def _begun(said: Watermark) -> Iterator[Namespace]:
 
 def emptied(rows: DataFrame) -> list[Emptied]:
     """What emptied namespaces in any rows of the source. One job."""
-    told = F.collect_list(F.struct("position", "description")).alias("told")
+    told = F.collect_list(_mark_columns()).alias("told")
     ddl = rows.where(F.col("op").isin(*_REASONS)).groupBy("db", "coll", "op").agg(told)
-    return [each for group in ddl.collect() for each in _emptied(group)]
+    return [
+        each
+        for row in ddl.collect()
+        for each in _emptied(row.db, row.coll, row.op, [_mark(mark) for mark in row.told])
+    ]
 
 
 def _groups(batch: DataFrame) -> DataFrame:
-    second = F.unix_seconds("cluster_time").alias("second")
-    told = F.when(
-        F.col("op").isin(WATERMARK, *MARKING),
-        F.struct("position", "description", second, "cluster_inc"),
-    )
+    told = F.when(F.col("op").isin(WATERMARK, *MARKING), _mark_columns())
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     kind = batch.schema["after"].dataType.simpleString()
@@ -122,43 +135,75 @@ def _groups(batch: DataFrame) -> DataFrame:
     )
 
 
-def _counts(groups: list[Row]) -> dict[Namespace, dict[str, int]]:
+def _mark_columns() -> Column:
+    second = F.unix_seconds("cluster_time").alias("second")
+    return F.struct("position", "description", second, "cluster_inc")
+
+
+def _group(row: Row) -> Group:
+    return Group(
+        row.db,
+        row.coll,
+        row.op,
+        row.rows,
+        row.least,
+        row.greatest,
+        row.across_shards,
+        row.inexact,
+        row.unmappable,
+        row.oldest,
+        row.newest,
+        None if row.exact_from is None else Timestamp(*row.exact_from),
+        tuple(_mark(mark) for mark in row.told),
+    )
+
+
+def _mark(row: Row) -> Mark:
+    return Mark(row.position, row.description, row.second, row.cluster_inc)
+
+
+def _description(mark: Mark) -> str:
+    assert mark.description is not None, "the source describes such a row"
+    return mark.description
+
+
+def _counts(groups: Sequence[Group]) -> dict[Namespace, dict[str, int]]:
     counts: dict[Namespace, dict[str, int]] = {}
     for row in groups:
         if row.coll is not None:
-            counts.setdefault(Namespace(row.db, row.coll), {})[row.op] = row.rows
+            counts.setdefault(_namespace(row), {})[row.op] = row.rows
     return counts
 
 
-def _keys(groups: list[Row]) -> dict[Namespace, Bounds]:
+def _keys(groups: Sequence[Group]) -> dict[Namespace, Bounds]:
     found: dict[Namespace, Bounds] = {}
     for row in groups:
-        if row.least is not None:
-            namespace, own = Namespace(row.db, row.coll), Bounds(row.least, row.greatest)
+        if row.least is not None and row.greatest is not None:
+            namespace, own = _namespace(row), Bounds(row.least, row.greatest)
             known = found.get(namespace, own)
             found[namespace] = Bounds(min(known.least, own.least), max(known[1], own[1]))
     return found
 
 
-def _exact_from(groups: list[Row]) -> dict[Namespace, Timestamp]:
+def _exact_from(groups: Sequence[Group]) -> dict[Namespace, Timestamp]:
     latest: dict[Namespace, Timestamp] = {}
     for row in groups:
         if row.exact_from is not None and row.coll is not None:
-            namespace, time = Namespace(row.db, row.coll), Timestamp(*row.exact_from)
-            latest[namespace] = max(time, latest.get(namespace, time))
+            namespace = _namespace(row)
+            latest[namespace] = max(row.exact_from, latest.get(namespace, row.exact_from))
     return latest
 
 
-def _sum(groups: list[Row], column: str) -> dict[Namespace, int]:
+def _sum(groups: Sequence[Group], column: str) -> dict[Namespace, int]:
     """Of each namespace for which it is not 0."""
     counts = Counter[Namespace]()
     for row in groups:
-        if row[column] and row.coll is not None:
-            counts[Namespace(row.db, row.coll)] += row[column]
-    return dict(counts)
+        if row.coll is not None:
+            counts[_namespace(row)] += getattr(row, column)
+    return {namespace: count for namespace, count in counts.items() if count}
 
 
-def _happened(groups: list[Row]) -> Happened | None:
+def _happened(groups: Sequence[Group]) -> Happened | None:
     events = [row for row in groups if row.op not in NO_EVENTS]
     if not events:
         return None
@@ -166,31 +211,39 @@ def _happened(groups: list[Row]) -> Happened | None:
     return Happened(oldest / 1e6, newest / 1e6)
 
 
-def _emptied(group: Row) -> list[Emptied]:
-    reason = _REASONS[group.op]
-    own = (group.db, group.coll)
-    if group.op != "rename":
-        return [Emptied(*own, ddl.position, reason) for ddl in group.told]
-    # What stood at the new name is gone; what stands there now comes as read rows later.
-    emptied = [Emptied(*_target(ddl), ddl.position, REPLACED) for ddl in group.told]
-    # A row whose source is not selected bears the target's name: that one was not renamed away.
-    away = [ddl for ddl in group.told if _target(ddl) != own]
-    return emptied + [Emptied(*own, ddl.position, reason) for ddl in away]
+def _emptied(db: str | None, coll: str | None, op: str, marks: Iterable[Mark]) -> Iterator[Emptied]:
+    reason = _REASONS[op]
+    if op != "rename":
+        yield from (Emptied(db, coll, mark.position, reason) for mark in marks)
+        return
+    for mark in marks:
+        # What stood at the new name is gone; what stands there now comes as read rows later.
+        yield Emptied(*_target(mark), mark.position, REPLACED)
+        # A row whose source is not selected bears the target's name: it was not renamed away.
+        if _target(mark) != (db, coll):
+            yield Emptied(db, coll, mark.position, reason)
 
 
-def _happened_to(group: Row) -> Iterator[Happening]:
-    for row in group.told:
-        time = Timestamp(row.second, row.cluster_inc)
-        yield from marks_of_row(group.op, group.db, group.coll, row.position, time, row.description)
+def _happened_to(group: Group) -> Iterator[Happening]:
+    for mark in group.marks:
+        time = Timestamp(mark.time, mark.inc)
+        description = mark.description
+        yield from marks_of_row(group.op, group.db, group.coll, mark.position, time, description)
 
 
-def _shared(groups: list[Row]) -> list[tuple[str | None, str | None]]:
+def _shared(groups: Sequence[Group]) -> list[tuple[str | None, str | None]]:
     wide: list[tuple[str | None, str | None]] = [
         (row.db, None) for row in groups if row.coll is None
     ]
-    return wide + [_target(ddl) for row in groups if row.op == "rename" for ddl in row.told]
+    return wide + [_target(ddl) for row in groups if row.op == "rename" for ddl in row.marks]
 
 
-def _target(ddl: Row) -> Namespace:
-    to = json.loads(ddl.description)["to"]
+def _target(ddl: Mark) -> Namespace:
+    to = json.loads(_description(ddl))["to"]
     return Namespace(to["db"], to["coll"])
+
+
+def _namespace(group: Group) -> Namespace:
+    assert group.db is not None, "a collection has a database"
+    assert group.coll is not None, "such a row is of a collection"
+    return Namespace(group.db, group.coll)

@@ -1,0 +1,101 @@
+"""The mirror of a batch whose copied rows the tasks have written to files of it already.
+
+The files are committed as they are where the mirror provably has none of their keys. Otherwise the
+batch is merged: a second row of a key would stay for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from cdc.delta.followers import mirror
+from cdc.delta.landing import Bounds, Facts, LandedBatch, effects, read_files
+from cdc.delta.tables import Table, TableExists, Tables, UnsuitableTable, commit_files
+from cdc.tasks import DataFile
+
+_log = logging.getLogger(__name__)
+_KEY = StructType().add("key", StringType())
+
+
+class CopiedMirror:
+    """Writes mirrors like `cdc.delta.followers.mirror`, for a batch that has landed."""
+
+    def __init__(self, landed: LandedBatch) -> None:
+        self._landed = landed
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        return mirror.targets(facts, tables)
+
+    def write(
+        self,
+        spark: SparkSession,
+        batch: DataFrame,
+        table: Table,
+        facts: Facts,
+        batch_id: int,
+        tables: Tables,
+    ) -> None:
+        """Bring the mirror to the batch's watermark, in one commit; idempotent per batch."""
+        files = self._landed.files_of(table.target.address)
+        by_merge = partial(mirror.write, spark, batch, table, facts, batch_id, tables)
+        if not _is_nothing_but_a_copy(table, files, facts, tables):
+            by_merge()
+            return
+        document = batch.schema["after"].dataType
+        columns = mirror.schema(document, table, tables.columns(table))
+        kind = document.simpleString()
+        new = tables.describe_new(table, columns, kind, mirror.key_of(table))
+        commit = effects.commit(table, facts, batch_id, tables)
+        if new is None:
+            [name] = effects.changed(table, facts, tables)
+            objection = partial(_find_common_keys, spark, table, files, facts.keys[name])
+        else:
+            tables.require_unoccupied(table)
+            objection = None
+        attempt = partial(self._landed.mark_attempted, files)
+        try:
+            commit_files(
+                *(spark, table.target, files, tables.transaction_id, commit, columns, new),
+                objection,
+                attempt,
+            )
+        except TableExists as error:
+            raise tables.created_elsewhere(spark, table) from error
+        except UnsuitableTable as reason:
+            _log.info("%s: the copied rows are merged, because %s", table.target, reason)
+            by_merge()
+            return
+        if new is not None:
+            tables.remember_created(table, kind)
+        tables.committed(table, commit)
+
+
+def _find_common_keys(
+    spark: SparkSession, table: Table, files: Sequence[DataFile], bounds: Bounds, version: int
+) -> str | None:
+    """Why the files may not be appended to that version of the mirror; None if they may."""
+    there = table.target.read(spark, version).select("key").where(F.col("key").between(*bounds))
+    if there.isEmpty():
+        return None
+    copied = read_files(spark, files, _KEY)
+    is_common = not there.join(copied, "key", "left_semi").isEmpty()
+    return "it has rows of the same keys" if is_common else None
+
+
+def _is_nothing_but_a_copy(
+    table: Table, files: list[DataFile], facts: Facts, tables: Tables
+) -> bool:
+    """Whether all that the batch does to the mirror is to add the rows of these files."""
+    names = effects.changed(table, facts, tables)
+    # The tasks know the configured columns only; a table that is there may have other ones.
+    has_other_columns = tables.columns(table) != table.options.columns
+    if not files or has_other_columns or effects.emptied(table, facts, tables):
+        return False
+    [name] = names  # tasks write no copies for a mirror of several collections
+    return facts.rows(name) == facts.counts[name].get("read") == sum(file.rows for file in files)

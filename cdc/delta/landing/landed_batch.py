@@ -1,0 +1,117 @@
+"""A batch whose rows tasks have written to data files: their manifest, and the rows as a frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from cdc.delta.landing.batch_summary import Facts
+from cdc.delta.landing.summarize import facts_of
+from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, remove
+
+Row: TypeAlias = Mapping[str, Any]
+_NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
+_GLOB = re.compile(r"([\\*?\[\]{}])")
+_IMAGES = ("before", "after")
+# The driver writes few rows: they never fill a file.
+_FILE_BYTES = 2**27
+
+
+def is_manifest(batch: DataFrame) -> bool:
+    """Whether the rows of a batch are manifests of its tasks, and not its changes."""
+    return set(batch.columns) == _NAMES
+
+
+class LandedBatch:
+    """The data files of a batch. Used by one thread per table."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._files: dict[str, list[DataFile]] = {}
+        for file in manifest.files:
+            self._files.setdefault(file.folder, []).append(file)
+        self._attempted: set[str] = set()
+
+    @classmethod
+    def collect(cls, batch: DataFrame) -> LandedBatch:
+        """Run the tasks of a batch; its rows are manifests.
+
+        Call it once per batch: a second action on the frame would read MongoDB again and write all
+        files again.
+        """
+        rows = batch.select("files", "groups", "rows").collect()
+        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows))
+
+    def facts(self) -> Facts | None:
+        return facts_of(self._manifest.groups)
+
+    def folders(self) -> set[str]:
+        return set(self._files)
+
+    def files_of(self, folder: str) -> list[DataFile]:
+        return self._files.get(folder, [])
+
+    def document_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
+        """The rows that are about one document, read from the files."""
+        return read_files(
+            spark, [file for file in self._manifest.files if not file.is_copy], schema
+        )
+
+    def all_rows(self, document_rows: DataFrame) -> DataFrame:
+        """The rows of the files and of the manifest."""
+        if not self._manifest.rows:
+            return document_rows
+        # Rows about no single document have no images.
+        table = pa.Table.from_batches(self._manifest.rows).drop_columns(_IMAGES)
+        schema = document_rows.schema
+        others = document_rows.sparkSession.createDataFrame(table)
+        columns = [
+            (F.lit(None) if field.name in _IMAGES else F.col(field.name))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in schema
+        ]
+        return document_rows.unionByName(others.select(*columns))
+
+    def write_rows(self, folder: str, concerns: Callable[[Row], bool]) -> list[DataFile]:
+        """Write the manifest's rows that concern the table in `folder` to a file of it."""
+        files = DataFiles(_FILE_BYTES)
+        try:
+            for rows in self._manifest.rows:
+                seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
+                mask = [concerns(row) for row in seen]
+                if any(mask):
+                    files.add(Part(folder, rows.filter(pa.array(mask))))
+            return files.finish()
+        except BaseException:
+            files.discard()
+            raise
+
+    def mark_attempted(self, files: Sequence[DataFile]) -> None:
+        """Note that a commit of these files is about to be tried. There is no way back."""
+        self._attempted.update(file.name for file in files)
+
+    def remove_leftovers(self) -> None:
+        """Remove the files that no commit names. Call it when nothing reads the rows any more.
+
+        The files of a commit that was tried stay: it may have been made whatever it answered, and a
+        removed file of a table is lost rows.
+        """
+        remove([file for file in self._manifest.files if file.name not in self._attempted])
+
+
+def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:
+    """The rows of data files. A missing or damaged file is an error, whatever the session says."""
+    if not files:
+        return spark.createDataFrame([], schema)
+    reader = spark.read.schema(schema)
+    for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        reader = reader.option(name, "false")
+    # Spark takes each path for a glob.
+    return reader.parquet(*(_GLOB.sub(r"\\\1", file.path) for file in files))

@@ -1,0 +1,450 @@
+"""Batches whose rows tasks have written to data files: the same facts, rows and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta.exceptions import ConcurrentTransactionException
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.landing import Destinations, LandedBatch, changelog, read_facts
+from cdc.delta.tables import Layout, transaction
+from cdc.errors import DataFileLost
+from cdc.model import Namespace
+from cdc.tasks import Part, land
+from tests.delta.batches import batch, change, commits, content, landed, ops, sink
+from tests.delta.test_dead_letters import BROKEN, images
+
+LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
+ORDERS, OTHER = ("shop", "orders"), ("shop", "other")
+
+
+def data_files(folder: Path) -> set[str]:
+    return {each.name for each in folder.glob("*.parquet")}
+
+
+def rename(time: int, ns: tuple[str, str], to: tuple[str, str]) -> dict[str, Any]:
+    description = {"to": {"db": to[0], "coll": to[1]}}
+    return change("rename", None, time=time, ns=ns, description=description)
+
+
+def of_all_kinds() -> list[dict[str, Any]]:
+    across = {"lsid": "ab", "number": 7, "shard": "s1"}
+    late, later = ({"exactFrom": text} for text in ("20:9", "20:10"))
+    wall = datetime.fromtimestamp(12.25, UTC)
+    return [
+        *(change("read", key, {"n": 1}, time=9) for key in "fab"),
+        change("read", "g", {"n": 1}, time=9, description=late),
+        change("read", "h", {"n": 1}, time=9, description=later),
+        {**change("update", "c", {"n": 2}, time=12), "wall_time": wall},
+        {**change("delete", "d", time=13, ns=OTHER), "txn": across},
+        {**change("delete", "e", time=13, ns=OTHER), "txn": {**across, "shard": None}},
+        {**change("insert", "e", None, time=14, ns=OTHER), "exact": False},
+        change("insert", "like", {"$unmappable": "x", "$bson": "y"}, time=15, ns=OTHER),
+        change("insert", "bad", {}, time=15, event=2, ns=OTHER),
+        change("create", None, time=16, ns=("shop", "new")),
+        change("modify", None, time=16, event=2, description={"index": 1}),
+        change("drop", None, time=17, ns=OTHER),
+        change("dropDatabase", None, time=18, ns=("gone", None)),
+        rename(19, ORDERS, OTHER),
+        change("resync", None, time=21, ns=(None, None)),
+        change("void", None, time=21, ns=("shop", "void")),
+        change("gap", None, time=22, ns=(None, None), description={"from": "1:1", "to": "22:1"}),
+    ]
+
+
+@pytest.mark.parametrize("document", ["variant", "string", "binary"])
+def test_the_facts_that_tasks_find_are_those_that_spark_counts(
+    spark: SparkSession, tmp_path: Path, document: str
+) -> None:
+    """Guards: two summaries of one batch, of which a table gets the wrong one."""
+    rows = of_all_kinds()
+    frame = batch(spark, rows, until=23, copied=["shop.orders"], document=document)
+    if document != "binary":
+        [bad] = [row["position"] for row in rows if row["key"] == "bad"]
+        frame = images(
+            frame, "variant" if document == "variant" else "json", {(bad, "after"): BROKEN}
+        )
+    frame = frame.persist()
+    layout = Layout.parse(str(tmp_path), {})
+    found = LandedBatch.collect(landed(frame, Destinations.discover(spark, layout, True)))
+    facts, expected = found.facts(), read_facts(frame)
+    frame.unpersist()
+    assert facts is not None
+    assert expected is not None
+    for name in expected.__dataclass_fields__:
+        mine, theirs = getattr(facts, name), getattr(expected, name)
+        if name in ("emptied", "happenings"):
+            mine, theirs = sorted(map(repr, mine)), sorted(map(repr, theirs))
+        assert mine == theirs, name
+    assert sum(facts.unmappable.values()) == (0 if document == "binary" else 1)
+
+
+def test_each_changelog_gets_its_rows_and_those_that_concern_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: the rule by which the driver writes rows of a manifest, held to Spark's own."""
+    first = [change("insert", "a", {}, time=1, ns=ns) for ns in (ORDERS, OTHER, ("gone", "x"))]
+    found = []
+    for by_spark in (False, True):
+        base = tmp_path / str(by_spark)
+        own = sink(base, with_mirror=False, by_spark=by_spark)
+        own.write_batch(batch(spark, first, until=2), 0)
+        own.write_batch(batch(spark, of_all_kinds(), until=23), 1)
+        logs = sorted(base.rglob("changelog"))
+        found.append({str(log.relative_to(base)): ops(spark, log) for log in logs})
+    assert found[0] == found[1]
+    assert {"shop/orders/changelog", "gone/x/changelog"} < found[0].keys()
+    assert ("dropDatabase", None) in found[0]["gone/x/changelog"]
+
+
+def test_a_batch_that_is_replayed_adds_no_row_and_leaves_no_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [change("insert", "a", {"n": 1}, time=1), change("drop", None, time=2)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
+    before = data_files(tmp_path / LOG)
+    report = sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
+    assert report.counts[Namespace(*ORDERS)] == {"insert": 1, "drop": 1}
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+    assert data_files(tmp_path / LOG) == before
+
+
+def test_the_files_of_a_commit_that_failed_after_it_was_made_stay(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a clean-up that takes the rows of a commit whose answer was lost."""
+    original = changelog.commit_files
+
+    def lost(*args: Any, **named: Any) -> bool:
+        original(*args, **named)
+        raise ConnectionError("the answer was lost")
+
+    rows = [change("insert", "a", {"n": 1}, time=1), change("drop", None, time=2)]
+    monkeypatch.setattr(changelog, "commit_files", lost)
+    with pytest.raises(ConnectionError):
+        sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
+    monkeypatch.setattr(changelog, "commit_files", original)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+
+
+def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a commit whose answer is a conflict with itself, as a retransmitted rename gives."""
+    original = transaction._Delta.commit
+
+    def conflicting(*args: Any) -> None:
+        original(*args)
+        raise ConcurrentTransactionException("with itself")
+
+    own = sink(tmp_path)
+    own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
+    monkeypatch.setattr(transaction._Delta, "commit", conflicting)
+    rows = [change("read", "b", {"n": 2}, time=2), change("modify", None, time=2, event=2)]
+    own.write_batch(batch(spark, rows, until=2), 1)
+    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}}
+    assert ops(spark, tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
+
+
+@pytest.mark.parametrize("name", ["a [1] {b} c*", "100%25 #x?y", "é"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_folder_may_have_any_name(
+    spark: SparkSession, tmp_path: Path, name: str, scheme: str
+) -> None:
+    """Guards: tasks, Delta and Spark's reader that each take a path for another one."""
+    own = sink(f"{scheme}{tmp_path}/{name}", history="{db}/{coll}/history")  # type: ignore[arg-type]
+    own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
+    own.write_batch(batch(spark, [change("update", "a", {"n": 2}, time=2)], until=2), 1)
+    assert content(spark, tmp_path / name / MIRROR) == {"a": {"n": 2}}
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_that_is_not_where_readers_look_is_not_committed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a folder of another machine, and a VACUUM of files that wait for their commit."""
+    original = changelog.commit_files
+
+    def without_file(*args: Any, **named: Any) -> bool:
+        Path(args[2][0].path).unlink()
+        return original(*args, **named)
+
+    monkeypatch.setattr(changelog, "commit_files", without_file)
+    with pytest.raises(DataFileLost, match="is none"):
+        sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
+    monkeypatch.setattr(changelog, "commit_files", original)
+    sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
+    assert ops(spark, tmp_path / LOG) == [("read", "a")]
+
+
+def test_settings_that_give_new_tables_more_properties_lose_no_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: physical names that only the table knows: rows of nothing but nulls."""
+    setting = "spark.databricks.delta.properties.defaults.columnMapping.mode"
+    spark.conf.set(setting, "name")
+    try:
+        own = sink(tmp_path)
+        own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
+        own.write_batch(batch(spark, [change("read", "b", {"n": 1}, time=2)], until=2), 1)
+    finally:
+        spark.conf.unset(setting)
+    assert ops(spark, tmp_path / LOG) == [("read", "a"), ("read", "b")]
+    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
+
+
+def test_a_copy_made_again_into_a_mirror_that_is_not_there_makes_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: the files of the copy lie in the folder when the table is created for a MERGE."""
+    rows = [change("resync", None, time=1), change("read", "a", {"n": 1}, time=1, event=2)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=1), 0)
+    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}}
+    # What a run leaves that is killed before its first commit, and goes on otherwise.
+    left = tmp_path / "shop/other/mirror"
+    left.mkdir(parents=True)
+    (left / "cdc-0.parquet").write_bytes(b"")
+    rows = [change("read", "a", {"n": 1}, time=1, ns=OTHER)]
+    sink(tmp_path, by_spark=True).write_batch(batch(spark, rows, until=2), 1)
+    assert content(spark, left) == {"a": {"n": 1}}
+
+
+def test_a_copy_into_a_mirror_of_other_columns_loses_no_value(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a column that is configured while the copy goes on: its values would be nowhere."""
+    rows = [change("read", "a", {"n": 1, "op": "delete"}, time=1)]
+    options = {"history": "{db}/{coll}/history"}
+    sink(tmp_path, columns={"n": "int"}, **options).write_batch(batch(spark, rows, until=1), 0)
+    rows = [change("read", "b", {"n": 2, "op": "delete"}, time=2)]
+    own = sink(tmp_path, columns={"n": "int", "op": "string"}, **options)
+    own.write_batch(batch(spark, rows, until=2), 1)
+    table = spark.read.format("delta").load(str(tmp_path / MIRROR))
+    found = {row.key: (row.n, row["op"]) for row in table.collect()}
+    assert found == {"a": (1, None), "b": (2, "delete")}
+    history = spark.read.format("delta").load(str(tmp_path / "shop/orders/history"))
+    assert sorted(row.key for row in history.collect()) == ["a", "b"]
+
+
+def test_columns_that_are_called_like_those_of_changes_are_no_changes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: rows of a mirror's files that a history takes for changes."""
+    document = {"op": "delete", "db": "shop", "coll": "orders", "position": 7}
+    columns = {"op": "string", "db": "string", "coll": "string", "position": "int"}
+    own = sink(tmp_path, columns=columns, history="{db}/{coll}/history")
+    own.write_batch(batch(spark, [change("read", "a", document, time=1)], until=1), 0)
+    history = spark.read.format("delta").load(str(tmp_path / "shop/orders/history"))
+    [row] = history.select("key", "position", F.col("__END_AT").alias("until")).collect()
+    assert (row.key, row.position, row.until) == ("a", 7, None)
+
+
+def test_a_table_that_demands_more_than_a_task_can_write_gets_its_rows_by_spark(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: files without the physical names of column mapping: rows of nothing but nulls."""
+    own = sink(tmp_path)
+    own.write_batch(batch(spark, [change("insert", "a", {"n": 1}, time=1)], until=2), 0)
+    spark.sql(
+        f"ALTER TABLE delta.`{tmp_path / LOG}` SET TBLPROPERTIES"
+        " ('delta.columnMapping.mode' = 'name')"
+    )
+    before = data_files(tmp_path / LOG)
+    rows = [change("insert", "b", {"n": 2}, time=3), change("drop", None, time=4)]
+    own.write_batch(batch(spark, rows, until=5), 1)
+    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("insert", "b"), ("drop", None)]
+    assert "delta.columnMapping.mode = name" in caplog.text
+    assert not [each for each in data_files(tmp_path / LOG) - before if each.startswith("cdc-")]
+
+
+def test_a_folder_with_files_of_somebody_else_gets_no_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / LOG).mkdir(parents=True)
+    (tmp_path / LOG / "mine.csv").write_text("1")
+    rows = [change("insert", "a", {"n": 1}, time=1)]
+    with pytest.raises(PySparkException, match="holds files, and no Delta table"):
+        sink(tmp_path).write_batch(batch(spark, rows, until=2), 0)
+    assert [each.name for each in (tmp_path / LOG).iterdir()] == ["mine.csv"]
+
+
+def test_tasks_write_where_a_table_of_an_earlier_version_lies(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a second table beside the one whose folder has the former spelling of a name."""
+    layout = Layout.parse(str(tmp_path), {})
+    name = Namespace("shop", "a b")
+    table = layout.table("changelog", name)
+    assert table is not None
+    assert Destinations.discover(spark, layout, True).changelog(name) == str(
+        tmp_path / "shop/a!20b/changelog"
+    )
+    former = tmp_path / "shop/a%20b/changelog"
+    spark.range(1).write.format("delta").save(str(former))
+    found = Destinations.parse(Destinations.discover(spark, layout, True).text())
+    assert found.changelog(name) == str(former)
+    assert found.changelog(Namespace("shop", "c d")) == str(tmp_path / "shop/c!20d/changelog")
+
+
+def test_each_collection_has_the_folder_that_the_layout_gives_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a task that reads the rule from its text, beside a driver that has the rule."""
+    overrides = [
+        {"match": "shop.one", "changelog": "_one"},
+        {"match": "shop.none", "changelog": "", "mirror": ""},
+        {"match": "eu.*", "changelog": "_all/{db}"},
+    ]
+    layout = Layout.parse(str(tmp_path), {}, overrides)
+    found = Destinations.parse(Destinations.discover(spark, layout, True).text())
+    for text in ("shop.one", "shop.none", "eu.a", "eu.b", "shop.x/../y", "us.ä"):
+        name = Namespace.parse(text)
+        table = layout.table("changelog", name)
+        assert found.changelog(name) == (table and table.target.address)
+
+
+def test_a_copy_is_added_to_its_mirror_without_a_merge(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: two rows of one key, and a copy that is merged although nothing can be there."""
+    own = sink(tmp_path)
+    first = [change("read", key, {"n": 1}, time=1) for key in "ab"]
+    own.write_batch(batch(spark, first, until=1, copying={"shop.orders": {"below": "c"}}), 0)
+    second = [change("read", key, {"n": 2}, time=2) for key in "cd"]
+    own.write_batch(batch(spark, second, until=2, copying={"shop.orders": {"below": "e"}}), 1)
+    assert commits(spark, tmp_path / MIRROR) == ["STREAMING UPDATE"] * 2
+    third = [change("read", "e", {"n": 3}, time=3), change("update", "a", {"n": 3}, time=3)]
+    own.write_batch(batch(spark, third, until=3), 2)
+    # A copy that is made again without anything that empties the mirror.
+    fourth = [change("read", key, {"n": 4}, time=4) for key in "ef"]
+    own.write_batch(batch(spark, fourth, until=4), 3)
+    assert commits(spark, tmp_path / MIRROR) == ["STREAMING UPDATE"] * 2 + ["MERGE"] * 2
+    expected = {"a": {"n": 3}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 2}}
+    assert content(spark, tmp_path / MIRROR) == {**expected, "e": {"n": 4}, "f": {"n": 4}}
+    sink(tmp_path).write_batch(batch(spark, fourth, until=4), 3)
+    assert len(content(spark, tmp_path / MIRROR)) == 6
+
+
+def test_a_copy_that_is_replayed_is_in_its_mirror_once(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [change("read", key, {"n": 1}, time=1) for key in "ab"]
+    for _ in range(2):
+        sink(tmp_path).write_batch(batch(spark, rows, until=1), 0)
+    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
+    assert len(data_files(tmp_path / MIRROR)) == len(data_files(tmp_path / LOG))
+
+
+def test_a_row_that_comes_between_the_look_and_the_commit_stops_the_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a backfill that writes a key of the copy while the copy is about to be added."""
+    own = sink(tmp_path)
+    own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
+    original, attempts = transaction._Delta.commit, []
+
+    def late(*args: Any) -> None:
+        if args[1].readVersion() >= 0 and "mirror" in args[4]:
+            attempts.append(args)
+            if len(attempts) == 1:
+                table = spark.read.format("delta").load(str(tmp_path / MIRROR))
+                row = table.limit(1).withColumn("key", F.lit("b"))
+                row.write.format("delta").mode("append").save(str(tmp_path / MIRROR))
+        original(*args)
+
+    monkeypatch.setattr(transaction._Delta, "commit", late)
+    rows = [change("read", key, {"n": 2}, time=2) for key in "bc"]
+    own.write_batch(batch(spark, rows, until=2), 1)
+    assert len(attempts) == 1
+    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 2}}
+
+
+def test_a_typed_mirror_gets_from_tasks_what_spark_would_write(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: two encoders of typed columns, of which one decides by who writes."""
+    columns = {
+        "n": "bigint",
+        "total": "decimal(9,2)",
+        "day": "date from at",
+        "tags": "array<string>",
+        "names": "map<string, int>",
+        "inner": "struct<a: int, b: string>",
+        "whole": "variant from any",
+    }
+    documents = [
+        {"n": 1, "total": 12.345, "tags": ["x", None], "names": {"a": 1}, "any": [1, {"b": 2}]},
+        {"n": "no number", "inner": {"a": 1, "b": "c", "more": 2}, "other": None},
+        {"at": "2020-01-01", "names": {"a": "b"}, "tags": "none", "any": None},
+        {},
+    ]
+    rows = [change("read", str(n), document, time=1) for n, document in enumerate(documents)]
+    found = []
+    for by_spark in (False, True):
+        base = tmp_path / str(by_spark)
+        own = sink(base, by_spark=by_spark, columns=columns)
+        own.write_batch(batch(spark, rows, until=1), 0)
+        operation = "MERGE" if by_spark else "STREAMING UPDATE"
+        assert operation in commits(spark, base / MIRROR)
+        table = spark.read.format("delta").load(str(base / MIRROR))
+        found.append((table.schema, sorted(map(repr, table.collect()))))
+    assert found[0] == found[1]
+
+
+def test_a_task_that_fails_leaves_neither_a_file_nor_a_folder(tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([row("a")], schema=SCHEMA)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        land(rows(), lambda name, rows: [Part(str(tmp_path / "lake"), rows)], 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("op", "position", "db", "coll", "key", "description")),
+        ("cluster_time", pa.timestamp("us", tz="UTC")),
+        ("wall_time", pa.timestamp("us", tz="UTC")),
+        ("cluster_inc", pa.int32()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+        ("txn", pa.struct([("lsid", pa.string()), ("number", pa.int64()), ("shard", pa.string())])),
+        ("exact", pa.bool_()),
+    ]
+)
+
+
+def row(key: str, coll: str = "orders", after: str = "{}") -> dict[str, Any]:
+    names = {"op": "insert", "position": "82", "db": "shop", "coll": coll, "key": key}
+    time = datetime.fromtimestamp(1, UTC)
+    return {**names, "cluster_time": time, "cluster_inc": 1, "after": after, "exact": True}
+
+
+def test_files_roll_at_their_size_and_hold_each_row_once_in_its_table(tmp_path: Path) -> None:
+    """Guards: many tables at once, more than files may be open, and files of any number."""
+    text = json.dumps({"a": "x" * 2**18})
+    batches = [
+        pa.RecordBatch.from_pylist(
+            [row(f"{number}/{coll}", f"c{coll}", text + str(number * coll)) for coll in range(70)],
+            schema=SCHEMA,
+        )
+        for number in range(4)
+    ]
+    found = land(batches, lambda name, rows: [Part(str(tmp_path / name.coll), rows)], 2**10)
+    assert {file.folder for file in found.files} == {str(tmp_path / f"c{n}") for n in range(70)}
+    assert len({file.name for file in found.files}) == len(found.files) > 70
+    keys = [
+        (Path(file.folder).name, key)
+        for file in found.files
+        for key in pa.parquet.read_table(file.path).column("key").to_pylist()
+    ]
+    assert sorted(keys) == sorted((f"c{c}", f"{n}/{c}") for n in range(4) for c in range(70))
+    assert sum(group.rows for group in found.groups) == 280

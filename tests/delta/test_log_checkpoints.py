@@ -1,0 +1,57 @@
+"""Checkpoints of the log, written aside: due by what the log holds, and by a thread."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.delta.tables import Target, log_checkpoints
+from cdc.delta.tables.log_checkpoints import LogCheckpoints, write_if_due
+from tests.delta.batches import batch, change, ops, sink
+
+LOG = "shop/orders/changelog"
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return sorted(int(each.name[:20]) for each in folder.glob("_delta_log/*.checkpoint*.parquet"))
+
+
+def fill(spark: SparkSession, base: Path, batches: range) -> None:
+    own = sink(base, with_mirror=False)
+    for number in batches:
+        rows = [change("insert", str(number), {"n": 1}, time=number + 1)]
+        own.write_batch(batch(spark, rows, until=number + 2), number)
+
+
+def test_a_checkpoint_is_written_when_enough_commits_have_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a log that every reader replays from its first commit on."""
+    target = Target(str(tmp_path / LOG))
+    fill(spark, tmp_path, range(4))
+    assert not write_if_due(spark, target, commits=5)
+    assert checkpoints(tmp_path / LOG) == []
+    assert write_if_due(spark, target, commits=4)
+    assert checkpoints(tmp_path / LOG) == [3]
+    assert not write_if_due(spark, target, commits=1)
+    fill(spark, tmp_path, range(4, 6))
+    assert write_if_due(spark, target, commits=2)
+    assert checkpoints(tmp_path / LOG) == [3, 5]
+    assert len(ops(spark, tmp_path / LOG)) == 6
+
+
+def test_the_commits_of_a_sink_are_followed_by_checkpoints_of_another_thread(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_checkpoints, "_LOOK", 2)
+    monkeypatch.setattr(LogCheckpoints, "commits", 3)
+    fill(spark, tmp_path, range(4))
+    deadline = time.monotonic() + 60
+    while not checkpoints(tmp_path / LOG) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert checkpoints(tmp_path / LOG)
+    properties = Target(str(tmp_path / LOG)).properties(spark)
+    assert properties["delta.checkpointInterval"] == "1000"
