@@ -1,4 +1,4 @@
-"""The sinks: a batch of the source lands in Delta tables, of each kind one per collection or as routed.
+"""The sinks: a batch of the source lands in Delta tables, of each kind one per collection.
 
 A batch comes as data files that tasks have written, with a manifest, or as rows (`write.by`).
 `sink` takes it apart and calls the writers in this order: dead letters (what could not be mapped),

@@ -181,7 +181,7 @@ def test_a_file_that_is_not_where_readers_look_is_not_committed(
         return original(*args, **named)
 
     monkeypatch.setattr(changelog, "commit_files", without_file)
-    with pytest.raises(DataFileLost, match="is none"):
+    with pytest.raises(DataFileLost, match="there is none"):
         sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
     monkeypatch.setattr(changelog, "commit_files", original)
     sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)

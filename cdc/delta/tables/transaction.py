@@ -154,10 +154,10 @@ class _Delta:
             path = self._jvm.org.apache.hadoop.fs.Path(root, file.name)
             size = system.getFileStatus(path).getLen() if system.exists(path) else None
             if size != file.size:
+                found = "none" if size is None else f"one of {size}"
                 raise DataFileLost(
-                    f"A task wrote the data file {file.name} of '{target}' with {file.size} bytes;"
-                    f" in the folder that Spark's file system has of this name there"
-                    f" {'is none' if size is None else f'are {size} bytes'}.",
+                    f"A task wrote {file.name} of '{target}' with {file.size} bytes; in the folder"
+                    f" that Spark finds of this name there is {found}.",
                     "Let all machines mount the folder at the same path, or set write.by = spark in"
                     " [sink].",
                 )
