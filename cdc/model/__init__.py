@@ -27,7 +27,19 @@ from cdc.model.connection_string import (
     require_connection_string,
     require_uri,
 )
-from cdc.model.coverage import MARKING, Coverage, Happening, Mark, Span, What, marks_of_row
+from cdc.model.coverage import (
+    DROPPED,
+    MARKING,
+    RENAMED,
+    REPLACED,
+    VOIDING,
+    Coverage,
+    Mark,
+    NamespaceEvent,
+    Span,
+    What,
+    marks_of_row,
+)
 from cdc.model.hand_over import (
     Replaced,
     advance,
@@ -72,15 +84,19 @@ from cdc.model.watermark import Watermark
 
 __all__ = [
     "CONNECTION_STRING",
+    "DROPPED",
     "GAP",
     "MARKING",
     "MAX_KEY",
     "MIN_KEY",
     "NEVER",
     "PASSES",
+    "RENAMED",
+    "REPLACED",
     "RESYNC",
     "ROW_EVENTS",
     "VOID",
+    "VOIDING",
     "WATERMARK",
     "Again",
     "CaptureFilter",
@@ -90,10 +106,10 @@ __all__ = [
     "Coverage",
     "Encode",
     "Expression",
-    "Happening",
     "KeyRange",
     "Mark",
     "Namespace",
+    "NamespaceEvent",
     "Offset",
     "Replaced",
     "Scan",

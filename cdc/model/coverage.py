@@ -74,8 +74,15 @@ class Mark(NamedTuple):
     what: What
 
 
-class Happening(NamedTuple):
-    """A mark and the collections that it applies to.
+# Why the earlier rows of a namespace are void. What replaces them is emitted again.
+DROPPED, RENAMED, REPLACED = "dropped", "renamed", "replaced"
+_REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
+# The operations of rows that may make earlier rows void.
+VOIDING = tuple(_REASONS)
+
+
+class NamespaceEvent(NamedTuple):
+    """What a row did to whole collections: its mark, and the collections that it applies to.
 
     If `coll` is None, it applies to every collection of `db`; if `db` is None, to all collections.
     """
@@ -84,6 +91,15 @@ class Happening(NamedTuple):
     db: str | None
     coll: str | None
     mark: Mark
+
+    @property
+    def position(self) -> str:
+        return self.mark.position
+
+    @property
+    def reason(self) -> str | None:
+        """Why all rows before it are void; None if they are not."""
+        return REPLACED if self.mark.what is What.REPLACED else _REASONS.get(self.op)
 
     def concerns(self, namespace: Namespace) -> bool:
         return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
@@ -96,15 +112,15 @@ def marks_of_row(
     position: str,
     time: Timestamp,
     description: str | None,
-) -> list[Happening]:
+) -> list[NamespaceEvent]:
     """Return the marks of a row, each with its collections; `op` is one of MARKING."""
-    own = Happening(op, db, coll, Mark(position, time, _EFFECTS[op]))
+    own = NamespaceEvent(op, db, coll, Mark(position, time, _EFFECTS[op]))
     if op != "rename":
         return [own]
     to = json.loads(description or "")["to"]
     # The former collection of the new name is gone. The content that has the name now follows as
     # read rows.
-    onto = Happening(op, to["db"], to["coll"], Mark(position, time, What.REPLACED))
+    onto = NamespaceEvent(op, to["db"], to["coll"], Mark(position, time, What.REPLACED))
     # If the source of a rename is not selected, the row has the target's namespace.
     return [onto] if (db, coll) == (to["db"], to["coll"]) else [own, onto]
 

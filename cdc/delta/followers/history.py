@@ -31,7 +31,7 @@ from cdc.delta.followers.scd2_merge import (
     told_events,
 )
 from cdc.delta.followers.scd2_rule import Same, versions
-from cdc.delta.landing import Facts, effects, emptied
+from cdc.delta.landing import Facts, effects, voiding_events
 from cdc.delta.tables import Table, Tables, grow, merging, with_after
 
 _KEYS = ("key",)
@@ -57,7 +57,7 @@ def history(
     names = told.select("image.*").columns
     same = Same(tuple(track_history_columns or names), track_history_columns is not None)
     events = told_events(told, _SHARED_KEYS)
-    if scopes := [Scope.of(each, is_shared=True) for each in emptied(changelog)]:
+    if scopes := [Scope.of(each, is_shared=True) for each in voiding_events(changelog)]:
         events = events.unionByName(emptied_events(events, scopes, _SHARED_KEYS))
     start, end = F.col("position"), F.col("until")
     found = versions(events, _SHARED_KEYS, same).where(~start.eqNullSafe(end))

@@ -25,10 +25,10 @@ from pyspark.sql.types import (
 )
 
 from cdc.delta.columns import Columns, image, with_image
-from cdc.delta.landing import Bounds, Emptied, Facts, effects
+from cdc.delta.landing import Bounds, Facts, effects
 from cdc.delta.sql import quoted
 from cdc.delta.tables import SOFT, Table, Tables, Target, grow, merging, newest_commit
-from cdc.model import Namespace, Timestamp
+from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
 # The guard, and the time of the last change.
@@ -150,7 +150,7 @@ def _merge(
     table: Table,
     typed: Columns | None,
     names: list[Namespace],
-    emptied: list[Emptied],
+    emptied: list[NamespaceEvent],
     facts: Facts,
 ) -> DeltaMergeBuilder:
     count = sum(facts.rows(name) for name in names)
@@ -195,7 +195,7 @@ def _from_change(*names: str) -> _Values:
     return {quoted(name): f"change.{quoted(name)}" for name in names}
 
 
-def _with_void(merge: DeltaMergeBuilder, each: Emptied, table: Table) -> DeltaMergeBuilder:
+def _with_void(merge: DeltaMergeBuilder, each: NamespaceEvent, table: Table) -> DeltaMergeBuilder:
     position = F.col("mirror._position")
     if table.is_shared:
         void = effects.is_void(each, F.col("mirror._namespace"), position)

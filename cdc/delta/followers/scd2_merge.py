@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from cdc.delta.followers.scd2_rule import EMPTIED, ENDED, IMAGES, KNOWN, NEW, Same, versions
-from cdc.delta.landing import REPLACED, Bounds, Emptied
+from cdc.delta.landing import Bounds
 from cdc.delta.sql import quoted
-from cdc.model import Namespace
+from cdc.model import REPLACED, Namespace, NamespaceEvent
 
 START, END, OP, NAMESPACE = "__START_AT", "__END_AT", "_op", "_namespace"
 _PLACE = StructType().add("time", TimestampType()).add("position", StringType())
@@ -37,12 +37,12 @@ class Scope(NamedTuple):
     reason: str
 
     @classmethod
-    def of(cls, emptied: Emptied, *, is_shared: bool) -> Scope:
+    def of(cls, event: NamespaceEvent, *, is_shared: bool) -> Scope:
         """Where a table holds a single namespace, what concerns it concerns all of it."""
-        names = emptied.db if is_shared else None
-        if names is not None and emptied.coll is not None:
-            names = str(Namespace(names, emptied.coll))
-        return cls(names, emptied.position, emptied.reason)
+        names = event.db if is_shared else None
+        if names is not None and event.coll is not None:
+            names = str(Namespace(names, event.coll))
+        return cls(names, event.position, str(event.reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from cdc.delta.landing import REPLACED
+from cdc.model import REPLACED
 
 IMAGES = ("read", "insert", "update", "replace")
 # The order at one position. What is told anew may be as of the same time, and belongs behind it;

@@ -3,10 +3,8 @@
 from cdc.delta.landing import changelog, dead_letters, effects
 from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
-    REPLACED,
     ROW_OPS,
     Bounds,
-    Emptied,
     Facts,
     Happened,
 )
@@ -16,17 +14,15 @@ from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
 from cdc.delta.landing.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.landing.placeholder import is_stand_in
-from cdc.delta.landing.summarize import emptied, read_facts
+from cdc.delta.landing.summarize import read_facts, voiding_events
 
 __all__ = [
     "IMAGES",
     "LANDING",
     "NO_EVENTS",
-    "REPLACED",
     "ROW_OPS",
     "Bounds",
     "Destinations",
-    "Emptied",
     "Facts",
     "Happened",
     "LandedBatch",
@@ -34,7 +30,6 @@ __all__ = [
     "changelog",
     "dead_letters",
     "effects",
-    "emptied",
     "is_manifest",
     "is_stand_in",
     "landing_options",
@@ -42,4 +37,5 @@ __all__ = [
     "read_facts",
     "read_files",
     "require_allowed",
+    "voiding_events",
 ]

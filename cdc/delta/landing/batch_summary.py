@@ -12,9 +12,9 @@ from cdc.model import (
     VOID,
     WATERMARK,
     Coverage,
-    Happening,
     Mark,
     Namespace,
+    NamespaceEvent,
     Timestamp,
     Watermark,
     What,
@@ -26,22 +26,6 @@ ROW_OPS = ("read", "insert", "update", "replace", "delete")
 UNTOLD = (WATERMARK, VOID)
 # What the source says by itself: all other rows are events, and happened at a time of their own.
 NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
-# Why a namespace's rows are void. What replaces them is told anew.
-DROPPED, RENAMED, REPLACED = "dropped", "renamed", "replaced"
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """A row that left a namespace empty; `coll` None is every collection of `db`, and `db` None is
-    every one that there is."""
-
-    db: str | None
-    coll: str | None
-    position: str
-    reason: str
-
-    def concerns(self, namespace: Namespace) -> bool:
-        return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
 
 
 class Bounds(NamedTuple):
@@ -85,8 +69,7 @@ class Facts:
     inexact: Mapping[Namespace, int]
     unmappable: Mapping[Namespace, int]
     departures: frozenset[Namespace]
-    emptied: tuple[Emptied, ...]
-    happenings: tuple[Happening, ...]
+    namespace_events: tuple[NamespaceEvent, ...]
     shared: frozenset[tuple[str | None, str | None]]
     happened: Happened | None
 
@@ -97,6 +80,11 @@ class Facts:
     @property
     def copying(self) -> Mapping[Namespace, Any]:
         return self.said.copying
+
+    @property
+    def voiding(self) -> list[NamespaceEvent]:
+        """The events that make earlier rows void."""
+        return [each for each in self.namespace_events if each.reason is not None]
 
     @property
     def count(self) -> int:
@@ -122,7 +110,7 @@ class Facts:
         """The coverage of the namespace's changelog after this batch; `last`: the watermark of the
         commit that said `before`. `exact_from`: when all of its images so far are as of their own
         time; a copy that is not exact may lack documents too."""
-        marks = [each.mark for each in self.happenings if each.concerns(namespace)]
+        marks = [each.mark for each in self.namespace_events if each.concerns(namespace)]
         if self.said.is_deselected(namespace):
             marks.append(
                 Mark(resume_token.position_after(self.watermark), self.watermark, What.LOST)

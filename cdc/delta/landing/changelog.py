@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.landing.batch_summary import UNTOLD, Facts
+from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
 from cdc.delta.tables import (
     CDF,
@@ -144,18 +145,14 @@ def _own(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
 
 def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
     last = tables.last(table)
-    if last is not None and last.batch == batch_id:  # it is written again, and says the same
-        return last
-    before = last.states if last else {}
-    told = facts.counts.keys() | facts.copied | facts.torn
-    names = before.keys() | {name for name in told if tables.of(name) == table}
-    states = {}
-    for name in names:
-        state = before.get(name, State())
-        exact_from = state.exact_after(facts.exact_from.get(name), facts.watermark)
-        whole = facts.coverage(name, state.whole, last.watermark if last else None, exact_from)
-        states[name] = State(exact_from, whole=whole)
-    return Commit(batch_id, facts.watermark, states, facts.said.offset)
+    until = last.watermark if last else None
+
+    def state(name: Namespace, before: State) -> State:
+        exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
+        return State(exact_from, whole=facts.coverage(name, before.whole, until, exact_from))
+
+    names = facts.counts.keys() | facts.copied | facts.torn
+    return make_commit(table, facts, batch_id, tables, names, state)
 
 
 def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:

@@ -5,17 +5,17 @@ Mirrors and histories follow these rules alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc.delta.landing.batch_summary import DROPPED, RENAMED, ROW_OPS, Emptied, Facts
+from cdc.delta.landing.batch_summary import ROW_OPS, Facts
 from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
 from cdc.errors import CollectionGone
-from cdc.model import Namespace
+from cdc.model import DROPPED, RENAMED, Namespace, NamespaceEvent
 
 
 def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
@@ -23,39 +23,61 @@ def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
     return [name for name in facts.counts if facts.rows(name) and tables.of(name) == table]
 
 
-def emptied(table: Table, facts: Facts, tables: Tables) -> list[Emptied]:
+def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
     """What voids rows of the table, the last first; without what the table is to keep."""
     found = [
         each
-        for each in facts.emptied
+        for each in facts.voiding
         if _holds(each, table, tables) and _policy(each, table.options) != KEEP
     ]
     return sorted(found, key=lambda each: each.position, reverse=True)
 
 
-def kept(table: Table, facts: Facts, tables: Tables) -> list[Emptied]:
+def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
     """What would void rows of the table, were it not for `on.drop` or `on.rename`."""
     return [
         each
-        for each in facts.emptied
+        for each in facts.voiding
         if _holds(each, table, tables) and _policy(each, table.options) == KEEP
     ]
 
 
 def commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
-    """What the commit that brings the batch into the table says of it."""
-    last, still = tables.last(table), kept(table, facts, tables)
+    """The commit by which a batch reaches a table of documents."""
+    still = kept(table, facts, tables)
+
+    def state(name: Namespace, before: State) -> State:
+        return _state(name, before, facts, still)
+
+    return make_commit(table, facts, batch_id, tables, facts.counts, state)
+
+
+def make_commit(
+    table: Table,
+    facts: Facts,
+    batch_id: int,
+    tables: Tables,
+    names: Iterable[Namespace],
+    state: Callable[[Namespace, State], State],
+) -> Commit:
+    """The commit of a batch. One that is made again says what it said before.
+
+    `state` gets each of `names` that lies in the table, and each that was there, with its state
+    before the batch; it returns the state after it.
+    """
+    last = tables.last(table)
+    if last is not None and last.batch == batch_id:
+        return last
     before = last.states if last else {}
-    own = {name for name in facts.counts if tables.of(name) == table}
-    names = before.keys() | own
-    states = {name: _state(name, before.get(name, State()), facts, still) for name in names}
+    own = before.keys() | {name for name in names if tables.of(name) == table}
+    states = {name: state(name, before.get(name, State())) for name in own}
     return Commit(batch_id, facts.watermark, states, facts.said.offset)
 
 
 def require_allowed(facts: Facts, tables: Tables) -> None:
     """Raises CollectionGone if something was dropped or renamed that must not be."""
     for table in tables.known():
-        for each in facts.emptied:
+        for each in facts.voiding:
             if _holds(each, table, tables) and _policy(each, table.options) == FAIL:
                 option = "on.drop" if each.reason == DROPPED else "on.rename"
                 raise CollectionGone(
@@ -66,7 +88,7 @@ def require_allowed(facts: Facts, tables: Tables) -> None:
 
 
 def rows(
-    batch: DataFrame, names: Iterable[Namespace], emptied: Iterable[Emptied], facts: Facts
+    batch: DataFrame, names: Iterable[Namespace], emptied: Iterable[NamespaceEvent], facts: Facts
 ) -> DataFrame:
     """Those that say what has become of a key, after the last DDL that emptied its namespace; with
     the full name in `_namespace`.
@@ -87,7 +109,7 @@ def told(rows: DataFrame) -> DataFrame:
     return found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
 
 
-def is_void(each: Emptied, name: Column, position: Column) -> Column:
+def is_void(each: NamespaceEvent, name: Column, position: Column) -> Column:
     """Whether a row of the namespace `name` (text) at `position` is voided."""
     before = position < F.lit(each.position)
     if each.db is None:
@@ -97,7 +119,7 @@ def is_void(each: Emptied, name: Column, position: Column) -> Column:
     return (name == F.lit(str(Namespace(each.db, each.coll)))) & before
 
 
-def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) -> State:
+def _state(name: Namespace, before: State, facts: Facts, kept: list[NamespaceEvent]) -> State:
     exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
     # What was taken out in the midst of its copy is told of no more, and is not complete.
@@ -105,7 +127,7 @@ def _state(name: Namespace, before: State, facts: Facts, kept: list[Emptied]) ->
     return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
-def _holds(each: Emptied, table: Table, tables: Tables) -> bool:
+def _holds(each: NamespaceEvent, table: Table, tables: Tables) -> bool:
     if table.namespace is not None:
         return each.concerns(table.namespace)
     if each.db is None or each.coll is None:
@@ -113,9 +135,9 @@ def _holds(each: Emptied, table: Table, tables: Tables) -> bool:
     return tables.of(Namespace(each.db, each.coll)) == table
 
 
-def _policy(each: Emptied, options: Options) -> str | None:
+def _policy(each: NamespaceEvent, options: Options) -> str | None:
     """None for what is told anew: its old content is no option."""
-    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason)
+    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason or "")
 
 
 def without_moves(rows: DataFrame) -> DataFrame:

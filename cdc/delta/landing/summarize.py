@@ -12,13 +12,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc.delta.landing.batch_summary import (
-    DROPPED,
     NO_EVENTS,
-    RENAMED,
-    REPLACED,
     UNTOLD,
     Bounds,
-    Emptied,
     Facts,
     Happened,
 )
@@ -28,11 +24,11 @@ from cdc.errors import BadOption
 from cdc.model import (
     GAP,
     MARKING,
-    RESYNC,
     VOID,
+    VOIDING,
     WATERMARK,
-    Happening,
     Namespace,
+    NamespaceEvent,
     Timestamp,
     Watermark,
     marks_of_row,
@@ -40,7 +36,6 @@ from cdc.model import (
 from cdc.tasks import Group, Mark
 
 _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
-_REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
 
 
 def read_facts(batch: DataFrame) -> Facts | None:
@@ -80,13 +75,12 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
         departures=frozenset(
             _namespace(row) for row in own if row.op == "delete" and row.across_shards
         ),
-        emptied=tuple(
-            ddl
+        namespace_events=tuple(
+            event
             for row in own
-            if row.op in _REASONS
-            for ddl in _emptied(row.db, row.coll, row.op, row.marks)
+            if row.op in MARKING
+            for event in _namespace_events(row.op, row.db, row.coll, row.marks)
         ),
-        happenings=tuple(each for row in own if row.op in MARKING for each in _happened_to(row)),
         shared=frozenset(_shared(own)),
         happened=_happened(own),
     )
@@ -96,14 +90,14 @@ def _begun(said: Watermark) -> Iterator[Namespace]:
     return (name for name, at in said.copying.items() if at["below"] is not None)
 
 
-def emptied(rows: DataFrame) -> list[Emptied]:
-    """What emptied namespaces in any rows of the source. One job."""
-    told = F.collect_list(_mark_columns()).alias("told")
-    ddl = rows.where(F.col("op").isin(*_REASONS)).groupBy("db", "coll", "op").agg(told)
+def voiding_events(rows: DataFrame) -> list[NamespaceEvent]:
+    """The events that make earlier rows void, in any rows of the source. One job."""
+    marks = F.collect_list(_mark_columns()).alias("marks")
+    ddl = rows.where(F.col("op").isin(*VOIDING)).groupBy("db", "coll", "op").agg(marks)
     return [
-        each
+        event
         for row in ddl.collect()
-        for each in _emptied(row.db, row.coll, row.op, [_mark(mark) for mark in row.told])
+        for event in _namespace_events(row.op, row.db, row.coll, map(_mark, row.marks))
     ]
 
 
@@ -211,24 +205,12 @@ def _happened(groups: Sequence[Group]) -> Happened | None:
     return Happened(oldest / 1e6, newest / 1e6)
 
 
-def _emptied(db: str | None, coll: str | None, op: str, marks: Iterable[Mark]) -> Iterator[Emptied]:
-    reason = _REASONS[op]
-    if op != "rename":
-        yield from (Emptied(db, coll, mark.position, reason) for mark in marks)
-        return
+def _namespace_events(
+    op: str, db: str | None, coll: str | None, marks: Iterable[Mark]
+) -> Iterator[NamespaceEvent]:
     for mark in marks:
-        # What stood at the new name is gone; what stands there now comes as read rows later.
-        yield Emptied(*_target(mark), mark.position, REPLACED)
-        # A row whose source is not selected bears the target's name: it was not renamed away.
-        if _target(mark) != (db, coll):
-            yield Emptied(db, coll, mark.position, reason)
-
-
-def _happened_to(group: Group) -> Iterator[Happening]:
-    for mark in group.marks:
         time = Timestamp(mark.time, mark.inc)
-        description = mark.description
-        yield from marks_of_row(group.op, group.db, group.coll, mark.position, time, description)
+        yield from marks_of_row(op, db, coll, mark.position, time, mark.description)
 
 
 def _shared(groups: Sequence[Group]) -> list[tuple[str | None, str | None]]:
