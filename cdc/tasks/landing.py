@@ -20,7 +20,7 @@ from cdc.tasks.summary import Group, merge, split_rows, summarize
 # One row for each partition: see `Manifest`.
 MANIFEST = "files string, groups string, rows binary"
 _ARROW = pa.schema([("files", pa.string()), ("groups", pa.string()), ("rows", pa.binary())])
-_DOCUMENT_OPS = pa.array(["read", *ROW_EVENTS])
+_DOCUMENT_OPS = ("read", *ROW_EVENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,13 @@ def land(
     If it fails, it removes its files.
     """
     files, groups, others = DataFiles(file_bytes), list[Group](), list[pa.RecordBatch]()
+    # Not a constant of the module: the first array imports pandas.
+    document_ops = pa.array(_DOCUMENT_OPS)
     try:
         for batch in batches:
             for (db, coll), rows in split_rows(batch, "db", "coll"):
                 groups += summarize(rows)
-                is_document = pc.is_in(rows.column("op"), _DOCUMENT_OPS)
+                is_document = pc.is_in(rows.column("op"), document_ops)
                 count = is_document.true_count
                 if count < len(rows):
                     others.append(rows.filter(pc.invert(is_document)))
