@@ -13,10 +13,9 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import history as writer
 from cdc.delta.followers.history import history
-from cdc.delta.landing import REPLACED
-from cdc.delta.landing.batch_summary import DROPPED, RENAMED
 from cdc.delta.sink import Sink
 from cdc.errors import BadOption
+from cdc.model import DROPPED, RENAMED, REPLACED
 from tests.delta.batches import batch, change, commits, sink
 from tests.delta.timeline import Event, timeline, versions
 

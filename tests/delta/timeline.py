@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
-from cdc.delta.landing import REPLACED
-from cdc.delta.landing.batch_summary import DROPPED, RENAMED
+from cdc.model import DROPPED, RENAMED, REPLACED
 from tests.delta.batches import position
 
 OPS = ("read", "read", "insert", "update", "update", "replace", "delete", "delete")
