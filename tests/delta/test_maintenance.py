@@ -45,10 +45,12 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     assert reported[str(mirror)].purged == 1
     assert rows() == {"a": True, "b": True, "c": False}
 
+    files = len(spark.read.format("delta").load(str(log)).inputFiles())
+    assert files >= len(batches)
     done = {each.table: each for each in maintain(spark, config)}
     assert rows() == {"b": True, "c": False}
     assert done[str(mirror)].purged == 1
-    assert (done[str(log)].rewritten, done[str(log)].added) == (3, 1)
+    assert (done[str(log)].rewritten, done[str(log)].added) == (files, 1)
     assert spark.read.format("delta").load(str(log)).count() == 6
     rest = batch(spark, [change("update", "c", {"n": 3}, time=now)], until=now)
     sink(tmp_path, delete="soft").write_batch(rest, len(batches))
