@@ -1,6 +1,6 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
-from cdc.tasks.data_files import DataFile, DataFiles, Part, is_own, local_path, remove
+from cdc.tasks.data_files import DataFile, DataFiles, Part, has_foreign_files, remove
 from cdc.tasks.landing import MANIFEST, Manifest, land
 from cdc.tasks.summary import Group, Mark
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
@@ -15,9 +15,8 @@ __all__ = [
     "Part",
     "discover_once",
     "discover_source",
-    "is_own",
+    "has_foreign_files",
     "land",
-    "local_path",
     "query_source",
     "record_batches",
     "remove",

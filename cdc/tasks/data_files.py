@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from cdc.errors import TableOwnedElsewhere
 from cdc.tasks.statistics import file_statistics, is_variant
 
-PREFIX, SUFFIX = "cdc-", ".parquet"
+_PREFIX, _SUFFIX, _DELTA_LOG = "cdc-", ".parquet", "_delta_log"
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers.
 _ROW_GROUP_BYTES = 32 * 2**20
 _MOST_OPEN_FILES = 64
@@ -135,7 +135,7 @@ class DataFiles:
 
 class _OpenFile:
     def __init__(self, folder: str, schema: pa.Schema, is_copy: bool) -> None:
-        self._folder, self._name, self._is_copy = folder, f"{PREFIX}{uuid4()}{SUFFIX}", is_copy
+        self._folder, self._name, self._is_copy = folder, f"{_PREFIX}{uuid4()}{_SUFFIX}", is_copy
         parent = Path(local_path(folder))
         _require_free(parent)
         missing = [each for each in (parent, *parent.parents) if not each.exists()]
@@ -238,15 +238,19 @@ def local_path(folder: str) -> str:
 
 def _require_free(folder: Path) -> None:
     """Raise TableOwnedElsewhere if the folder has files of somebody else, and no table of Delta."""
-    if not folder.exists() or (folder / "_delta_log").exists():
-        return
-    if any(not is_own(each.name) for each in folder.iterdir()):
+    if not (folder / _DELTA_LOG).exists() and has_foreign_files(str(folder)):
         raise TableOwnedElsewhere(
             f"The folder {folder} holds files, and no Delta table.",
             "Choose another path, or remove them.",
         )
 
 
-def is_own(name: str) -> bool:
-    """Whether a file of a table's folder has a name that `DataFiles` gives."""
-    return name.startswith(PREFIX) and name.endswith(SUFFIX)
+def has_foreign_files(folder: str) -> bool:
+    """Whether a local folder contains anything but the log of a table and files of `DataFiles`."""
+    path = Path(local_path(folder))
+    names = (each.name for each in path.iterdir()) if path.exists() else ()
+    return any(name != _DELTA_LOG and not _is_own(name) for name in names)
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)

@@ -77,7 +77,7 @@ def land(
     try:
         for batch in batches:
             for (db, coll), rows in split_rows(batch, "db", "coll"):
-                groups += summarize(rows)
+                groups += summarize(db, coll, rows)
                 is_document = pc.is_in(rows.column("op"), document_ops)
                 count = is_document.true_count
                 if count < len(rows):

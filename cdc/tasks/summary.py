@@ -75,10 +75,9 @@ class Group:
         return cls(**{**data, "exact_from": exact_from, "marks": marks})
 
 
-def summarize(rows: pa.RecordBatch) -> list[Group]:
-    """Summarize rows of the source."""
-    parts = split_rows(rows, "db", "coll", "op")
-    return [_summarize_part(db, coll, op, part) for (db, coll, op), part in parts]
+def summarize(db: str | None, coll: str | None, rows: pa.RecordBatch) -> list[Group]:
+    """Summarize rows of one namespace."""
+    return [_summarize_part(db, coll, op, part) for (op,), part in split_rows(rows, "op")]
 
 
 def merge(groups: Iterable[Group]) -> list[Group]:

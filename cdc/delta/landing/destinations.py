@@ -60,13 +60,13 @@ class Destinations:
     def text(self) -> str:
         """The destinations for another process."""
         former = sorted(self._former)
-        return json.dumps([json.loads(self._layout.text()), former, self._with_mirrors])
+        return json.dumps([self._layout.text(), former, self._with_mirrors])
 
     @classmethod
     def parse(cls, text: str) -> Destinations:
         """The inverse of `text`."""
         layout, former, with_mirrors = json.loads(text)
-        return cls(Layout.from_text(json.dumps(layout)), former, with_mirrors)
+        return cls(Layout.from_text(layout), former, with_mirrors)
 
     def divide(self, namespace: Namespace, rows: pa.RecordBatch) -> Iterator[Part]:
         """Yield what goes where; `rows` are about documents of the namespace."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.summarize import facts_of
+from cdc.delta.tables import escape_glob
 from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, remove
 
 Row: TypeAlias = Mapping[str, Any]
 _NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
-_GLOB = re.compile(r"([\\*?\[\]{}])")
 _IMAGES = ("before", "after")
 # The driver writes few rows: they never fill a file.
 _FILE_BYTES = 2**27
@@ -114,4 +113,4 @@ def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructTyp
     for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
         reader = reader.option(name, "false")
     # Spark takes each path for a glob.
-    return reader.parquet(*(_GLOB.sub(r"\\\1", file.path) for file in files))
+    return reader.parquet(*(escape_glob(file.path) for file in files))

@@ -102,7 +102,7 @@ def voiding_events(rows: DataFrame) -> list[NamespaceEvent]:
 
 
 def _groups(batch: DataFrame) -> DataFrame:
-    told = F.when(F.col("op").isin(WATERMARK, *MARKING), _mark_columns())
+    marks = F.when(F.col("op").isin(WATERMARK, *MARKING), _mark_columns())
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     kind = batch.schema["after"].dataType.simpleString()
@@ -118,7 +118,7 @@ def _groups(batch: DataFrame) -> DataFrame:
         reduce(add, (F.count(F.when(each, 1)) for each in stand_ins)).alias("unmappable"),
         F.min(committed).alias("oldest"),
         F.max(committed).alias("newest"),
-        F.collect_list(told).alias("told"),
+        F.collect_list(marks).alias("marks"),
         # As numbers: "9:10" is after "9:9", and text says otherwise.
         F.max(
             F.when(
@@ -148,7 +148,7 @@ def _group(row: Row) -> Group:
         row.oldest,
         row.newest,
         None if row.exact_from is None else Timestamp(*row.exact_from),
-        tuple(_mark(mark) for mark in row.told),
+        tuple(map(_mark, row.marks)),
     )
 
 

@@ -28,7 +28,7 @@ from cdc.delta.tables.layout import (
 from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, present, require_ours
 from cdc.delta.tables.pipeline_tables import Tables
-from cdc.delta.tables.target import Target, is_local, under
+from cdc.delta.tables.target import Target, escape_glob, is_local, under
 from cdc.delta.tables.transaction import TableExists, UnsuitableTable, commit_files
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "cdf",
     "commit_files",
     "conflict",
+    "escape_glob",
     "existing",
     "families_of",
     "grow",

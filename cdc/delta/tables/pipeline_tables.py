@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -25,7 +24,7 @@ from cdc.delta.tables.target import Target, is_local
 from cdc.delta.tables.transaction import NewTable, TableExists, create_table
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, timestamp
-from cdc.tasks import is_own, local_path
+from cdc.tasks import has_foreign_files
 
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
@@ -219,9 +218,7 @@ class Tables:
     def require_unoccupied(self, table: Table) -> None:
         """Raises TableOwnedElsewhere if the local folder of a new table contains other files than
         those that tasks have written."""
-        folder = Path(local_path(table.target.address))
-        names = (each.name for each in folder.iterdir()) if folder.exists() else ()
-        if any(name != "_delta_log" and not is_own(name) for name in names):
+        if has_foreign_files(table.target.address):
             raise occupied(table, self._identity(table))
 
     def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from cdc.delta.tables.target import Target
+from cdc.delta.tables.target import Target, escape_glob
 from cdc.errors import BadOption
 from cdc.model import Namespace
 
@@ -34,7 +34,6 @@ _LONGEST = 200
 # Hive's metastore ends at 128 characters.
 _LONGEST_WORD = 60
 _FIELD = re.compile(r"\{([^{}]*)\}")
-_GLOB = re.compile(r"([\\*?\[\]{}])")
 _BOTH = {"db", "coll"}
 _ESCAPE = "!"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+|^[._]|\.\Z")
@@ -171,7 +170,7 @@ class Route:
     def glob(self) -> str:
         """A Hadoop glob that matches every path of this route, and perhaps folders of others."""
         literals = _FIELD.split(self._under(self.template))[::2]
-        return "*".join(_GLOB.sub(r"\\\1", literal) for literal in literals)
+        return "*".join(escape_glob(literal) for literal in literals)
 
     def patterns(self) -> tuple[str | None, re.Pattern[str], re.Pattern[str]]:
         """Of a name, the catalog (None: the session's), and what schema and table of each table of

@@ -14,6 +14,8 @@ from pyspark.sql.types import StructField, StructType
 from cdc.delta.sql import literal, quoted
 from cdc.errors import TableOwnedElsewhere
 
+_GLOB = re.compile(r"([\\*?\[\]{}])")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
@@ -132,6 +134,11 @@ def is_local(spark: SparkSession, target: Target) -> bool:
     path = jvm.org.apache.hadoop.fs.Path(target.address)
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     return bool(path.getFileSystem(configuration).getUri().getScheme() == "file")
+
+
+def escape_glob(text: str) -> str:
+    """Text as part of a Hadoop glob that matches nothing but itself."""
+    return _GLOB.sub(r"\\\1", text)
 
 
 def under(spark: SparkSession, glob: str) -> list[Target]:
