@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.landing import Destinations, LandedBatch, changelog, read_facts
-from cdc.delta.tables import Layout, transaction
+from cdc.delta.landing import Destinations, LandedBatch, read_facts
+from cdc.delta.tables import Layout, pipeline_tables, transaction
 from cdc.errors import DataFileLost
 from cdc.model import Namespace
 from cdc.tasks import Part, land
@@ -122,17 +122,17 @@ def test_the_files_of_a_commit_that_failed_after_it_was_made_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a clean-up that takes the rows of a commit whose answer was lost."""
-    original = changelog.commit_files
+    original = pipeline_tables.commit_files
 
     def lost(*args: Any, **named: Any) -> bool:
         original(*args, **named)
         raise ConnectionError("the answer was lost")
 
     rows = [change("insert", "a", {"n": 1}, time=1), change("drop", None, time=2)]
-    monkeypatch.setattr(changelog, "commit_files", lost)
+    monkeypatch.setattr(pipeline_tables, "commit_files", lost)
     with pytest.raises(ConnectionError):
         sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
-    monkeypatch.setattr(changelog, "commit_files", original)
+    monkeypatch.setattr(pipeline_tables, "commit_files", original)
     assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
     assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
@@ -174,16 +174,16 @@ def test_a_file_that_is_not_where_readers_look_is_not_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a folder of another machine, and a VACUUM of files that wait for their commit."""
-    original = changelog.commit_files
+    original = pipeline_tables.commit_files
 
     def without_file(*args: Any, **named: Any) -> bool:
         Path(args[2][0].path).unlink()
         return original(*args, **named)
 
-    monkeypatch.setattr(changelog, "commit_files", without_file)
+    monkeypatch.setattr(pipeline_tables, "commit_files", without_file)
     with pytest.raises(DataFileLost, match="there is none"):
         sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
-    monkeypatch.setattr(changelog, "commit_files", original)
+    monkeypatch.setattr(pipeline_tables, "commit_files", original)
     sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
     assert ops(spark, tmp_path / LOG) == [("read", "a")]
 

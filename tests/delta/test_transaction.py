@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdc.delta.tables import Commit, TableExists, Target, UnsuitableTable, commit_files
+from cdc.delta.tables import Commit, Target, UnsuitableTable
 from cdc.delta.tables import transaction as module
-from cdc.delta.tables.transaction import NewTable
+from cdc.delta.tables.transaction import NewTable, TableExists, commit_files
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
 from cdc.tasks import DataFile, DataFiles, Part

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from cdc.delta.followers import mirror
 from cdc.delta.landing import Bounds, Facts, LandedBatch, effects, read_files
-from cdc.delta.tables import Table, TableExists, Tables, UnsuitableTable, commit_files
+from cdc.delta.tables import Table, Tables, UnsuitableTable
 from cdc.tasks import DataFile
 
 _log = logging.getLogger(__name__)
@@ -52,28 +52,14 @@ class CopiedMirror:
         kind = document.simpleString()
         new = tables.describe_new(table, columns, kind, mirror.key_of(table))
         commit = effects.commit(table, facts, batch_id, tables)
-        if new is None:
-            [name] = effects.changed(table, facts, tables)
-            objection = partial(_find_common_keys, spark, table, files, facts.keys[name])
-        else:
-            tables.require_unoccupied(table)
-            objection = None
+        [name] = effects.changed(table, facts, tables)
+        objection = partial(_find_common_keys, spark, table, files, facts.keys[name])
         attempt = partial(self._landed.mark_attempted, files)
         try:
-            commit_files(
-                *(spark, table.target, files, tables.transaction_id, commit, columns, new),
-                objection,
-                attempt,
-            )
-        except TableExists as error:
-            raise tables.created_elsewhere(spark, table) from error
+            tables.add_files(spark, table, files, commit, new, kind, attempt, objection)
         except UnsuitableTable as reason:
             _log.info("%s: the copied rows are merged, because %s", table.target, reason)
             by_merge()
-            return
-        if new is not None:
-            tables.remember_created(table, kind)
-        tables.committed(table, commit)
 
 
 def _find_common_keys(

@@ -21,13 +21,12 @@ from cdc.delta.tables import (
     Commit,
     State,
     Table,
-    TableExists,
     Tables,
     UnsuitableTable,
     cdf,
-    commit_files,
     is_of,
 )
+from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from cdc.tasks import remove
 
@@ -100,29 +99,21 @@ class LandedChangelog:
         schema, document = _columns(batch), _document(batch)
         commit = _commit(table, facts, batch_id, tables)
         new = tables.describe_new(table, schema, document, _CLUSTER)
-        if new is not None:
-            tables.require_unoccupied(table)
         own = self._landed.write_rows(table.target.address, _selector(table, facts, tables))
         files = [*self._landed.files_of(table.target.address), *own]
         attempt = partial(self._landed.mark_attempted, files)
         try:
-            is_new = commit_files(
-                *(spark, table.target, files, tables.transaction_id, commit, schema, new),
-                before_commit=attempt,
-            )
+            is_new = tables.add_files(spark, table, files, commit, new, document, attempt)
         except UnsuitableTable as reason:
             remove(own)
             _warn_once(str(table.target), str(reason))
             write(spark, self._landed.all_rows(batch), table, facts, batch_id, tables)
             return
-        except TableExists as error:
+        except TableOwnedElsewhere:
             remove(own)
-            raise tables.created_elsewhere(spark, table) from error
-        if new is not None:
-            tables.remember_created(table, document)
+            raise
         if not is_new:
             remove(own)
-        tables.committed(table, commit)
 
 
 @cache

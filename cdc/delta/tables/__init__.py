@@ -29,7 +29,7 @@ from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, present, require_ours
 from cdc.delta.tables.pipeline_tables import Tables
 from cdc.delta.tables.target import Target, escape_glob, is_local, under
-from cdc.delta.tables.transaction import TableExists, UnsuitableTable, commit_files
+from cdc.delta.tables.transaction import UnsuitableTable
 
 __all__ = [
     "CDF",
@@ -49,13 +49,11 @@ __all__ = [
     "Options",
     "State",
     "Table",
-    "TableExists",
     "Tables",
     "Target",
     "UnsuitableTable",
     "at_once",
     "cdf",
-    "commit_files",
     "conflict",
     "escape_glob",
     "existing",

@@ -6,7 +6,7 @@ process is the only writer, and remembers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from cdc.delta.tables.commit_metadata import Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Layout, Table
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
 from cdc.delta.tables.target import Target, is_local
-from cdc.delta.tables.transaction import NewTable, TableExists, create_table
+from cdc.delta.tables.transaction import NewTable, TableExists, commit_files, create_table
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, timestamp
-from cdc.tasks import has_foreign_files
+from cdc.tasks import DataFile, has_foreign_files
 
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
@@ -164,8 +164,9 @@ class Tables:
     ) -> None:
         """Create the table, clustered by some columns, unless it is known. `claim` must have
         passed. Raises TableOwnedElsewhere."""
-        if (new := self.describe_new(table, schema, document, cluster)) is None:
+        if table.target in self._known:
             return
+        new = self.describe_new(table, schema, document, cluster)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         if is_local(spark, table.target):
             self.require_unoccupied(table)
@@ -188,12 +189,43 @@ class Tables:
             self.require_ours(spark, table)
             raise
 
+    def add_files(
+        self,
+        spark: SparkSession,
+        table: Table,
+        files: Sequence[DataFile],
+        commit: Commit,
+        new: NewTable,
+        document: str,
+        before_commit: Callable[[], None],
+        objection: Callable[[int], str | None] | None = None,
+    ) -> bool:
+        """Commit data files to the table; return False if its batch is in the table already.
+
+        A table that is not known is created as `new` says; nothing objects then. `claim` must have
+        passed. See `commit_files`. Raises UnsuitableTable and TableOwnedElsewhere, before a commit.
+        """
+        is_known = table.target in self._known
+        if not is_known:
+            self.require_unoccupied(table)
+        try:
+            is_new = commit_files(
+                *(spark, table.target, files, self.transaction_id, commit, new.schema),
+                new=None if is_known else new,
+                objection=objection if is_known else None,
+                before_commit=before_commit,
+            )
+        except TableExists as error:
+            raise self.created_elsewhere(spark, table) from error
+        if not is_known:
+            self.remember_created(table, document)
+        self.committed(table, commit)
+        return is_new
+
     def describe_new(
         self, table: Table, schema: StructType, document: str, cluster: Sequence[str]
-    ) -> NewTable | None:
-        """How the table is to be created; None if it is known. `claim` must have passed."""
-        if table.target in self._known:
-            return None
+    ) -> NewTable:
+        """How the table is to be created."""
         own = {**self._identity(table), _DOCUMENT: document, _FORM: self._form(table)}
         properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
         return NewTable(schema, {**properties, **_OF_KIND.get(self.kind, {}), **own}, cluster)
