@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -12,11 +13,14 @@ from cdc.delta.tables import (
     KINDS,
     PIPELINE,
     Table,
+    Target,
     existing,
     identity,
+    is_local,
     newest_commit,
     present,
     require_ours,
+    require_unoccupied,
 )
 from cdc.errors import CheckpointDamaged
 from cdc.model import Namespace
@@ -45,13 +49,16 @@ def require_new(
 ) -> None:
     """Check that a run without a checkpoint finds no tables of another run.
 
-    Raises TableOwnedElsewhere if a table belongs to somebody else or to a lost checkpoint. Raises
-    CheckpointDamaged if a table of `pipeline` already contains a batch.
+    Raises TableOwnedElsewhere if a table, or the files in the local folder of a new one, belong to
+    somebody else or to a lost checkpoint. Raises CheckpointDamaged if a table of `pipeline` already
+    contains a batch.
     """
     names = list(captured)
     for kind in KINDS:
         tables = [table for name in names if (table := config.table(kind, name))]
+        there = set[Target]()
         for table, properties in present(spark, config.layout, kind, tables):
+            there.add(table.target)
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
             if newest_commit(spark, table.target) is not None:
                 raise CheckpointDamaged(
@@ -59,6 +66,10 @@ def require_new(
                     " contains one.",
                     REPAIR,
                 )
+        for table in dict.fromkeys(tables):
+            settled = replace(table, target=table.target.settled(spark))
+            if settled.target not in there and is_local(spark, settled.target):
+                require_unoccupied(settled, identity(pipeline or "a new one", kind, settled))
 
 
 def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:

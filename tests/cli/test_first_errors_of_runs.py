@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from bson.raw_bson import RawBSONDocument
 from click.testing import CliRunner, Result
 from pymongo.database import Database
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from cdc.checkpoint import lock_checkpoint
 from cdc.cli.commands import main
 from cdc.demo import ReplicaSet
 from tests.cli.first_errors import require_short
+from tests.delta.test_dead_letters import BROKEN
 from tests.jvm import SHORT_LIVED
 from tests.mongo.capture import Client, Document, filled
 
@@ -100,16 +102,27 @@ def test_a_table_of_somebody_else_at_the_place_is_named_before_anything_is_writt
         database.drop_collection("orders")
 
 
+def test_files_of_somebody_else_at_the_place_are_named_before_anything_is_written(
+    spark: SparkSession, database: Database[Document], call: Call, tmp_path: Path
+) -> None:
+    place = tmp_path / database.name / "orders" / "mirror"
+    place.mkdir(parents=True)
+    (place / "part-0.csv").write_text("1,2\n")
+    done = call("replicate", "--available-now")
+    require_reported(done, 1, str(place), "holds files, and no Delta table", "another path")
+    assert [each.name for each in place.parent.iterdir()] == ["mirror"]
+    assert not (tmp_path / "_checkpoint").exists()
+
+
 @pytest.mark.slow
 def test_a_mistake_that_the_first_batch_finds_is_reported_without_what_spark_says_of_it(
     mongod: ReplicaSet, database: Database[Document], tmp_path: Path
 ) -> None:
-    """Files of somebody else where a table is to be; by a process, whose Java speaks by itself."""
-    place = tmp_path / database.name / "orders" / "mirror"
-    place.mkdir(parents=True)
-    (place / "part-0.csv").write_text("1,2\n")
-    filled(database, "orders", [1, 2])
+    """A document that cannot be mapped; by a process, whose Java writes its own messages."""
+    filled(database, "orders", [])
+    database.get_collection("orders").insert_one(RawBSONDocument(BROKEN))
     given = [f"uri={mongod.uri}", f"collections={database.name}.orders", f"sink.path={tmp_path}"]
+    given.append("sink.dead.letters.limit=0")
     done = subprocess.run(
         [sys.executable, "-m", "cdc.cli.replicate", *(p for each in given for p in ("-o", each))],
         env={**os.environ, "PYTHONPATH": str(ROOT), **SHORT_LIVED},
@@ -119,7 +132,7 @@ def test_a_mistake_that_the_first_batch_finds_is_reported_without_what_spark_say
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, ""), done.stderr[-3000:]
-    require_short(done.stderr, [str(place), "holds files, and no Delta table", "another path"])
+    require_short(done.stderr, ["could not be mapped", "dead.letters.limit"])
 
 
 # --- a table that is there already ----------------------------------------------------------------

@@ -26,7 +26,14 @@ from cdc.delta.tables.layout import (
     Table,
 )
 from cdc.delta.tables.log_checkpoints import LogCheckpoints
-from cdc.delta.tables.ownership import PIPELINE, existing, identity, present, require_ours
+from cdc.delta.tables.ownership import (
+    PIPELINE,
+    existing,
+    identity,
+    present,
+    require_ours,
+    require_unoccupied,
+)
 from cdc.delta.tables.pipeline_tables import Tables
 from cdc.delta.tables.target import Target, escape_glob, is_local, under
 from cdc.delta.tables.transaction import UnsuitableTable
@@ -70,6 +77,7 @@ __all__ = [
     "place",
     "present",
     "require_ours",
+    "require_unoccupied",
     "settings",
     "small_write_settings",
     "under",

@@ -14,6 +14,7 @@ from cdc.delta.tables.routing import Route
 from cdc.delta.tables.target import Target
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
+from cdc.tasks import has_foreign_files
 
 PIPELINE = "mongodb-cdc.pipeline"
 _NAMESPACE = "mongodb-cdc.namespace"
@@ -50,6 +51,13 @@ def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
         f" {_name(ours[_NAMESPACE])} cannot go there.",
         "Choose another path, or remove them.",
     )
+
+
+def require_unoccupied(table: Table, ours: Mapping[str, str]) -> None:
+    """Raise TableOwnedElsewhere if the local folder of a new table contains files that no task of
+    a pipeline wrote."""
+    if has_foreign_files(table.target.address):
+        raise occupied(table, ours)
 
 
 def present(

@@ -19,12 +19,19 @@ from cdc.delta.tables import log_checkpoints
 from cdc.delta.tables.changelog_forms import EVENT
 from cdc.delta.tables.commit_metadata import Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Layout, Table
-from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
+from cdc.delta.tables.ownership import (
+    PIPELINE,
+    existing,
+    identity,
+    occupied,
+    require_ours,
+    require_unoccupied,
+)
 from cdc.delta.tables.target import Target, is_local
 from cdc.delta.tables.transaction import NewTable, TableExists, commit_files, create_table
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, timestamp
-from cdc.tasks import DataFile, has_foreign_files
+from cdc.tasks import DataFile
 
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
@@ -169,7 +176,7 @@ class Tables:
         new = self.describe_new(table, schema, document, cluster)
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         if is_local(spark, table.target):
-            self.require_unoccupied(table)
+            require_unoccupied(table, self._identity(table))
             try:
                 create_table(spark, table.target, new)
             except TableExists as error:
@@ -207,7 +214,7 @@ class Tables:
         """
         is_known = table.target in self._known
         if not is_known:
-            self.require_unoccupied(table)
+            require_unoccupied(table, self._identity(table))
         try:
             is_new = commit_files(
                 *(spark, table.target, files, self.transaction_id, commit, new.schema),
@@ -246,12 +253,6 @@ class Tables:
     def require_ours(self, spark: SparkSession, table: Table) -> None:
         """Raises TableOwnedElsewhere if the table, which is there, belongs to somebody else."""
         require_ours(table, self._identity(table), table.target.properties(spark))
-
-    def require_unoccupied(self, table: Table) -> None:
-        """Raises TableOwnedElsewhere if the local folder of a new table contains other files than
-        those that tasks have written."""
-        if has_foreign_files(table.target.address):
-            raise occupied(table, self._identity(table))
 
     def grow(self, spark: SparkSession, table: Table, more: Sequence[TypedColumn]) -> None:
         """Add typed columns to a table that has some. Its rows keep in `_rescued` what they hold.
