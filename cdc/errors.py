@@ -89,6 +89,10 @@ class DataFileLost(CdcError):
     """A data file that a task wrote is not in the folder of its table."""
 
 
+class ChangelogTooShort(CdcError):
+    """The log of a changelog lacks batches that a mirror or a history has not applied yet."""
+
+
 class TableOwnedElsewhere(CdcError):
     """A target table belongs to another pipeline (another checkpoint), or to none."""
 

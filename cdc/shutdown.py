@@ -2,7 +2,7 @@
 
 Before the streaming query exists, a signal ends the program at once. Afterwards it ends after the
 batch that is being written, and no later than the configuration allows. No end loses data: the
-next run plans a batch that is not in all its tables again, with the same content.
+next run plans a batch that is not in all its changelogs again, with the same content.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.source", "cdc.tasks", "cdc.delta.columns", "cdc.delta.tables"),
     },
     "cdc.delta.followers": {
-        *("delta", "pyspark", "cdc.model", "cdc.tasks"),
+        *("delta", "py4j", "pyspark", "cdc.model", "cdc.tasks"),
         *("cdc.delta.columns", "cdc.delta.landing", "cdc.delta.sql", "cdc.delta.tables"),
     },
     "cdc.delta.sink": {

@@ -2,10 +2,11 @@
 
 from cdc.checkpoint import checkpoint
 from cdc.checkpoint.checkpoint import REPAIR, Checkpoint, is_local, lock_checkpoint
-from cdc.checkpoint.files import OFFSETS, Folder
+from cdc.checkpoint.files import COMMITS, OFFSETS, Folder
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
 __all__ = [
+    "COMMITS",
     "OFFSETS",
     "REPAIR",
     "Checkpoint",

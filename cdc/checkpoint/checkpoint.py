@@ -39,7 +39,7 @@ _AT_ONCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """A batch that is in all its tables.
+    """A batch that is in all its changelogs.
 
     `began` and `moment` are the times at which it began and was written, in seconds since 1970.
     `moment` is None where the files no longer have their original modification times.

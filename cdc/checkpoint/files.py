@@ -44,7 +44,7 @@ class Folder:
         return parse_plan(self._read(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")
 
     def is_written(self, batch: int) -> bool:
-        """Whether a readable `commits/N` shows that the batch is in all its tables."""
+        """Whether a readable `commits/N` shows that the batch is in all its changelogs."""
         version, _, about = self._read(f"{COMMITS}/{batch}").partition("\n")
         return version.startswith("v") and isinstance(parse_json(about), dict)
 

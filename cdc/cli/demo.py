@@ -71,6 +71,8 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
             # Small splits: the copy of a small collection takes several batches to watch.
             "split.size.mb=2",
             "snapshot.splits.per.batch=4",
+            # The demo ends soon: the mirror is to be worth a comparison by then.
+            "sink.mirror.interval=1",
         ]
         config = configuration.load(None, overrides)
         try:

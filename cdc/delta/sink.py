@@ -1,10 +1,10 @@
-"""One batch into all its tables: what a `foreachBatch` function calls."""
+"""One batch into its tables: what a `foreachBatch` function calls."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -12,8 +12,16 @@ from typing import NamedTuple, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.followers import CopiedMirror, history, mirror
+from cdc.delta.followers import (
+    Backlog,
+    Followers,
+    FollowerThread,
+    Pending,
+    history,
+    mirror,
+)
 from cdc.delta.landing import (
+    Batch,
     Facts,
     Happened,
     LandedBatch,
@@ -45,29 +53,16 @@ class _Writer(Protocol):
 
     def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
 
-    def write(
-        self,
-        spark: SparkSession,
-        batch: DataFrame,
-        table: Table,
-        facts: Facts,
-        batch_id: int,
-        tables: Tables,
-    ) -> None: ...
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
 
 
-# In the order of writing: what a mirror says has always been told by the changelog before, and what
-# could not be mapped is safe before anything tells that it was there.
-_WRITERS: Mapping[str, _Writer] = {
-    "dead_letters": dead_letters,
-    "changelog": changelog,
-    "mirror": mirror,
-    "history": history,
-}
+# What could not be mapped is stored before a changelog refers to it.
+_LOGS: Mapping[str, _Writer] = {"dead_letters": dead_letters, "changelog": changelog}
+_FOLLOWERS: Mapping[str, _Writer] = {"mirror": mirror, "history": history}
 
 
 class Freshness(NamedTuple):
-    """Seconds from the commit in MongoDB to the moment at which the change stood in all its tables,
+    """Seconds from the commit in MongoDB to the moment at which the change stood in its changelog,
     both by the server's clock: of the newest and of the oldest change of a batch."""
 
     newest: float
@@ -96,7 +91,9 @@ class BatchReport:
 class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
-    With more dead letters than the limit in its lifetime it ends.
+    A batch is one commit per changelog. Mirrors and histories follow the changelogs; where some
+    collection has no changelog, they are written with the batch. With more dead letters than the
+    limit in its lifetime the sink ends.
 
     Args:
         pipeline: the query id in the checkpoint (`pipeline_of` a batch), never a name: see
@@ -105,6 +102,8 @@ class Sink:
         clock: returns the server's time in seconds, None if it is unknown.
         dead_letters_limit: how many dead letters there may be.
         rows: the columns of the source, if the batches consist of manifests.
+        interval: seconds between two runs of the followers, which have a thread of their own; None:
+            a batch is written when mirrors and histories contain it.
     """
 
     def __init__(
@@ -115,20 +114,47 @@ class Sink:
         clock: Callable[[], float | None],
         dead_letters_limit: int | None = None,
         rows: StructType | None = None,
+        interval: float | None = None,
     ) -> None:
-        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in _WRITERS}
+        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *_FOLLOWERS)}
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
-        self._is_first = True
+        self._has_begun, self._is_first = False, True
         self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
         self._checkpoints = LogCheckpoints()
+        self._followers = Followers(
+            {kind: self._kinds[kind] for kind in _FOLLOWERS},
+            self._kinds["changelog"],
+            self._checkpoints,
+        )
+        self._follows = all(
+            "changelog" in options.routes or _FOLLOWERS.keys().isdisjoint(options.routes)
+            for options in layout.all()
+        )
+        self._interval = interval
+        self._thread: FollowerThread | None = None
+
+    def begin(self, spark: SparkSession, number: int, columns: StructType) -> None:
+        """Get to know the tables of earlier runs, and let the followers catch up.
+
+        The first batch does it, if nobody did before; but there may be none. `number` is that of
+        the first batch to be written, `columns` are those of the source's rows. Raises
+        ChangelogTooShort.
+        """
+        for tables in self._kinds.values():
+            tables.discover(spark)
+        self._followers.recover(spark, number, columns)
+        self._has_begun = True
+        if self._interval is not None and self._followers.backlog().batches:
+            self._start(spark, self._interval)
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
-        """Write one batch, one kind of table after the other. May be repeated after any failure.
+        """Write one batch. May be repeated after any failure.
 
         The source is read once. Whatever forbids one of the writes (a foreign table) is found
-        before the first of them. A batch of nothing but its watermark writes nothing.
+        before the first of them. A batch of nothing but its watermark writes nothing. Raises the
+        error that ended the followers.
 
         `batch` contains the rows of the source, or manifests of data files that contain them.
         """
@@ -136,35 +162,38 @@ class Sink:
         if not is_manifest(batch):
             rows = batch.persist()
             try:
-                return self._write_facts(rows, read_facts(rows), batch_id, began, _WRITERS)
+                return self._write_rows(rows, batch_id, began)
             finally:
                 rows.unpersist()
         assert self._rows is not None, "manifests do not say which columns the rows have"
         landed = LandedBatch.collect(batch)
-        writers: dict[str, _Writer] = {
-            **_WRITERS,
-            "changelog": changelog.LandedChangelog(landed),
-            "mirror": CopiedMirror(landed),
-        }
         try:
-            rows = landed.document_rows(batch.sparkSession, self._rows)
             facts = landed.facts()
-            return self._write_facts(rows, facts, batch_id, began, writers, landed.folders())
-        finally:
+            read = partial(landed.document_rows, schema=self._rows)
+            now = None if facts is None else Batch(batch_id, facts, self._rows, read)
+            return self._write_batch(batch.sparkSession, now, batch_id, began, landed)
+        except BaseException:
             landed.remove_leftovers()
+            raise
 
-    def _write_facts(
+    def _write_rows(self, rows: DataFrame, batch_id: int, began: float) -> BatchReport:
+        facts = read_facts(rows)
+        now = None if facts is None else Batch(batch_id, facts, rows.schema, lambda _: rows)
+        return self._write_batch(rows.sparkSession, now, batch_id, began, None)
+
+    def _write_batch(
         self,
-        rows: DataFrame,
-        facts: Facts | None,
+        spark: SparkSession,
+        batch: Batch | None,
         batch_id: int,
         began: float,
-        writers: Mapping[str, _Writer],
-        folders: Collection[str] = (),
+        landed: LandedBatch | None,
     ) -> BatchReport:
-        if facts is None:
+        if self._thread is not None:
+            self._thread.require_running()
+        if batch is None:
             return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None, 0.0)
-        written = self._write(rows, facts, batch_id, writers, folders)
+        written, facts = self._write(spark, batch, landed), batch.facts
         freshness = self._freshness(facts.happened)
         self._warn(facts)
         return BatchReport(
@@ -179,48 +208,99 @@ class Sink:
             time.monotonic() - began,
         )
 
-    def _write(
-        self,
-        batch: DataFrame,
-        facts: Facts,
-        batch_id: int,
-        writers: Mapping[str, _Writer],
-        folders: Collection[str],
-    ) -> int:
-        spark, document = batch.sparkSession, batch.schema["after"].dataType.simpleString()
-        now = Commit(batch_id, facts.watermark, offset=facts.said.offset)
-        self._discover(spark, now)
-        work = [
-            (kind, tables, writers[kind].targets(facts, tables))
-            for kind, tables in self._kinds.items()
-        ]
-        addresses = {table.target.address for _, _, found in work for table in found}
-        if lost := set(folders) - addresses:
-            raise RuntimeError(f"Data files lie where no table of this batch is: {lost}")
-        for _, tables, found in work:
+    def _write(self, spark: SparkSession, batch: Batch, landed: LandedBatch | None) -> int:
+        facts = batch.facts
+        now = Commit(batch.number, facts.watermark, offset=facts.said.offset)
+        if not self._has_begun:
+            self.begin(spark, batch.number, batch.columns)
+        if self._is_first:
+            # Also of a table that this batch has nothing for: later batches might have, and the
+            # table would contain them twice.
+            for tables in self._kinds.values():
+                tables.require_not_ahead(now)
+            self._is_first = False
+        logs = dict(_LOGS)
+        if landed is not None:
+            logs["changelog"] = changelog.LandedChangelog(landed)
+        writers = {**logs, **_FOLLOWERS}
+        work = {kind: writer.targets(facts, self._kinds[kind]) for kind, writer in writers.items()}
+        if landed is not None:
+            addresses = {table.target.address for found in work.values() for table in found}
+            if lost := landed.folders() - addresses:
+                raise RuntimeError(f"Data files lie where no table of this batch is: {lost}")
+        document = batch.document.simpleString()
+        for kind, found in work.items():
             for table in found:
-                tables.claim(spark, table, document, now)
-        for kind, tables, found in work:
-            if kind == "mirror":
-                self._require_allowed(facts)
-            if found:  # most batches have no dead letters, and most pipelines no history
-                targets = [table.target for table in found]
-                is_small = self._sizes.are_small(spark, targets, facts.count)
-                with settings(spark, small_write_settings.SETTINGS if is_small else {}):
-                    write = partial(_write, writers[kind], batch, facts, batch_id, tables)
-                    at_once(spark, write, found)
-                for table in found:
-                    self._checkpoints.committed(spark, table.target)
+                self._kinds[kind].claim(spark, table, document, now)
+        for kind, writer in logs.items():
+            if kind == "changelog" and self._follows:
+                self._followers.create(spark, facts, batch.number - 1)
+            self._fill(spark, kind, writer, work[kind], batch)
             if kind == "dead_letters":
                 self._count_dead_letters(facts)
-        return sum(len(found) for _, _, found in work)
+        self._require_allowed(facts)
+        count = sum(len(work[kind]) for kind in logs)
+        last = self._kinds["changelog"].last
+        commits = [(t.target, commit) for t in work["changelog"] if (commit := last(t))]
+        if self._follows and all(commit.groups for _, commit in commits):
+            return count + self._follow(spark, Pending.of(commits, landed))
+        # There are collections without a changelog, or an earlier release, which stated no rows in
+        # its commits, was killed between the changelog and what follows it.
+        self._followers.apply(spark)
+        for kind, writer in _FOLLOWERS.items():
+            self._fill(spark, kind, writer, work[kind], batch)
+            count += len(work[kind])
+        return count
 
-    def close(self) -> None:
-        """End the thread that writes checkpoints."""
+    def _fill(
+        self,
+        spark: SparkSession,
+        kind: str,
+        writer: _Writer,
+        found: Sequence[Table],
+        batch: Batch,
+    ) -> None:
+        if not found:  # most batches have no dead letters, and most pipelines no history
+            return
+        targets = [table.target for table in found]
+        is_small = self._sizes.are_small(spark, targets, batch.facts.count)
+        with settings(spark, small_write_settings.SETTINGS if is_small else {}):
+            at_once(spark, partial(_write, writer, self._kinds[kind], batch), found)
+        for target in targets:
+            self._checkpoints.committed(spark, target)
+
+    def _follow(self, spark: SparkSession, pending: Pending | None) -> int:
+        """Hand a batch to the followers, as the changelogs state it: a batch that is repeated may
+        have other rows than those that they contain."""
+        self._followers.add(pending)
+        if self._interval is None:
+            return self._followers.apply(spark)
+        self._start(spark, self._interval)
+        return 0
+
+    def _start(self, spark: SparkSession, interval: float) -> None:
+        if self._thread is None:
+            self._thread = FollowerThread(spark, self._followers, interval)
+
+    def backlog(self) -> Backlog:
+        """How far mirrors and histories lag. Raises the error that ended the followers."""
+        if self._thread is not None:
+            self._thread.require_running()
+        return self._followers.backlog()
+
+    def close(self, seconds: float | None = 0.0, is_complete: bool = False) -> bool:
+        """End the threads; return whether they have ended within `seconds` (None: no limit).
+
+        With `is_complete` the followers apply all that is pending before.
+        """
+        has_ended = self._thread is None or self._thread.end(seconds, is_complete)
         self._checkpoints.close()
+        if has_ended:
+            self._followers.discard()
+        return has_ended
 
     def _require_allowed(self, facts: Facts) -> None:
-        """Before the first table that holds documents: the others tell of it in any case."""
+        """Before the first table that contains documents: the changelogs state it in any case."""
         for kind in ("mirror", "history"):
             require_allowed(facts, self._kinds[kind])
 
@@ -255,27 +335,11 @@ class Sink:
                 facts.inexact[namespace],
             )
 
-    def _discover(self, spark: SparkSession, now: Commit) -> None:
-        """Raises ForeignOffset if any table is ahead of the checkpoint, also one that this batch
-        has nothing for: those behind it might have, and would tell it twice."""
-        if self._is_first:
-            for tables in self._kinds.values():
-                tables.discover(spark)
-                tables.require_not_ahead(now)
-            self._is_first = False
-
 
 def _write(
-    writer: _Writer,
-    batch: DataFrame,
-    facts: Facts,
-    batch_id: int,
-    tables: Tables,
-    spark: SparkSession,
-    table: Table,
+    writer: _Writer, tables: Tables, batch: Batch, spark: SparkSession, table: Table
 ) -> None:
-    again = partial(writer.write, spark, batch, table, facts, batch_id, tables)
-    conflict.repeated(again, table.target)
+    conflict.repeated(partial(writer.write, spark, table, tables, batch), table.target)
 
 
 def pipeline_of(batch: DataFrame) -> str:

@@ -112,6 +112,8 @@ def _rates(status: Status) -> str:
         parts.append(f"lag {metrics.lag_seconds} s")
     if fresh is not None:
         parts.append(f"freshness {fresh.oldest:.1f} s")
+    if status.backlog is not None and status.backlog.batches:
+        parts.append(f"mirrors lag {status.backlog.seconds:.0f} s")
     if metrics.oplog_left is not None:
         left = metrics.oplog_left
         parts.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")

@@ -18,7 +18,9 @@ from cdc.pipeline import Status, under_spark_submit
 
 # The meaning of each gauge by its name. In Prometheus, Spark adds a prefix to the names.
 GAUGES: Mapping[str, str] = {
-    "batch": "number of the last batch that is in all its tables",
+    "batch": "number of the last batch that is in all its changelogs",
+    "backlog_batches": "batches that mirrors and histories do not contain yet",
+    "backlog_seconds": "seconds since the first of these batches stood in its changelogs",
     "lag_seconds": "seconds from T to the live edge of the source",
     "events_per_second": "changes per second in the batches of the last ten seconds",
     "freshness_newest_seconds": "seconds from the last batch's newest change to its Delta commit",
@@ -98,10 +100,12 @@ class Gauges:
 
 def values(status: Status) -> dict[str, float | None]:
     """The value of each gauge in `GAUGES`; None: unknown."""
-    metrics, fresh = status.metrics, status.freshness
+    metrics, fresh, backlog = status.metrics, status.freshness, status.backlog
     left = None if metrics is None else metrics.oplog_left
     return {
         "batch": status.batch,
+        "backlog_batches": None if backlog is None else backlog.batches,
+        "backlog_seconds": None if backlog is None else backlog.seconds,
         "lag_seconds": None if metrics is None else metrics.lag_seconds,
         "events_per_second": None if metrics is None else metrics.events_per_second,
         "freshness_newest_seconds": None if fresh is None else fresh.newest,

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 import cdc
 from cdc.checkpoint import checkpoint
-from cdc.delta.followers import mirror
+from cdc.delta.followers import MirrorState, mirror
 from cdc.delta.maintenance import extend_changelog, extend_once, lacking, repair_mirror, settle
-from cdc.delta.tables import CDF, Table, cdf
+from cdc.delta.tables import BATCH, CDF, Table, cdf, newest_commit
 from cdc.errors import BadOption, NotComparable
 from cdc.model import Namespace, Timestamp, encode_key, resume_token, timestamp
 from cdc.pipeline.config import Config
@@ -197,7 +197,10 @@ def _for_changelog(
     if not table.target.exists(spark):
         raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")
     rows = read(spark, config, namespace, options)
-    return table, cdf(rows) if table.options.changelog_form == CDF else rows
+    rows = cdf(rows) if table.options.changelog_form == CDF else rows
+    if BATCH in table.target.read(spark).columns:
+        rows = rows.withColumn(BATCH, F.lit(None).cast("long"))
+    return table, rows
 
 
 def _rows(source: DataFrame, wrong: DataFrame, namespace: Namespace, at: Timestamp) -> DataFrame:
@@ -225,8 +228,19 @@ def _time_and_version(
     state = exact_state(spark, table.target, namespace)
     if state.copying is not None:
         raise NotComparable(f"{namespace} is being copied.", "Wait until its copy is complete.")
+    if written is None or _lags(spark, config, namespace, state):
+        return state.watermark, state.version
     # A batch without changes of the collection writes no version; the mirror stays correct.
-    return max(state.watermark, written or state.watermark), state.version
+    return max(state.watermark, written), state.version
+
+
+def _lags(spark: SparkSession, config: Config, namespace: Namespace, state: MirrorState) -> bool:
+    """Whether the changelog contains a batch that the mirror may not contain."""
+    changelog = config.table("changelog", namespace)
+    if changelog is None or not changelog.target.exists(spark):
+        return False
+    newest = newest_commit(spark, changelog.target)
+    return newest is not None and newest[1].batch > state.batch
 
 
 def _table(config: Config, kind: str, namespace: Namespace) -> Table:

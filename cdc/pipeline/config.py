@@ -31,6 +31,8 @@ SINK_KEYS = {
     " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, an object store,"
     " `form = cdf`, a mirror or history without changelog).",
     "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
+    "mirror.interval": "Seconds between two updates of mirrors and histories from the changelogs;"
+    " 10 by default, 0 for no pause.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
 AUTO, TASKS, SPARK = "auto", "tasks", "spark"
@@ -65,6 +67,7 @@ class Config:
     stop_seconds: int = 20
     write_by: str = AUTO
     file_size_mb: int = 128
+    mirror_interval: float = 10.0
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """Return the collection's changelog, mirror …; None if it is not configured.
@@ -214,6 +217,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
         stop_seconds=_parse_number(sections["sink"], "stop.seconds", 20),
         write_by=_parse_choice(sections["sink"], "write.by", (AUTO, TASKS, SPARK)),
         file_size_mb=_parse_number(sections["sink"], "file.size.mb", 128, least=1),
+        mirror_interval=_parse_number(sections["sink"], "mirror.interval", 10),
     )
 
 

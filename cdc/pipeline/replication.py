@@ -6,6 +6,7 @@ import hashlib
 import logging
 import platform
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 import cdc
 from cdc import options as declared
-from cdc.checkpoint import is_local
+from cdc.checkpoint import COMMITS, Folder, is_local
 from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
@@ -55,15 +56,16 @@ class Replication:
         self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
-        self._rows: StructType | None = None
+        self._rows = _columns(config)
         source = NAME
         if writes_by_tasks(spark, config):
-            source, self._rows = LANDING, _columns(config)
+            source = LANDING
             spark.dataSource.register(LandingSource)
             # A document's `_id` is unique on each shard only, and a mirror has one row for it.
             has_one_key = not declared.parse(config.source).shards_direct
             destinations = Destinations.discover(spark, config.layout, with_mirrors=has_one_key)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
+        self._begin(spark)
         batches = spark.readStream.format(source).options(**options).load()
         writer = batches.writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", config.checkpoint)
@@ -72,6 +74,14 @@ class Replication:
         else:
             writer = writer.trigger(processingTime=config.trigger)
         self.query: StreamingQuery = writer.start()
+
+    def _begin(self, spark: SparkSession) -> None:
+        """Let mirrors and histories catch up, also if there will be no batch."""
+        folder = Folder(spark, self._config.checkpoint)
+        if pipeline := folder.pipeline():
+            written = folder.numbers(COMMITS)
+            self._sink = self._open_sink(pipeline)
+            self._sink.begin(spark, written[-1] + 1 if written else 0, self._rows)
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         with self._writing:
@@ -89,17 +99,26 @@ class Replication:
         clock = ServerClock(partial(discover_once, declared.parse(self._config.source)))
         limit = self._config.dead_letters_limit
         layout = self._config.layout
-        return Sink(pipeline, layout, clock=clock.now, dead_letters_limit=limit, rows=self._rows)
+        return Sink(
+            *(pipeline, layout),
+            clock=clock.now,
+            dead_letters_limit=limit,
+            rows=self._rows,
+            interval=self._config.mirror_interval,
+        )
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Stop after the batch that is being written, if there is one.
+        """Stop after the batch that is being written, if there is one, and after mirrors and
+        histories contain all batches.
 
-        A batch that takes longer than `seconds` is abandoned; the next run plans it again. None
-        means to wait without limit. Raises the error that had already ended the query.
+        A batch that takes longer than `seconds` is abandoned; the next run plans it again. Mirrors
+        that would take longer are completed by the next run. None means to wait without limit.
+        Raises the error that had already ended the query or the followers.
 
         Returns whether the query has ended, some seconds later at most. Otherwise it is in an
         operation that cannot be interrupted, and this process should end.
         """
+        began = time.monotonic()
         is_between = self._writing.acquire(timeout=-1 if seconds is None else seconds)
         self._is_stopped, is_active = True, self.query.isActive
         if is_between:
@@ -108,20 +127,37 @@ class Replication:
         limit = None if seconds is None else GIVEN_UP_SECONDS
         has_ended = not is_active or _returns_within(self.query.stop, limit)
         self._end_leftovers()
-        if self._sink is not None:
-            self._sink.close()
         error = None if is_active else self.query.exception()
         if error is not None:
+            self._abandon()
             raise error
-        return is_between and has_ended
+        left = None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+        is_complete = self._sink is None or self._sink.close(left, is_complete=is_between)
+        return is_between and has_ended and is_complete
+
+    def _abandon(self) -> None:
+        """Let the followers of a query that failed complete what they can.
+
+        The error of the query is the one to report.
+        """
+        if self._sink is not None:
+            try:
+                self._sink.close(self._config.stop_seconds, is_complete=True)
+            except Exception as error:
+                _log.warning("mirrors and histories could not be updated either: %s", error)
 
     def _end_leftovers(self) -> None:
         """Close the cursors that the killed planner and killed earlier runs left open."""
         end_cursors(partial(discover_once, declared.parse(self._config.source)), self._comment)
 
     def status(self) -> Status:
-        """Return the metrics of the last trigger and the last batch."""
-        return self._meter.status(self.query.lastProgress)
+        """Return the metrics of the last trigger and the last batch.
+
+        Raises the error that ended the followers: the next batch would raise it, but an idle
+        pipeline has none.
+        """
+        backlog = None if self._sink is None else self._sink.backlog()
+        return self._meter.status(self.query.lastProgress, backlog)
 
 
 def writes_by_tasks(spark: SparkSession, config: Config) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from cdc.delta.followers import Backlog
 from cdc.delta.landing import NO_EVENTS
 from cdc.delta.sink import BatchReport, Freshness
 from cdc.model import Namespace
@@ -21,15 +22,17 @@ from cdc.mongo.inspect import Metrics, Rate
 class Status:
     """A replication as of its last trigger and its last batch; None: unknown yet.
 
-    `batch` is the last batch that is in all its tables. `metrics` come from the source, except
+    `batch` is the last batch that is in all its changelogs. `metrics` come from the source, except
     `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
-    batch with a change. `inexact` counts rows with `exact = false` since this process began.
+    batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
+    `exact = false` since this process began.
     """
 
     batch: int | None
     metrics: Metrics | None
     freshness: Freshness | None
     inexact: Mapping[Namespace, int]
+    backlog: Backlog | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,6 +40,8 @@ class Status:
             "metrics": self.metrics and self.metrics.to_json(),
             "freshnessSeconds": self.freshness
             and {name: round(value, 3) for name, value in self.freshness._asdict().items()},
+            "backlog": self.backlog
+            and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
         }
 
@@ -60,13 +65,13 @@ class Meter:
             self._freshness = report.freshness or self._freshness
             self._inexact.update(report.inexact)
 
-    def status(self, progress: StreamingQueryProgress | None) -> Status:
+    def status(self, progress: StreamingQueryProgress | None, backlog: Backlog | None) -> Status:
         """The status, with the source's metrics from the query's last progress."""
         metrics = _metrics(progress)
         with self._lock:
             if metrics is not None:
                 metrics = replace(metrics, events_per_second=self._rate.per_second)
-            return Status(self._batch, metrics, self._freshness, dict(self._inexact))
+            return Status(self._batch, metrics, self._freshness, dict(self._inexact), backlog)
 
 
 def count_changes(report: BatchReport) -> int:

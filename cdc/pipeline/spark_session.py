@@ -74,6 +74,8 @@ SETTINGS = {
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
     "spark.redaction.string.regex": CONNECTION_STRING,
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
+    # Jobs of the followers share the cores with the batches instead of delaying them.
+    "spark.scheduler.mode": "FAIR",
     # cluster_time is an instant: show the same text on every machine.
     "spark.sql.session.timeZone": "UTC",
 }

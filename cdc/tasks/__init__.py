@@ -2,7 +2,7 @@
 
 from cdc.tasks.data_files import DataFile, DataFiles, Part, has_foreign_files, remove
 from cdc.tasks.landing import MANIFEST, Manifest, land
-from cdc.tasks.summary import Group, Mark
+from cdc.tasks.summary import Group, Mark, merge
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "discover_source",
     "has_foreign_files",
     "land",
+    "merge",
     "query_source",
     "record_batches",
     "remove",

@@ -55,24 +55,28 @@ class Group:
     coll: str | None
     op: str
     rows: int
-    least: str | None
-    greatest: str | None
-    across_shards: int
-    inexact: int
-    unmappable: int
-    oldest: int
-    newest: int
+    least: str | None = None
+    greatest: str | None = None
+    across_shards: int = 0
+    inexact: int = 0
+    unmappable: int = 0
+    oldest: int = 0
+    newest: int = 0
     exact_from: Timestamp | None = None
     marks: tuple[Mark, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "exact_from": self.exact_from and timestamp.text(self.exact_from)}
+        """The fields that have a value other than null, 0 and none."""
+        time = self.exact_from and timestamp.text(self.exact_from)
+        fields = {**asdict(self), "exact_from": time}
+        return {name: value for name, value in fields.items() if value not in (None, 0, ())}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Group:
-        exact_from = data["exact_from"] and timestamp.parse(data["exact_from"])
-        marks = tuple(Mark(*mark) for mark in data["marks"])
-        return cls(**{**data, "exact_from": exact_from, "marks": marks})
+        text = data.get("exact_from")
+        marks = tuple(Mark(*mark) for mark in data.get("marks", ()))
+        own = {"marks": marks, "exact_from": text and timestamp.parse(text)}
+        return cls(**{"db": None, "coll": None, **data, **own})
 
 
 def summarize(db: str | None, coll: str | None, rows: pa.RecordBatch) -> list[Group]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 
@@ -22,30 +23,56 @@ _WARM_SECONDS, _SECONDS, _IDLE_SECONDS = 20, 40, 30
 
 
 def run(stage: Stage) -> Iterator[Result]:
-    path, seen = stage.fresh("live"), dict[int, float]()
-    with _running(stage, path, seen):
+    ages, mirror_ages, idle = _measure(stage, "live", "10")
+    yield from _freshness("changelog", ages, {"p50": 0.8, "p99": 2.0})
+    yield idle
+    ages, mirror_ages, _ = _measure(stage, "followed", "0")
+    yield from _freshness("changelog, mirror.interval = 0", ages, {"p50": 0.8, "p99": 2.0})
+    yield from _freshness("mirror, mirror.interval = 0", mirror_ages, {"p50": 4.0})
+
+
+def _freshness(table: str, ages: list[float], goals: dict[str, float]) -> Iterator[Result]:
+    for name, goal in goals.items():
+        age = ages[int(len(ages) * int(name[1:]) / 100)]
+        yield Result(
+            f"freshness of a write, {table}, {name}",
+            "s",
+            ours=age,
+            goal=f"at most {goal} s from commit to table",
+            met=age <= goal,
+        )
+
+
+def _measure(stage: Stage, name: str, interval: str) -> tuple[list[float], list[float], Result]:
+    """Seconds from each write to changelog and mirror, ascending; and the idle stream."""
+    path, seen = stage.fresh(name), dict[int, float]()
+    with _running(stage, path, seen, interval):
         idle = _idle(path)
         began = time.time() + _WARM_SECONDS
         written = _write(stage, _WARM_SECONDS + _SECONDS)
         _wait_until_reported(seen)
-    ages = sorted(_ages(path / "bench/changed/changelog", seen, began))
+    log, mirror = path / "bench/changed/changelog", path / "bench/changed/mirror"
+    ages = sorted(_ages(log, seen, began))
     assert len(ages) > written * _SECONDS / (_WARM_SECONDS + _SECONDS) / 2
-    for name, share, goal in (("p50", 0.5, 1.0), ("p99", 0.99, 3.0)):
-        age = ages[int(len(ages) * share)]
-        yield Result(
-            f"freshness of a write, {name}",
-            "s",
-            ours=age,
-            goal=f"at most {goal} s from commit to changelog and mirror",
-            met=age <= goal,
-        )
-    yield idle
+    return ages, sorted(_ages(log, _visible(mirror, seen), began)), idle
+
+
+def _visible(mirror: Path, batches: Iterable[int]) -> dict[int, float]:
+    """When the mirror contained each batch."""
+    made: list[tuple[int, float]] = []
+    for file in sorted((mirror / "_delta_log").glob("*.json")):
+        info = _commit_info(file)
+        if "userMetadata" in info:
+            made.append((json.loads(info["userMetadata"])["batch"], file.stat().st_mtime))
+    times = {batch: [time for last, time in made if last >= batch] for batch in batches}
+    return {batch: min(found) for batch, found in times.items() if found}
 
 
 @contextmanager
-def _running(stage: Stage, path: Path, seen: dict[int, float]) -> Iterator[None]:
+def _running(stage: Stage, path: Path, seen: dict[int, float], interval: str) -> Iterator[None]:
     given = [f"uri={stage.server.uri}", f"collections={CHANGED}", "mode=latest"]
-    config = configuration.load(None, [*given, f"sink.path={path}"])
+    given += [f"sink.path={path}", f"sink.mirror.interval={interval}"]
+    config = configuration.load(None, given)
 
     def reported(report: BatchReport) -> None:
         seen[report.batch_id] = time.time()
@@ -79,20 +106,25 @@ def _wait_until_reported(seen: dict[int, float]) -> None:
 
 
 def _ages(log: Path, seen: dict[int, float], began: float) -> Iterator[float]:
-    """Seconds from each write to the moment at which its batch stood in all tables."""
+    """Seconds from each write to the moment at which its batch was seen."""
     for commit in sorted((log / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        [reported] = [each["commitInfo"] for each in actions if "commitInfo" in each]
+        reported = _commit_info(commit)
         if "userMetadata" not in reported:
             continue
         visible = seen[json.loads(reported["userMetadata"])["batch"]]
-        for action in actions:
+        for action in map(json.loads, commit.read_text().splitlines()):
             if "add" in action:
                 path = log / action["add"]["path"]
                 rows = pyarrow.parquet.read_table(path, columns=["wall_time"])
                 for wall in rows["wall_time"].to_pylist():
                     if wall is not None and wall.timestamp() >= began:
                         yield visible - wall.timestamp()
+
+
+def _commit_info(commit: Path) -> dict[str, Any]:
+    actions = map(json.loads, commit.read_text().splitlines())
+    [info] = [each["commitInfo"] for each in actions if "commitInfo" in each]
+    return dict(info)
 
 
 def _idle(path: Path) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,13 @@ def sink(
     overrides: Sequence[Mapping[str, Any]] = (),
     limit: int | None = None,
     by_spark: bool = False,
+    interval: float | None = None,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
 
-    Rows land by tasks where that is possible, unless `by_spark`.
+    Rows land by tasks where that is possible, unless `by_spark`. Mirrors and histories are written
+    with each batch, unless there is an `interval`.
     """
     off = {} if with_changelog else {"changelog": ""}
     off |= {} if with_mirror else {"mirror": ""}
@@ -112,7 +115,9 @@ def sink(
     spark = SparkSession.getActiveSession()
     assert spark is not None, "a test of sinks has a session"
     kind = Sink if by_spark or any(obstacles(spark, layout)) else LandingSink
-    return kind(pipeline, layout, clock=lambda: 1000.5, dead_letters_limit=limit)
+    return kind(
+        *(pipeline, layout), clock=lambda: 1000.5, dead_letters_limit=limit, interval=interval
+    )
 
 
 class LandingSink(Sink):
@@ -127,16 +132,18 @@ class LandingSink(Sink):
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         spark, self._rows = batch.sparkSession, batch.schema
-        manifests = landed(batch, Destinations.discover(spark, self._layout, True))
+        destinations = Destinations.discover(spark, self._layout, True)
+        manifests = landed(batch, destinations, batch_id)
         return super().write_batch(manifests, batch_id)
 
 
-def landed(batch: DataFrame, destinations: Destinations) -> DataFrame:
+def landed(batch: DataFrame, destinations: Destinations, batch_id: int = 0) -> DataFrame:
     """What tasks yield that read these rows."""
     text = destinations.text()
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield land(rows, Destinations.parse(text).divide, 2**27).to_arrow()
+        divide = partial(Destinations.parse(text).divide, batch_id)
+        yield land(rows, divide, 2**27).to_arrow()
 
     return batch.mapInArrow(task, MANIFEST)
 

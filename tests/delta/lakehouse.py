@@ -22,6 +22,10 @@ class Made(NamedTuple):
     def file(self, base: Path) -> Path:
         return base / self.table / f"_delta_log/{self.version:020}.json"
 
+    def is_creation(self, base: Path) -> bool:
+        """Whether it only creates the table."""
+        return '"operation":"CREATE TABLE"' in self.file(base).read_text()
+
     def is_growth(self, base: Path) -> bool:
         """Whether it changes the columns of a table that is there."""
         return self.version > 0 and '{"metaData":' in self.file(base).read_text()

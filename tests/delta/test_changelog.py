@@ -100,7 +100,10 @@ def test_a_commit_says_its_watermark_and_batch(spark: SparkSession, tmp_path: Pa
     log_sink(tmp_path).write_batch(batch(spark, rows, until=5), 7)
     newest = DeltaTable.forPath(spark, str(tmp_path / LOG)).history(1).head()
     assert newest
-    assert json.loads(newest.userMetadata) == {"watermark": "5:1", "batch": 7}
+    stated = json.loads(newest.userMetadata)
+    groups = {(each["op"], each.get("coll")): each["rows"] for each in stated.pop("groups")}
+    assert stated == {"watermark": "5:1", "batch": 7}
+    assert groups == {("insert", "orders"): 1, ("watermark", None): 1}
 
 
 def test_a_foreign_pipelines_table_is_refused_with_nothing_written(

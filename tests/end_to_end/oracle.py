@@ -215,41 +215,66 @@ def violations(
     checkpoint: Checkpoint,
     namespace: Namespace,
 ) -> list[str]:
-    """Everything that is wrong with the tables of a collection after the last committed batch, in
-    words; empty if nothing is. A batch written in part since is none of the tables' fault."""
+    """Everything that is wrong with the tables of a collection, in words; empty if nothing is: with
+    its changelog after the last committed batch (one written in part since is not its fault), and
+    with its mirror after the last batch that it contains.
+
+    A mirror that lags after a run that was not killed is wrong too: see `lag`.
+    """
     batch = checkpoint.committed()
-    frontier = checkpoint.planned()[: batch + 1]
+    planned = checkpoint.planned()
+    frontier = planned[: batch + 1]
     if not frontier:
         return []
-    changelog = _rows(spark, config.table("changelog", namespace), batch, _OF_CHANGES)
+    changelog, _ = _rows(spark, config.table("changelog", namespace), batch, _OF_CHANGES)
     of_documents = [row for row in changelog if row["key"] is not None]
-    mirrored = _rows(spark, config.table("mirror", namespace), batch, ("key", "document"))
+    columns = ("key", "document")
+    mirrored, applied = _rows(spark, config.table("mirror", namespace), None, columns)
     return [
         *_doubled(changelog),
         *_broken_paths(of_documents),
         *_missing_or_invented(of_documents, truth.story(namespace), namespace, frontier),
-        *_wrong_mirror(mirrored, truth, namespace, frontier[-1]),
+        *(() if applied < 0 else _wrong_mirror(mirrored, truth, namespace, planned[applied])),
     ]
+
+
+def lag(spark: SparkSession, config: Config, namespace: Namespace) -> int:
+    """How many batches the mirror lacks of those that the changelog contains."""
+    newest = [
+        _newest(spark, config.table(kind, namespace), None)[1] for kind in ("changelog", "mirror")
+    ]
+    return newest[0] - newest[1]
 
 
 def _rows(
-    spark: SparkSession, table: Table | None, batch: int, columns: Sequence[str]
-) -> list[Row]:
-    """A table's rows as of the last commit of a batch up to `batch`; none if there is no table."""
-    assert table is not None
-    if not table.target.exists(spark):
-        return []
-    history = table.target.delta(spark).history().select("version", "userMetadata").collect()
-    versions = [
-        row["version"]
-        for row in history
-        if row["userMetadata"] and json.loads(row["userMetadata"])["batch"] <= batch
-    ]
-    rows = table.target.read(spark, max(versions, default=0)).selectExpr(*columns)
+    spark: SparkSession, table: Table | None, batch: int | None, columns: Sequence[str]
+) -> tuple[list[Row], int]:
+    """A table's rows as of the last commit of a batch up to `batch`, and that batch; none and -1
+    if there is no such commit."""
+    version, last = _newest(spark, table, batch)
+    if table is None or last < 0:
+        return [], -1
+    rows = table.target.read(spark, version).selectExpr(*columns)
     # Not by `collect`: the JVM of the tests cannot hold hundreds of thousands.
     with tempfile.TemporaryDirectory() as folder:
         rows.write.mode("overwrite").parquet(folder)
-        return [row for batch in dataset(folder).to_batches() for row in batch.to_pylist()]
+        found = [row for part in dataset(folder).to_batches() for row in part.to_pylist()]
+    return found, last
+
+
+def _newest(spark: SparkSession, table: Table | None, batch: int | None) -> tuple[int, int]:
+    """The version and the batch of a table's last commit of a batch up to `batch`; -1 and -1
+    without one."""
+    assert table is not None
+    if not table.target.exists(spark):
+        return -1, -1
+    history = table.target.delta(spark).history().select("version", "userMetadata").collect()
+    stated = [
+        (row["version"], json.loads(row["userMetadata"])["batch"])
+        for row in history
+        if row["userMetadata"]
+    ]
+    return max((each for each in stated if batch is None or each[1] <= batch), default=(-1, -1))
 
 
 def _doubled(rows: list[Row]) -> list[str]:

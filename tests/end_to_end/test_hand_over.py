@@ -18,7 +18,7 @@ from cdc.demo import ReplicaSet, Writers, load_orders
 from cdc.model import Namespace
 from cdc.pipeline import Config, Replication, Status, verify
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
-from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
 
 _DOCUMENTS = 6_000
 
@@ -51,6 +51,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     assert writers.written > 100
     assert verdict.is_equal, verdict
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
+    assert lag(spark, config, orders) == 0
 
 
 def test_a_job_that_is_started_before_its_application_has_each_change_from_the_first_on(
@@ -72,8 +73,8 @@ def test_a_job_that_is_started_before_its_application_has_each_change_from_the_f
         return sum((Counter(report.counts.get(orders, {})) for report in reports), Counter())
 
     wait_until(lambda: ops()["delete"] == 1, replication, reports)
-    verdict = verify(spark, config, orders)
     replication.stop()
+    verdict = verify(spark, config, orders)
     assert ops() == {"create": 1, "insert": 20, "update": 1, "delete": 1}
     assert (verdict.is_equal, verdict.documents) == (True, 19)
 
@@ -158,3 +159,4 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
         replication.stop()
     assert len(calls) > len(set(calls)), "no batch was replayed"
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
+    assert lag(spark, config, orders) == 0

@@ -21,7 +21,7 @@ from cdc.model import Namespace
 from cdc.pipeline import Config
 from tests.end_to_end.in_process import replicated
 from tests.end_to_end.job import Job
-from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
 from tests.mongo.capture import failing, until
 
 Client = MongoClient[dict[str, Any]]
@@ -145,6 +145,7 @@ def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     assert "Traceback" not in said
     replicated(spark, config)
     assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
+    assert lag(spark, config, orders) == 0
 
 
 def test_a_job_ends_while_its_source_stands_still(

@@ -15,7 +15,7 @@ from cdc.model import Namespace
 from cdc.pipeline import Config
 from tests.end_to_end.in_process import WRITERS_PAUSE
 from tests.end_to_end.job import Job
-from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
+from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
 
 
 @pytest.mark.slow
@@ -60,6 +60,7 @@ def test_two_jobs_fill_one_lakehouse_and_a_third_that_wants_a_table_of_theirs_is
     for namespace, (config, checkpoint, _) in zip(names, pipelines, strict=True):
         assert checkpoint.committed() >= 2
         assert violations(spark, truth, config, checkpoint, namespace)[:20] == []
+        assert lag(spark, config, namespace) == 0
 
 
 def pipeline_of(config: Config) -> str:

@@ -69,4 +69,4 @@ def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None
     meter = Meter()
     for each in (report(1, Freshness(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
         meter.count_batch(each)
-    assert meter.status(None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})
+    assert meter.status(None, None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})

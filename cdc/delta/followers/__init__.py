@@ -1,7 +1,9 @@
 """Mirror and history."""
 
 from cdc.delta.followers import history, mirror
-from cdc.delta.followers.copied_mirror import CopiedMirror
+from cdc.delta.followers.follower import Backlog, Followers
+from cdc.delta.followers.follower_thread import FollowerThread
 from cdc.delta.followers.mirror import MirrorState
+from cdc.delta.followers.pending import Pending
 
-__all__ = ["CopiedMirror", "MirrorState", "history", "mirror"]
+__all__ = ["Backlog", "FollowerThread", "Followers", "MirrorState", "Pending", "history", "mirror"]

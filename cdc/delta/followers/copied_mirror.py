@@ -10,12 +10,12 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from cdc.delta.followers import mirror
-from cdc.delta.landing import Bounds, Facts, LandedBatch, effects, read_files
+from cdc.delta.landing import Batch, Bounds, Facts, LandedBatch, effects, read_files
 from cdc.delta.tables import Table, Tables, UnsuitableTable
 from cdc.tasks import DataFile
 
@@ -29,34 +29,22 @@ class CopiedMirror:
     def __init__(self, landed: LandedBatch) -> None:
         self._landed = landed
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
-        return mirror.targets(facts, tables)
-
-    def write(
-        self,
-        spark: SparkSession,
-        batch: DataFrame,
-        table: Table,
-        facts: Facts,
-        batch_id: int,
-        tables: Tables,
-    ) -> None:
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Bring the mirror to the batch's watermark, in one commit; idempotent per batch."""
         files = self._landed.files_of(table.target.address)
-        by_merge = partial(mirror.write, spark, batch, table, facts, batch_id, tables)
+        facts, by_merge = batch.facts, partial(mirror.write, spark, table, tables, batch)
         if not _is_nothing_but_a_copy(table, files, facts, tables):
             by_merge()
             return
-        document = batch.schema["after"].dataType
-        columns = mirror.schema(document, table, tables.columns(table))
-        kind = document.simpleString()
+        columns = mirror.schema(batch.document, table, tables.columns(table))
+        kind = batch.document.simpleString()
         new = tables.describe_new(table, columns, kind, mirror.key_of(table))
-        commit = effects.commit(table, facts, batch_id, tables)
+        commit = effects.commit(table, batch, tables)
         [name] = effects.changed(table, facts, tables)
         objection = partial(_find_common_keys, spark, table, files, facts.keys[name])
         attempt = partial(self._landed.mark_attempted, files)
         try:
-            tables.add_files(spark, table, files, commit, new, kind, attempt, objection)
+            tables.add_files(spark, table, files, commit, new, attempt, objection)
         except UnsuitableTable as reason:
             _log.info("%s: the copied rows are merged, because %s", table.target, reason)
             by_merge()

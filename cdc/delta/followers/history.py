@@ -31,8 +31,8 @@ from cdc.delta.followers.scd2_merge import (
     told_events,
 )
 from cdc.delta.followers.scd2_rule import Same, versions
-from cdc.delta.landing import Facts, effects, voiding_events
-from cdc.delta.tables import Table, Tables, grow, merging, with_after
+from cdc.delta.landing import Batch, Facts, effects, voiding_events
+from cdc.delta.tables import Begin, Table, Tables, grow, merging, with_after
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")
@@ -71,6 +71,18 @@ def shape(document: DataType, table: Table, typed: Columns | None) -> Shape:
     return Shape(keys, tuple(image(document, typed)), table.options.track)
 
 
+def create(
+    spark: SparkSession,
+    table: Table,
+    tables: Tables,
+    document: DataType,
+    begin: Begin | None = None,
+) -> None:
+    """Create the history unless it is there; `document` is the type of the images."""
+    own = shape(document, table, tables.columns(table))
+    tables.create(spark, table, own.schema(), document.simpleString(), own.keys, begin)
+
+
 def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The histories that this batch changes."""
     found = {table for table in tables.known() if effects.emptied(table, facts, tables)}
@@ -78,37 +90,34 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(found, key=lambda table: table.target)
 
 
-def write(
-    spark: SparkSession,
-    batch: DataFrame,
-    table: Table,
-    facts: Facts,
-    batch_id: int,
-    tables: Tables,
-) -> None:
+def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Bring the history to the batch's watermark, in one commit; idempotent per batch.
 
     Late rows belong where their position is. What makes a row of a version is as for a mirror: a
     row without `after` says nothing, images count as they are, exact or not, and a delete that only
     tells where a document has moved from is none.
     """
-    document = batch.schema["after"].dataType
-    own = shape(document, table, tables.columns(table))
-    tables.create(spark, table, own.schema(), document.simpleString(), own.keys)
+    create(spark, table, tables, batch.document)
+    facts = batch.facts
     names = effects.changed(table, facts, tables)
     ended = effects.emptied(table, facts, tables)
-    rows = effects.rows(batch, names, [], facts)
+    rows = effects.rows(batch.read(spark), names, [], facts)
     if names:
         grow(spark, rows, table, tables)
     typed = tables.columns(table)
-    own = shape(document, table, typed)
+    own = shape(batch.document, table, typed)
     # Typed columns can have any name but one of these.
     place = F.col("position").alias("_position"), F.col("op").alias("_op")
     rows = with_image(rows.select(*own.keys, *place, F.col("after").alias("document")), typed)
     place = F.col("_position").alias("position"), F.col("_op").alias("op")
     told = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
-    commit = effects.commit(table, facts, batch_id, tables)
+    commit = effects.commit(table, batch, tables)
+    if not names and not ended:  # a commit without rows, for what only its metadata says
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, tables.transaction(commit))
+        tables.committed(table, commit)
+        return
     with merging(spark, tables.transaction(commit)):
         bounds = [facts.keys[name] for name in names]
         merge(table.target.delta(spark), told, scopes, own, bounds).execute()

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 from cdc.delta.columns import Columns, image, with_image
-from cdc.delta.landing import Bounds, Facts, effects
+from cdc.delta.landing import Batch, Bounds, Facts, effects
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Table, Tables, Target, grow, merging, newest_commit
+from cdc.delta.tables import SOFT, Begin, Table, Tables, Target, grow, merging, newest_commit
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
@@ -38,7 +38,8 @@ _ROWS_PER_TASK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """The table at version `version` is the collection as of `watermark`, with three exceptions:
+    """The table at version `version` is the collection as of `watermark`, which is the end of
+    `batch`, with three exceptions:
 
     before `exact_from` (if not None) some of its documents may be from a later time; while
     `copying` is not None, it holds only what lies below that frontier (opaque, from the source);
@@ -46,6 +47,7 @@ class MirrorState:
     """
 
     version: int
+    batch: int
     watermark: Timestamp
     exact_from: Timestamp | None
     copying: Any
@@ -65,7 +67,9 @@ def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorSt
         return None
     version, commit = newest
     said = commit.state(namespace)
-    return MirrorState(version, commit.watermark, said.exact_from, said.copying, said.kept)
+    return MirrorState(
+        version, commit.batch, commit.watermark, said.exact_from, said.copying, said.kept
+    )
 
 
 def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame:
@@ -101,14 +105,7 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(found, key=lambda table: table.target)
 
 
-def write(
-    spark: SparkSession,
-    batch: DataFrame,
-    table: Table,
-    facts: Facts,
-    batch_id: int,
-    tables: Tables,
-) -> None:
+def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
 
     Of each key the last change by position counts, and only if it is later than what the mirror
@@ -117,22 +114,33 @@ def write(
     applied would bring it back, and it is the source's promise not to send them. A mirror with
     `delete = soft` sees it.
     """
-    document = batch.schema["after"].dataType
-    columns = schema(document, table, tables.columns(table))
-    tables.create(spark, table, columns, document.simpleString(), key_of(table))
-    commit = effects.commit(table, facts, batch_id, tables)
+    create(spark, table, tables, batch.document)
+    facts, rows = batch.facts, batch.read(spark)
+    commit = effects.commit(table, batch, tables)
     names = effects.changed(table, facts, tables)
     emptied = effects.emptied(table, facts, tables)
     if names:
-        grow(spark, effects.rows(batch, names, emptied, facts), table, tables)
+        grow(spark, effects.rows(rows, names, emptied, facts), table, tables)
     if names or emptied:
         with merging(spark, tables.transaction(commit)):
             typed = tables.columns(table)
-            _merge(spark, batch, table, typed, names, emptied, facts).execute()
+            _merge(spark, rows, table, typed, names, emptied, facts).execute()
     else:  # a commit without rows, for what only its metadata tells
-        options = tables.transaction(commit)
-        table.target.append(spark.createDataFrame([], columns), options)
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, tables.transaction(commit))
     tables.committed(table, commit)
+
+
+def create(
+    spark: SparkSession,
+    table: Table,
+    tables: Tables,
+    document: DataType,
+    begin: Begin | None = None,
+) -> None:
+    """Create the mirror unless it is there; `document` is the type of the images."""
+    columns = schema(document, table, tables.columns(table))
+    tables.create(spark, table, columns, document.simpleString(), key_of(table), begin)
 
 
 def key_of(table: Table) -> list[str]:

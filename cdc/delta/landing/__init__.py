@@ -4,6 +4,7 @@ from cdc.delta.landing import changelog, dead_letters, effects
 from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
     ROW_OPS,
+    Batch,
     Bounds,
     Facts,
     Happened,
@@ -14,13 +15,14 @@ from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
 from cdc.delta.landing.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.landing.placeholder import is_stand_in
-from cdc.delta.landing.summarize import read_facts, voiding_events
+from cdc.delta.landing.summarize import facts_of, join_facts, read_facts, voiding_events
 
 __all__ = [
     "IMAGES",
     "LANDING",
     "NO_EVENTS",
     "ROW_OPS",
+    "Batch",
     "Bounds",
     "Destinations",
     "Facts",
@@ -30,8 +32,10 @@ __all__ = [
     "changelog",
     "dead_letters",
     "effects",
+    "facts_of",
     "is_manifest",
     "is_stand_in",
+    "join_facts",
     "landing_options",
     "obstacles",
     "read_facts",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructType
 
 from cdc.model import (
     GAP,
@@ -20,6 +23,7 @@ from cdc.model import (
     What,
     resume_token,
 )
+from cdc.tasks import Group
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
 # What the sink alone is told.
@@ -58,6 +62,8 @@ class Facts:
     `unmappable` counts the images in whose place there is a stand-in.
     `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
     move to another shard. `happened` is None where the batch holds no event.
+    `groups` is what all of this was read from.
+    `steps` are the facts of the batches that these facts join, in their order; none: it is one.
     """
 
     said: Watermark
@@ -72,6 +78,8 @@ class Facts:
     namespace_events: tuple[NamespaceEvent, ...]
     shared: frozenset[tuple[str | None, str | None]]
     happened: Happened | None
+    groups: tuple[Group, ...] = field(default=(), compare=False)
+    steps: tuple[Facts, ...] = field(default=(), compare=False)
 
     @property
     def watermark(self) -> Timestamp:
@@ -128,3 +136,27 @@ class Facts:
         """Whether the batch holds rows that the namespace's changelog gets besides its own."""
         db, coll = namespace
         return not self.shared.isdisjoint({(db, coll), (db, None), (None, None)})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a table is brought up to date with: one batch of the source, or successive ones joined.
+
+    Attributes:
+        number: the number of the batch, or of the last one, in the checkpoint.
+        facts: the summary of the rows.
+        columns: the columns of the rows.
+        read: returns the rows in a session. They are read as often as it is used.
+        follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
+    """
+
+    number: int
+    facts: Facts
+    columns: StructType
+    read: Callable[[SparkSession], DataFrame]
+    follows: frozenset[str] = frozenset()
+
+    @property
+    def document(self) -> DataType:
+        """The type of the images."""
+        return self.columns["after"].dataType

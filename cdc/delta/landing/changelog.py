@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial, reduce
 from operator import or_
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from cdc.delta.landing.batch_summary import UNTOLD, Facts
+from cdc.delta.landing.batch_summary import UNTOLD, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
 from cdc.delta.tables import (
+    BATCH,
     CDF,
     Commit,
     State,
@@ -27,8 +29,8 @@ from cdc.delta.tables import (
     is_of,
 )
 from cdc.errors import TableOwnedElsewhere
-from cdc.model import Namespace
-from cdc.tasks import remove
+from cdc.model import VOID, WATERMARK, Namespace
+from cdc.tasks import Group, remove
 
 _log = logging.getLogger(__name__)
 
@@ -43,28 +45,24 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The changelogs that get rows of this batch, or of which it has something to say: that of a
     collection without documents is empty."""
     shared = {table for table in tables.known() if _is_told(table, facts, tables)}
-    names = facts.counts.keys() | facts.copied | facts.torn
+    names = facts.counts.keys() | facts.said.copied | facts.torn
     own = {table for namespace in names if (table := tables.of(namespace))}
     return sorted(shared | own, key=lambda table: table.target)
 
 
-def write(
-    spark: SparkSession,
-    batch: DataFrame,
-    table: Table,
-    facts: Facts,
-    batch_id: int,
-    tables: Tables,
-) -> None:
+def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Append the table's rows, creating it if need be. Idempotent per batch.
 
     Besides the rows of its own collections a changelog gets what concerns them: a rename onto their
     name, and rows without a collection (dropDatabase) or without a database (a gap), so that each
     changelog alone tells how its collections came to be as they are.
     """
-    rows = cdf(batch) if table.options.changelog_form == CDF else batch
-    tables.create(spark, table, _columns(rows), _document(batch), _CLUSTER)
-    commit = _commit(table, facts, batch_id, tables)
+    facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
+    rows = cdf(rows) if table.options.changelog_form == CDF else rows
+    columns = _nullable(rows.schema)
+    tables.create(spark, table, columns, batch.document.simpleString(), _CLUSTER)
+    tables.complete(spark, table, columns)
+    commit = _commit(table, batch, tables)
     own = _own(table, facts, tables)
     count = sum(sum(facts.counts[namespace].values()) for namespace in own)
     files = max(1, math.ceil(count / _ROWS_PER_FILE))
@@ -86,28 +84,24 @@ class LandedChangelog:
     def targets(self, facts: Facts, tables: Tables) -> list[Table]:
         return targets(facts, tables)
 
-    def write(
-        self,
-        spark: SparkSession,
-        batch: DataFrame,
-        table: Table,
-        facts: Facts,
-        batch_id: int,
-        tables: Tables,
-    ) -> None:
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Commit the table's files, creating it if need be. Idempotent per batch."""
-        schema, document = _columns(batch), _document(batch)
-        commit = _commit(table, facts, batch_id, tables)
+        schema = _nullable(batch.columns).add(BATCH, "long")
+        document = batch.document.simpleString()
+        commit = _commit(table, batch, tables)
         new = tables.describe_new(table, schema, document, _CLUSTER)
-        own = self._landed.write_rows(table.target.address, _selector(table, facts, tables))
+        tables.complete(spark, table, schema)
+        selector = _selector(table, batch.facts, tables)
+        own = self._landed.write_rows(table.target.address, batch.number, selector)
         files = [*self._landed.files_of(table.target.address), *own]
         attempt = partial(self._landed.mark_attempted, files)
         try:
-            is_new = tables.add_files(spark, table, files, commit, new, document, attempt)
+            is_new = tables.add_files(spark, table, files, commit, new, attempt)
         except UnsuitableTable as reason:
             remove(own)
             _warn_once(str(table.target), str(reason))
-            write(spark, self._landed.all_rows(batch), table, facts, batch_id, tables)
+            every = self._landed.all_rows(batch.read(spark))
+            write(spark, table, tables, replace(batch, read=lambda _: every))
             return
         except TableOwnedElsewhere:
             remove(own)
@@ -121,20 +115,17 @@ def _warn_once(table: str, reason: str) -> None:
     _log.warning("%s: Spark writes the rows, because %s", table, reason)
 
 
-def _columns(rows: DataFrame) -> StructType:
-    # Nullable: what a later version of the source leaves out must not break the table.
-    return StructType([StructField(f.name, f.dataType) for f in rows.schema])
-
-
-def _document(batch: DataFrame) -> str:
-    return batch.schema["after"].dataType.simpleString()
+def _nullable(columns: StructType) -> StructType:
+    # What a later version of the source leaves out must not break the table.
+    return StructType([StructField(f.name, f.dataType) for f in columns])
 
 
 def _own(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
     return [namespace for namespace in facts.counts if tables.of(namespace) == table]
 
 
-def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
+def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
+    facts = batch.facts
     last = tables.last(table)
     until = last.watermark if last else None
 
@@ -143,7 +134,20 @@ def _commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit
         return State(exact_from, whole=facts.coverage(name, before.whole, until, exact_from))
 
     names = facts.counts.keys() | facts.copied | facts.torn
-    return make_commit(table, facts, batch_id, tables, names, state)
+    made = make_commit(table, batch, tables, names, state)
+    return made if made is last else replace(made, groups=tuple(_groups(table, facts, tables)))
+
+
+def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
+    """The summary of the table's rows, and what the source says of its namespaces."""
+    concerns = _selector(table, facts, tables)
+    for group in facts.groups:
+        if group.op == VOID and tables.of(Namespace(group.db or "", group.coll or "")) == table:
+            yield group
+        names = {"op": group.op, "db": group.db, "coll": group.coll}
+        texts = [mark.description for mark in group.marks] or [None]
+        if group.op == WATERMARK or any(concerns({**names, "description": t}) for t in texts):
+            yield group
 
 
 def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:

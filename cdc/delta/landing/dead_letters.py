@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from cdc.delta.landing import placeholder
-from cdc.delta.landing.batch_summary import Facts
+from cdc.delta.landing.batch_summary import Batch, Facts
 from cdc.delta.tables import Commit, Table, Tables, is_of
 
 IMAGES = ("before", "after")
@@ -51,20 +51,13 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
     return sorted(found, key=lambda table: table.target)
 
 
-def write(
-    spark: SparkSession,
-    batch: DataFrame,
-    table: Table,
-    facts: Facts,
-    batch_id: int,
-    tables: Tables,
-) -> None:
+def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Append the batch's letters, creating the table if need be. Idempotent per batch."""
-    kind = batch.schema["after"].dataType.simpleString()
+    kind, facts = batch.document.simpleString(), batch.facts
     tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
-    commit = Commit(batch_id, facts.watermark, offset=facts.said.offset)
+    commit = Commit(batch.number, facts.watermark, offset=facts.said.offset)
     own = [name for name in facts.unmappable if tables.of(name) == table]
-    rows = batch.where(reduce(or_, map(is_of, own)))
+    rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
     letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
     table.target.append(letters.coalesce(1), tables.transaction(commit))
     tables.committed(table, commit)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, VariantType
 
 from cdc.delta.columns import Columns
-from cdc.delta.tables import EVENT, HARD, Layout, Table, Target, is_local, under
+from cdc.delta.tables import BATCH, EVENT, HARD, Layout, Table, Target, is_local, under
 from cdc.model import Namespace
 from cdc.tasks import Part
 
@@ -68,11 +68,11 @@ class Destinations:
         layout, former, with_mirrors = json.loads(text)
         return cls(Layout.from_text(layout), former, with_mirrors)
 
-    def divide(self, namespace: Namespace, rows: pa.RecordBatch) -> Iterator[Part]:
-        """Yield what goes where; `rows` are about documents of the namespace."""
+    def divide(self, batch: int, namespace: Namespace, rows: pa.RecordBatch) -> Iterator[Part]:
+        """Yield what goes where; `rows` of that batch are about documents of the namespace."""
         folder, mirror = self.changelog(namespace), self.mirror(namespace)
         if folder is not None:
-            yield Part(folder, rows)
+            yield Part(folder, with_batch(rows, batch))
         if mirror is not None:
             copied = rows.filter(pc.equal(rows.column("op"), _READ))
             if len(copied):
@@ -94,6 +94,13 @@ class Destinations:
             return None
         former = table.target.former
         return former if former in self._former and former else table.target.address
+
+
+def with_batch(rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+    """Rows of the source as rows of a changelog."""
+    numbers = pa.repeat(pa.scalar(batch, pa.int64()), len(rows))
+    names = [*rows.schema.names, BATCH]
+    return pa.RecordBatch.from_arrays([*rows.columns, numbers], names=names)
 
 
 def takes_copies(mirror: Table) -> bool:

@@ -6,13 +6,14 @@ Mirrors and histories follow these rules alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc.delta.landing.batch_summary import ROW_OPS, Facts
+from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
 from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, Namespace, NamespaceEvent
@@ -42,20 +43,24 @@ def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
     ]
 
 
-def commit(table: Table, facts: Facts, batch_id: int, tables: Tables) -> Commit:
+def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
     """The commit by which a batch reaches a table of documents."""
-    still = kept(table, facts, tables)
+    facts = batch.facts
+    steps = [(step, kept(table, step, tables)) for step in facts.steps or (facts,)]
 
     def state(name: Namespace, before: State) -> State:
-        return _state(name, before, facts, still)
+        for step, still in steps:
+            before = _state(name, before, step, still)
+        return before
 
-    return make_commit(table, facts, batch_id, tables, facts.counts, state)
+    found = make_commit(table, batch, tables, facts.counts, state)
+    last = tables.last(table)
+    return replace(found, follows=batch.follows | (last.follows if last else frozenset()))
 
 
 def make_commit(
     table: Table,
-    facts: Facts,
-    batch_id: int,
+    batch: Batch,
     tables: Tables,
     names: Iterable[Namespace],
     state: Callable[[Namespace, State], State],
@@ -66,12 +71,13 @@ def make_commit(
     before the batch; it returns the state after it.
     """
     last = tables.last(table)
-    if last is not None and last.batch == batch_id:
+    if last is not None and last.batch == batch.number:
         return last
     before = last.states if last else {}
     own = before.keys() | {name for name in names if tables.of(name) == table}
     states = {name: state(name, before.get(name, State())) for name in own}
-    return Commit(batch_id, facts.watermark, states, facts.said.offset)
+    facts = batch.facts
+    return Commit(batch.number, facts.watermark, states, facts.said.offset)
 
 
 def require_allowed(facts: Facts, tables: Tables) -> None:

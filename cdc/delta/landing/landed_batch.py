@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.landing.batch_summary import Facts
+from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
 from cdc.delta.tables import escape_glob
 from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, remove
@@ -36,6 +38,7 @@ class LandedBatch:
         for file in manifest.files:
             self._files.setdefault(file.folder, []).append(file)
         self._attempted: set[str] = set()
+        self._lock, self._is_removed = Lock(), False
 
     @classmethod
     def collect(cls, batch: DataFrame) -> LandedBatch:
@@ -78,23 +81,31 @@ class LandedBatch:
         ]
         return document_rows.unionByName(others.select(*columns))
 
-    def write_rows(self, folder: str, concerns: Callable[[Row], bool]) -> list[DataFile]:
-        """Write the manifest's rows that concern the table in `folder` to a file of it."""
+    def write_rows(
+        self, folder: str, batch: int, concerns: Callable[[Row], bool]
+    ) -> list[DataFile]:
+        """Write the manifest's rows that concern the changelog in `folder` to a file of it."""
         files = DataFiles(_FILE_BYTES)
         try:
             for rows in self._manifest.rows:
                 seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
                 mask = [concerns(row) for row in seen]
                 if any(mask):
-                    files.add(Part(folder, rows.filter(pa.array(mask))))
+                    files.add(Part(folder, with_batch(rows.filter(pa.array(mask)), batch)))
             return files.finish()
         except BaseException:
             files.discard()
             raise
 
     def mark_attempted(self, files: Sequence[DataFile]) -> None:
-        """Note that a commit of these files is about to be tried. There is no way back."""
-        self._attempted.update(file.name for file in files)
+        """Note that a commit of these files is about to be tried. There is no way back.
+
+        Raises RuntimeError after `remove_leftovers`: another thread has removed the files.
+        """
+        with self._lock:
+            if self._is_removed:
+                raise RuntimeError("The data files of the batch were removed before their commit.")
+            self._attempted.update(file.name for file in files)
 
     def remove_leftovers(self) -> None:
         """Remove the files that no commit names. Call it when nothing reads the rows any more.
@@ -102,7 +113,9 @@ class LandedBatch:
         The files of a commit that was tried stay: it may have been made whatever it answered, and a
         removed file of a table is lost rows.
         """
-        remove([file for file in self._manifest.files if file.name not in self._attempted])
+        with self._lock:
+            self._is_removed = True
+            remove([file for file in self._manifest.files if file.name not in self._attempted])
 
 
 def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:

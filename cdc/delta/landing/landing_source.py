@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -60,4 +62,10 @@ class _LandingReader(ChangeReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         destinations, rows = Destinations.parse(self._destinations), super().read(partition)
-        yield land(rows, destinations.divide, self._file_bytes).to_arrow()
+        # A key of Spark's streaming engine (MicroBatchExecution.BATCH_ID_KEY).
+        context = TaskContext.get()
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        if batch is None:
+            raise RuntimeError("Spark does not state the batch that the task belongs to.")
+        divide = partial(destinations.divide, int(batch))
+        yield land(rows, divide, self._file_bytes).to_arrow()

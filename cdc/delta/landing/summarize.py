@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -33,7 +34,7 @@ from cdc.model import (
     Watermark,
     marks_of_row,
 )
-from cdc.tasks import Group, Mark
+from cdc.tasks import Group, Mark, merge
 
 _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 
@@ -83,7 +84,19 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
         ),
         shared=frozenset(_shared(own)),
         happened=_happened(own),
+        groups=tuple(groups),
     )
+
+
+def join_facts(batches: Sequence[Facts]) -> Facts:
+    """The facts of successive batches as those of one, which ends where the last one does."""
+    if len(batches) == 1:
+        return batches[0]
+    groups = merge(group for facts in batches for group in facts.groups if group.op != WATERMARK)
+    last = batches[-1].groups
+    joined = facts_of([*groups, *(group for group in last if group.op == WATERMARK)])
+    assert joined is not None, "each batch has a watermark"
+    return replace(joined, steps=tuple(batches))
 
 
 def _begun(said: Watermark) -> Iterator[Namespace]:

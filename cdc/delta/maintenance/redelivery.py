@@ -19,15 +19,19 @@ from pyspark.sql.types import VariantVal
 from cdc.delta.columns import RESCUED, of_table
 from cdc.delta.landing import IMAGES, is_stand_in
 from cdc.delta.sql import quoted
-from cdc.delta.tables import Layout, Table, Target, conflict, is_of, place
+from cdc.delta.tables import BATCH, Layout, Table, Target, conflict, is_of, newest_commit, place
 from cdc.model import Encode, Namespace
 from cdc.model.encoding import Column as Image
 from cdc.model.encoding import encoder
 
+# What tells the rows of a changelog apart.
+_ROW = ("position", "key", "db", "coll")
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How many letters were delivered, and how many still cannot be mapped."""
+    """How many letters were delivered. `left`: how many still cannot be mapped, or wait until the
+    mirror contains their batch."""
 
     delivered: int
     left: int
@@ -37,7 +41,11 @@ def deliver(
     spark: SparkSession, letters: Target, layout: Layout, document_format: str, json_mode: str
 ) -> Delivery:
     """Deliver all letters of a table that were not delivered yet and can be mapped, `repaired` in
-    place of `raw` where it is set. May be repeated after any failure."""
+    place of `raw` where it is set. May be repeated after any failure.
+
+    A letter of a batch that the mirror does not contain yet is put into the changelog, but waits:
+    the mirror may be about to get the stand-in.
+    """
     kind = "variant" if document_format == "variant" else "string"
     mapped = _mapping(partial(encoder, document_format, json_mode), kind)
     waiting = letters.read(spark).where(F.col("delivered").isNull())
@@ -45,7 +53,11 @@ def deliver(
     try:
         ready = waiting.where(~is_stand_in(F.col("document"), kind))
         for row in ready.select("db", "coll").distinct().collect():
-            _put(spark, ready, layout, Namespace(row.db, row.coll), kind)
+            namespace = Namespace(row.db, row.coll)
+            _put(spark, ready, layout, namespace, kind)
+            late = _late(spark, layout, namespace)
+            if late is not None:
+                ready = ready.join(late, [*_ROW], "left_anti")
         delivered, count = ready.count(), waiting.count()
         if delivered:
             conflict.repeated(partial(_mark, spark, letters, ready), letters)
@@ -74,7 +86,7 @@ def _put(
             column, types = place(image, changelog.options.changelog_form)
             if types:
                 rows = rows.withColumn("_type", F.explode(F.array(*map(F.lit, types))))
-            same = {name: name for name in ("position", "key", "db", "coll")}
+            same = {name: name for name in _ROW}
             same |= {"_change_type": "_type"} if types else {}
             write = partial(_replace, spark, changelog.target, rows, same, column, kind)
             conflict.repeated(write, changelog.target)
@@ -83,6 +95,20 @@ def _put(
         same = {"_position": "position", "key": "key"}
         same |= {"_namespace": "_namespace"} if mirror.is_shared else {}
         conflict.repeated(partial(_into_mirror, spark, mirror, rows, same, kind), mirror.target)
+
+
+def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFrame | None:
+    """The rows that the changelog has and the mirror may lack; None if the mirror lacks none."""
+    changelog, mirror = layout.table("changelog", namespace), layout.table("mirror", namespace)
+    if changelog is None or mirror is None or not changelog.target.exists(spark):
+        return None
+    # First what the mirror contains: what it gets from then on comes from the repaired changelog.
+    newest = newest_commit(spark, mirror.target) if mirror.target.exists(spark) else None
+    rows = changelog.target.read(spark)
+    if BATCH not in rows.columns:
+        return None
+    applied = newest[1].batch if newest else -1
+    return rows.where(is_of(namespace) & (F.col(BATCH) > applied)).select(*_ROW)
 
 
 def _replace(
@@ -122,7 +148,7 @@ def _into_mirror(
 
 
 def _mark(spark: SparkSession, letters: Target, ready: DataFrame) -> None:
-    names = ("position", "key", "db", "coll", "image")
+    names = (*_ROW, "image")
     agree = [F.col(f"row.{name}") == F.col(f"letter.{name}") for name in names]
     merge = letters.delta(spark).alias("row").merge(ready.alias("letter"), reduce(and_, agree))
     merge.whenMatchedUpdate(set={"delivered": F.current_timestamp()}).execute()

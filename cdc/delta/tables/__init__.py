@@ -1,7 +1,7 @@
 """Delta tables of a pipeline: location, schema, ownership, commit metadata."""
 
 from cdc.delta.tables import conflict, small_write_settings
-from cdc.delta.tables.changelog_forms import CDF, EVENT, cdf, is_of, place, with_after
+from cdc.delta.tables.changelog_forms import BATCH, CDF, EVENT, cdf, is_of, place, with_after
 from cdc.delta.tables.commit_metadata import (
     Commit,
     State,
@@ -34,11 +34,12 @@ from cdc.delta.tables.ownership import (
     require_ours,
     require_unoccupied,
 )
-from cdc.delta.tables.pipeline_tables import Tables
+from cdc.delta.tables.pipeline_tables import Begin, Tables
 from cdc.delta.tables.target import Target, escape_glob, is_local, under
 from cdc.delta.tables.transaction import UnsuitableTable
 
 __all__ = [
+    "BATCH",
     "CDF",
     "EVENT",
     "FAIL",
@@ -50,6 +51,7 @@ __all__ = [
     "MOST_COLUMNS",
     "PIPELINE",
     "SOFT",
+    "Begin",
     "Commit",
     "Layout",
     "LogCheckpoints",

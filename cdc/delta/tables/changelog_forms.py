@@ -8,6 +8,9 @@ from pyspark.sql import functions as F
 from cdc.model import Namespace
 
 EVENT, CDF = "event", "cdf"
+# The column of a changelog with the number of the batch that wrote the row. It is null in rows that
+# a backfill added, and in those of releases without the column.
+BATCH = "_batch"
 _INSERT, _DELETE, _BEFORE, _AFTER = "insert", "delete", "update_preimage", "update_postimage"
 _IMAGES = {
     "read": (_INSERT,),

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 
 from cdc.delta.tables.target import Target
 from cdc.errors import CdcError
-from cdc.model import Coverage, Namespace, Timestamp, are_equal, timestamp
+from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, timestamp
+from cdc.tasks import Group
 
 _KEPT = "mongodb-cdc.commit"
 # How many commits the history is asked for first.
@@ -83,14 +84,26 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit of ours says: the batch, and the state of the table after it. A namespace
-    that is not in `states` is in that of `State()`. `offset` is the batch's end in the checkpoint,
-    as `Watermark` tells it; one that is very long is not kept."""
+    """What one commit of ours says: the batch, and the state of the table after it.
+
+    Attributes:
+        batch: the number of the batch in the checkpoint.
+        watermark: the time up to which the table is complete.
+        states: the states of namespaces. One that is not listed is in that of `State()`.
+        offset: the batch's end in the checkpoint, as in `Watermark`; one that is very long is not
+            stored.
+        groups: of a changelog, the summary of the batch's rows in it, with the watermark row. The
+            tables that follow the changelog read it; see `cdc.delta.followers`.
+        follows: of a table that follows changelogs, those that it has read; see
+            `Target.relative_to`.
+    """
 
     batch: int
     watermark: Timestamp
     states: Mapping[Namespace, State] = field(default_factory=dict)
     offset: Any = None
+    groups: tuple[Group, ...] = ()
+    follows: frozenset[str] = frozenset()
 
     def is_of_the_same(self, other: Commit) -> bool:
         """Whether both tell of one batch, with one end as far as they tell it."""
@@ -108,6 +121,10 @@ class Commit:
             fields["of"] = of
         if self.offset is not None and len(json.dumps(self.offset)) <= _LONGEST_OFFSET:
             fields["offset"] = self.offset
+        if self.groups:
+            fields["groups"] = [_without_offset(group).to_json() for group in self.groups]
+        if self.follows:
+            fields["follows"] = sorted(self.follows)
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -118,14 +135,31 @@ class Commit:
         try:
             fields = json.loads(text or "null")
             of = fields.get("of", {}).items()
+            groups = map(Group.from_json, fields.get("groups", ()))
             return cls(
                 batch=int(fields["batch"]),
                 watermark=timestamp.parse(fields["watermark"]),
                 states={Namespace.parse(name): State.from_json(state) for name, state in of},
                 offset=fields.get("offset"),
+                groups=tuple(_with_offset(group, fields.get("offset")) for group in groups),
+                follows=frozenset(fields.get("follows", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None
+
+
+def _without_offset(group: Group) -> Group:
+    """The watermark's group without the batch's end, which the commit has already."""
+    return _with_offset(group, None)
+
+
+def _with_offset(group: Group, offset: Any) -> Group:
+    if group.op != WATERMARK:
+        return group
+    [mark] = group.marks
+    description = {**json.loads(mark.description or "{}"), "offset": offset}
+    text = json.dumps(description, ensure_ascii=False)
+    return replace(group, marks=(mark._replace(description=text),))
 
 
 def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:

@@ -6,9 +6,11 @@ process is the only writer, and remembers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from threading import RLock
+from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -28,13 +30,19 @@ from cdc.delta.tables.ownership import (
     require_unoccupied,
 )
 from cdc.delta.tables.target import Target, is_local
-from cdc.delta.tables.transaction import NewTable, TableExists, commit_files, create_table
+from cdc.delta.tables.transaction import (
+    NewTable,
+    TableExists,
+    commit_files,
+    create_table,
+)
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, timestamp
 from cdc.tasks import DataFile
 
 _DOCUMENT = "mongodb-cdc.document"
 _FORM = "mongodb-cdc.form"
+_BEGIN = "mongodb-cdc.begin"
 # The log of a table that gets a commit each second would else have 2.6 million files. Files of data
 # that a version needs are kept as long, by default.
 _PROPERTIES = {
@@ -50,6 +58,16 @@ _OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
 _OF_KIND = {"mirror": _MERGED, "history": _MERGED}
 
 
+class Begin(NamedTuple):
+    """Where a table began that follows changelogs: after which batch, and of which changelog.
+
+    `changelog`: see `Target.relative_to`; None if the table contains several collections.
+    """
+
+    after: int
+    changelog: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     table: Table
@@ -57,12 +75,14 @@ class _Known:
     form: str
     last: Commit | None
     columns: Columns | None
+    names: frozenset[str]
+    begin: Begin | None
 
 
 @dataclass(slots=True)
 class Tables:
-    """All tables of one kind that one pipeline writes. What is known of them is asked and changed
-    by one thread at a time.
+    """All tables of one kind that one pipeline writes. Threads may share it, if each table is
+    written by one at a time.
 
     `pipeline` identifies the checkpoint, not the job's name: Delta skips a (transaction id,
     version) that it has seen, and a new checkpoint counts its batches from 0 again.
@@ -75,6 +95,7 @@ class Tables:
     _settled: dict[Target, Target] = field(default_factory=dict)
     _known: dict[Target, _Known] = field(default_factory=dict)
     _claimed: dict[Target, Table] = field(default_factory=dict)
+    _lock: Any = field(default_factory=RLock, repr=False, compare=False)
 
     @property
     def transaction_id(self) -> str:
@@ -101,12 +122,26 @@ class Tables:
 
     def known(self) -> list[Table]:
         """The tables of this pipeline that are there. Complete after `discover`."""
-        return [self._known[target].table for target in sorted(self._known)]
+        with self._lock:
+            return [self._known[target].table for target in sorted(self._known)]
 
     def last(self, table: Table) -> Commit | None:
         """What the table's last commit of ours says; None without such a commit or table."""
         known = self._known.get(table.target)
         return known.last if known else None
+
+    def applied(self, table: Table) -> int | None:
+        """The last batch that a table contains which follows changelogs; None if nothing says it:
+        the table is not known, or an earlier release created it and wrote nothing to it."""
+        last, begin = self.last(table), self.begin(table)
+        if last is not None:
+            return last.batch
+        return begin.after if begin else None
+
+    def begin(self, table: Table) -> Begin | None:
+        """Where the table began, if it was created to follow changelogs."""
+        known = self._known.get(table.target)
+        return known.begin if known else None
 
     def columns(self, table: Table) -> Columns | None:
         """The typed columns that the table has, or is to be made with; None if it has documents."""
@@ -135,6 +170,10 @@ class Tables:
         holds images of another type, in other columns, or in another form;
         ForeignOffset if it is ahead of the checkpoint.
         """
+        with self._lock:
+            self._claim(spark, table, document, now)
+
+    def _claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         ours = self._identity(table)
         other = self._claimed.setdefault(table.target, table)
         require_ours(table, ours, self._identity(other))
@@ -168,12 +207,17 @@ class Tables:
         schema: StructType,
         document: str,
         cluster: Sequence[str],
+        begin: Begin | None = None,
     ) -> None:
         """Create the table, clustered by some columns, unless it is known. `claim` must have
         passed. Raises TableOwnedElsewhere."""
-        if table.target in self._known:
-            return
-        new = self.describe_new(table, schema, document, cluster)
+        with self._lock:
+            if table.target not in self._known:
+                new = self.describe_new(table, schema, document, cluster, begin)
+                self._create(spark, table, new)
+                self._remember_created(table, new)
+
+    def _create(self, spark: SparkSession, table: Table, new: NewTable) -> None:
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
         if is_local(spark, table.target):
             require_unoccupied(table, self._identity(table))
@@ -183,7 +227,16 @@ class Tables:
                 raise self.created_elsewhere(spark, table) from error
         else:
             self._create_by_spark(spark, table, new)
-        self.remember_created(table, document)
+
+    def complete(self, spark: SparkSession, table: Table, schema: StructType) -> None:
+        """Add the columns of `schema` to a known table that an earlier release created without
+        them. Its rows have null there."""
+        known = self._known.get(table.target)
+        missing = [field for field in schema if known and field.name not in known.names]
+        if known and missing:
+            self._add_columns(spark, table, StructType(missing))
+            names = known.names | {field.name for field in missing}
+            self._known[table.target] = replace(self._known[table.target], names=names)
 
     def _create_by_spark(self, spark: SparkSession, table: Table, new: NewTable) -> None:
         try:
@@ -203,7 +256,6 @@ class Tables:
         files: Sequence[DataFile],
         commit: Commit,
         new: NewTable,
-        document: str,
         before_commit: Callable[[], None],
         objection: Callable[[int], str | None] | None = None,
     ) -> bool:
@@ -225,22 +277,27 @@ class Tables:
         except TableExists as error:
             raise self.created_elsewhere(spark, table) from error
         if not is_known:
-            self.remember_created(table, document)
+            self._remember_created(table, new)
         self.committed(table, commit)
         return is_new
 
     def describe_new(
-        self, table: Table, schema: StructType, document: str, cluster: Sequence[str]
+        self,
+        table: Table,
+        schema: StructType,
+        document: str,
+        cluster: Sequence[str],
+        begin: Begin | None = None,
     ) -> NewTable:
         """How the table is to be created."""
         own = {**self._identity(table), _DOCUMENT: document, _FORM: self._form(table)}
+        own |= {_BEGIN: json.dumps(begin)} if begin else {}
         properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
         return NewTable(schema, {**properties, **_OF_KIND.get(self.kind, {}), **own}, cluster)
 
-    def remember_created(self, table: Table, document: str) -> None:
-        """To be called after the table was created as `new` says."""
-        form, columns = self._form(table), self._configured(table)
-        self._known[table.target] = _Known(table, document, form, None, columns)
+    def _remember_created(self, table: Table, new: NewTable) -> None:
+        names, columns = frozenset(new.schema.names), self._configured(table)
+        self._keep(table, new.properties, None, columns, names)
 
     def created_elsewhere(self, spark: SparkSession, table: Table) -> TableOwnedElsewhere:
         """The error for a table that another program created just now."""
@@ -262,13 +319,16 @@ class Tables:
         known = self._known[table.target]
         assert known.columns is not None
         columns = known.columns.plus(more)
-        fields = StructType([column.field() for column in more])
-        table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
+        self._add_columns(spark, table, StructType([column.field() for column in more]))
         self._known[table.target] = replace(known, columns=columns)
+
+    def _add_columns(self, spark: SparkSession, table: Table, fields: StructType) -> None:
+        table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
 
     def committed(self, table: Table, commit: Commit) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
-        self._known[table.target] = replace(self._known[table.target], last=commit)
+        with self._lock:
+            self._known[table.target] = replace(self._known[table.target], last=commit)
 
     def _form(self, table: Table) -> str:
         """What the rows of the table mean, where an option tells: it holds for all of them."""
@@ -286,11 +346,22 @@ class Tables:
 
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
         newest = newest_commit(spark, table.target)
-        form = properties.get(_FORM, EVENT)
         self._claimed.setdefault(table.target, table)
-        columns = of_table(table.target.read(spark).schema) if self.kind in TYPED else None
-        last = newest and newest[1]
-        self._known[table.target] = _Known(table, properties[_DOCUMENT], form, last, columns)
+        schema = table.target.read(spark).schema
+        columns = of_table(schema) if self.kind in TYPED else None
+        self._keep(table, properties, newest and newest[1], columns, frozenset(schema.names))
+
+    def _keep(
+        self,
+        table: Table,
+        properties: Mapping[str, str],
+        last: Commit | None,
+        columns: Columns | None,
+        names: frozenset[str],
+    ) -> None:
+        begin = Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+        document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
+        self._known[table.target] = _Known(table, document, form, last, columns, names, begin)
 
     def _require_same_columns(self, table: Table, there: Columns | None) -> None:
         configured = self._configured(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc.delta.sql import literal, quoted
 from cdc.errors import TableOwnedElsewhere
 
+_ROOT = re.compile(r"([A-Za-z][\w+.-]+:(//[^/]*)?)?")
 _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 
@@ -38,6 +40,20 @@ class Target:
 
     def __str__(self) -> str:
         return self.address
+
+    def relative_to(self, other: Target) -> str:
+        """The table as text that stays true if both tables are moved together; see `resolved`."""
+        if self.is_name or other.is_name:
+            return self.address
+        (root, path), (other_root, other_path) = _parts(self.address), _parts(other.address)
+        return posixpath.relpath(path, other_path) if root == other_root else self.address
+
+    def resolved(self, text: str) -> Target:
+        """The inverse of `relative_to` this table."""
+        if text.startswith("../"):
+            root, path = _parts(self.address)
+            return Target(root + posixpath.normpath(posixpath.join(path, text)))
+        return Target(text, is_name=text.startswith("`"))
 
     def settled(self, spark: SparkSession) -> Target:
         """The one place of the table, there or not: the former one if there is a table.
@@ -121,6 +137,13 @@ class Target:
 
     def _path(self, spark: SparkSession) -> str:
         return self.settled(spark).address
+
+
+def _parts(address: str) -> tuple[str, str]:
+    """Scheme and authority of a path or URL, and the rest."""
+    root = _ROOT.match(address)
+    assert root is not None, "it matches any text"
+    return root.group(), address[root.end() :]
 
 
 def is_local(spark: SparkSession, target: Target) -> bool:

@@ -42,6 +42,7 @@ _DEMANDING = (
 )
 _DEMANDING_METADATA = ("delta.generationExpression", "delta.invariants", "delta.identity")
 _OFF = (None, "false", "none")
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,14 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
         raise TableExists
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForNewTable(metadata)
-    delta.create(transaction, [_clustering(new.cluster)], metadata)
+    # Settings of the session may map columns to other names.
+    schema = json.loads(json.loads(transaction.metadata().json())["metaData"]["schemaString"])
+    physical = {
+        each["name"]: each["metadata"].get(_PHYSICAL_NAME, each["name"])
+        for each in schema["fields"]
+    }
+    cluster = _clustering([physical[name] for name in new.cluster])
+    delta.create(transaction, [cluster], metadata)
 
 
 class _Delta:

@@ -1,0 +1,100 @@
+"""A batch that changelogs contain and that the tables which follow them may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from cdc.delta.landing import ROW_OPS, Facts, LandedBatch, facts_of
+from cdc.delta.tables import BATCH, Commit, Table, Target, with_after
+from cdc.model import Namespace
+from cdc.tasks import Group
+
+# The columns of a changelog that a follower reads.
+_COLUMNS = (
+    *("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after", "txn"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A batch that all its changelogs contain.
+
+    Attributes:
+        batch: its number in the checkpoint.
+        facts: its summary.
+        sources: the changelog that contains the rows of each namespace.
+        changelogs: all changelogs that have a commit of the batch.
+        landed: the data files of the batch, if this process wrote them.
+    """
+
+    batch: int
+    facts: Facts
+    sources: Mapping[Namespace, Target]
+    changelogs: frozenset[Target]
+    landed: LandedBatch | None = None
+
+    @classmethod
+    def of(
+        cls, commits: Iterable[tuple[Target, Commit]], landed: LandedBatch | None = None
+    ) -> Pending | None:
+        """The batch of these commits, one for each of its changelogs.
+
+        None if they state no rows: an earlier release, which wrote them, kept mirrors and histories
+        up to date within the batch.
+        """
+        commits = [each for each in commits if each[1].groups]
+        groups: dict[tuple[str | None, str | None, str], Group] = {}
+        sources: dict[Namespace, Target] = {}
+        for target, commit in commits:
+            for group in commit.groups:
+                # Rows that concern several changelogs are in each of them.
+                groups.setdefault((group.db, group.coll, group.op), group)
+                if group.op in ROW_OPS and group.db is not None and group.coll is not None:
+                    sources[Namespace(group.db, group.coll)] = target
+        facts = facts_of([*groups.values()])
+        if facts is None:
+            return None
+        changelogs = frozenset(target for target, _ in commits)
+        return cls(commits[0][1].batch, facts, sources, changelogs, landed)
+
+
+def units(kind: str, table: Table, pending: Sequence[Pending]) -> Iterator[list[Pending]]:
+    """Divide batches into those that are applied by one commit.
+
+    One with files of copied rows for the mirror is applied alone: they may be appended.
+    """
+    unit: list[Pending] = []
+    for each in pending:
+        if has_copies(kind, table, each):
+            if unit:
+                yield unit
+            yield [each]
+            unit = []
+        else:
+            unit.append(each)
+    if unit:
+        yield unit
+
+
+def has_copies(kind: str, table: Table, pending: Pending) -> bool:
+    landed = pending.landed
+    return kind == "mirror" and landed is not None and bool(landed.files_of(table.target.address))
+
+
+def read_batches(
+    spark: SparkSession, *, sources: Iterable[Target], first: int, last: int, columns: StructType
+) -> DataFrame:
+    """The rows of whole batches in changelogs."""
+    frames = [
+        with_after(source.read(spark)).where(F.col(BATCH).between(first, last)).select(*_COLUMNS)
+        for source in sorted(sources)
+    ]
+    if not frames:
+        return spark.createDataFrame([], StructType([columns[name] for name in _COLUMNS]))
+    return reduce(DataFrame.unionByName, frames)

@@ -1,0 +1,315 @@
+"""Mirrors and histories follow the changelogs, however far they lag and whatever ends a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.maintenance import deliver
+from cdc.delta.sink import Sink
+from cdc.delta.tables import BATCH, Layout, Target, settings
+from cdc.delta.tables.log_checkpoints import write_if_due
+from cdc.errors import ChangelogTooShort
+from tests.delta.batches import batch, change, commits, content, sink
+from tests.delta.test_dead_letters import BROKEN, MENDED, images
+
+LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
+OTHER = ("shop", "other")
+# Longer than any test: nothing is applied before the run ends.
+NEVER = 3_600.0
+WITH_HISTORY: dict[str, Any] = {"history": "{db}/{coll}/history"}
+TABLES = ("orders/mirror", "orders/history", "other/mirror", "other/history")
+
+
+def lagging(base: Path, number: int, rows: DataFrame, **table: Any) -> None:
+    """A run that is killed when the changelogs contain the batch, and nothing else does."""
+    killed = sink(base, interval=NEVER, **table)
+    killed._start = lambda *_: None  # type: ignore[method-assign]
+    killed.write_batch(rows, number)
+
+
+def copied(spark: SparkSession) -> DataFrame:
+    rows = [change("read", key, {"n": 1}, time=9) for key in "abcd"]
+    return batch(spark, rows, until=9, copied=["shop.orders"])
+
+
+def changed(spark: SparkSession) -> DataFrame:
+    rows = [
+        change("update", "a", {"n": 2}, time=11),
+        change("delete", "b", None, time=12),
+        change("insert", "e", {"n": 1}, time=13),
+        change("insert", "x", {"n": 1}, time=13, ns=OTHER),
+    ]
+    return batch(spark, rows, until=14)
+
+
+def changed_again(spark: SparkSession) -> DataFrame:
+    rows = [
+        change("insert", "b", {"n": 7}, time=21),
+        change("delete", "e", None, time=22),
+        change("replace", "a", {"n": "three"}, time=23),
+    ]
+    return batch(spark, rows, until=24)
+
+
+def dropped(spark: SparkSession) -> DataFrame:
+    rows = [
+        change("update", "c", {"n": 9}, time=31),
+        change("drop", None, time=32),
+        change("drop", None, time=33, ns=OTHER),
+    ]
+    return batch(spark, rows, until=34)
+
+
+def made_again(spark: SparkSession) -> DataFrame:
+    rows = [
+        change("create", None, time=41),
+        change("insert", "c", {"n": 10}, time=42),
+        change("insert", "f", {"n": 11, "new": True}, time=43),
+    ]
+    return batch(spark, rows, until=44)
+
+
+BATCHES: list[Callable[[SparkSession], DataFrame]] = [
+    *(copied, changed, changed_again, dropped, made_again)
+]
+
+
+def held(spark: SparkSession, base: Path, names: tuple[str, ...] = TABLES) -> dict[str, Any]:
+    """The rows of tables, and what their last commits state but for what they have read."""
+    found = {}
+    for name in names:
+        table = DeltaTable.forPath(spark, str(base / "shop" / name))
+        stated = json.loads(table.history(1).collect()[0].userMetadata)
+        assert stated.pop("follows", None) != []
+        rows = table.toDF().select(F.to_json(F.struct("*")).alias("row")).collect()
+        found[name] = (sorted(row.row for row in rows), stated)
+    return found
+
+
+class Lakes(NamedTuple):
+    """The same batches: in one lakehouse each was written whole, in the other all tables lag."""
+
+    whole: Path
+    late: Path
+
+
+@pytest.fixture(scope="module")
+def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
+    base = tmp_path_factory.mktemp("lakes")
+    for number, rows in enumerate(BATCHES):
+        sink(base / "whole", **WITH_HISTORY).write_batch(rows(spark), number)
+        lagging(base / "late", number, rows(spark), **WITH_HISTORY)
+    return Lakes(base / "whole", base / "late")
+
+
+@pytest.fixture
+def late(lakes: Lakes, tmp_path: Path) -> Path:
+    """A lakehouse of the test's own whose mirrors and histories contain nothing yet."""
+    return Path(shutil.copytree(lakes.late, tmp_path / "late"))
+
+
+def caught_up(spark: SparkSession, base: Path, **table: Any) -> Sink:
+    """A run whose followers have caught up before its first batch."""
+    own = sink(base, **table)
+    own.begin(spark, len(BATCHES), copied(spark).schema)
+    own._followers.apply(spark)
+    return own
+
+
+def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
+    spark: SparkSession, lakes: Lakes, late: Path
+) -> None:
+    """Guards: a batch that is left out, applied in part or in another order; a drop among them; a
+    lakehouse that was moved."""
+    assert commits(spark, late / MIRROR) == ["CREATE TABLE"]
+    caught_up(spark, late, **WITH_HISTORY)
+    assert commits(spark, late / MIRROR) == ["CREATE TABLE", "MERGE"]
+    assert held(spark, late) == held(spark, lakes.whole)
+
+
+def test_changelogs_in_the_form_of_a_change_feed_are_followed_into_typed_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: rows that Spark writes, of which an update is two."""
+    table = {**WITH_HISTORY, "columns": {"n": "bigint"}, "form": "cdf"}
+    for number, rows in enumerate(BATCHES[:3]):
+        sink(tmp_path / "whole", **table).write_batch(rows(spark), number)
+        lagging(tmp_path / "late", number, rows(spark), **table)
+    caught_up(spark, tmp_path / "late", **table)
+    assert held(spark, tmp_path / "late") == held(spark, tmp_path / "whole")
+
+
+def test_a_run_goes_on_from_the_batch_that_each_table_contains(
+    spark: SparkSession, lakes: Lakes, tmp_path: Path
+) -> None:
+    """Guards: a batch applied twice; a table that is ahead of another one."""
+    for number, rows in enumerate(BATCHES):
+        if number % 2:
+            sink(tmp_path, **WITH_HISTORY).write_batch(rows(spark), number)
+        else:
+            lagging(tmp_path, number, rows(spark), **WITH_HISTORY)
+    last = sink(tmp_path, interval=NEVER, **WITH_HISTORY)
+    last.begin(spark, len(BATCHES), copied(spark).schema)
+    assert last.close(None, is_complete=True)
+    assert held(spark, tmp_path) == held(spark, lakes.whole)
+
+
+def test_a_table_of_several_collections_follows_the_changelog_of_each(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a changelog that is left out because the table has not read it before."""
+    shared = {"changelog": "logs/{db}/{coll}", "mirror": "mirrors"}
+    for number, rows in enumerate(BATCHES[:2]):
+        sink(tmp_path / "whole", **shared).write_batch(rows(spark), number)
+        lagging(tmp_path / "late", number, rows(spark), **shared)
+    caught_up(spark, tmp_path / "late", **shared)
+    names = ("../mirrors",)
+    assert held(spark, tmp_path / "late", names) == held(spark, tmp_path / "whole", names)
+
+
+def test_a_changelog_that_was_compacted_and_vacuumed_meanwhile_is_followed(
+    spark: SparkSession, lakes: Lakes, late: Path
+) -> None:
+    """Guards: a follower that reads data files by the commits that added them."""
+    log = DeltaTable.forPath(spark, str(late / LOG))
+    log.optimize().executeCompaction()
+    with settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        log.vacuum(0)
+    caught_up(spark, late, **WITH_HISTORY)
+    assert held(spark, late) == held(spark, lakes.whole)
+
+
+def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
+    spark: SparkSession, late: Path
+) -> None:
+    """Guards: batches that are left out in silence."""
+    assert write_if_due(spark, Target(str(late / LOG)), 1)
+    for version in (0, 1):
+        (late / LOG / f"_delta_log/{version:020}.json").unlink()
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(ChangelogTooShort, match="after -1"):
+        caught_up(spark, late, **WITH_HISTORY)
+    assert commits(spark, late / MIRROR) == ["CREATE TABLE"]
+
+
+def test_two_runs_that_follow_one_changelog_apply_a_batch_once(
+    spark: SparkSession, lakes: Lakes, late: Path
+) -> None:
+    """Guards: a run that was believed to be dead and writes after the one that replaced it."""
+    dead = sink(late, **WITH_HISTORY)
+    dead.begin(spark, len(BATCHES), copied(spark).schema)
+    caught_up(spark, late, **WITH_HISTORY)
+    dead._followers.apply(spark)
+    assert commits(spark, late / MIRROR) == ["CREATE TABLE", "MERGE"]
+    assert held(spark, late) == held(spark, lakes.whole)
+
+
+def test_a_batch_that_is_repeated_with_other_rows_is_applied_as_its_changelog_contains_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: facts of a manifest whose rows were not committed."""
+    rows = [change("insert", "a", {"n": 1}, time=11), change("drop", None, time=12)]
+    lagging(tmp_path, 0, batch(spark, rows, until=13))
+    again = [change("insert", key, {"n": 2}, time=11) for key in "ab"]
+    sink(tmp_path).write_batch(batch(spark, again, until=13), 0)
+    assert content(spark, tmp_path / MIRROR) == {}
+
+
+def test_the_thread_of_the_followers_brings_tables_up_to_date_beside_the_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    own = sink(tmp_path, interval=0.0)
+    own.write_batch(copied(spark), 0)
+    own.write_batch(changed(spark), 1)
+    until = time.monotonic() + 60
+    while own.backlog().batches:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert set(content(spark, tmp_path / MIRROR)) == set("acde")
+    own.write_batch(changed_again(spark), 2)
+    assert own.close(None, is_complete=True)
+    assert set(content(spark, tmp_path / MIRROR)) == set("abcd")
+
+
+@pytest.mark.slow
+def test_followers_that_fail_again_and_again_end_the_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: an error that nobody reads, while the changelogs go on."""
+    own: Sink = sink(tmp_path, interval=0.0)
+    own.write_batch(copied(spark), 0)
+    assert set(content(spark, tmp_path / MIRROR)) <= set("abcd")
+    until = time.monotonic() + 60
+    while own.backlog().batches and time.monotonic() < until:
+        time.sleep(0.05)
+    (tmp_path / MIRROR / "_delta_log").rename(tmp_path / "away")
+    own.write_batch(changed(spark), 1)
+    until, error = time.monotonic() + 120, None
+    while error is None and time.monotonic() < until:
+        time.sleep(0.2)
+        try:
+            own.backlog()
+        except Exception as found:
+            error = found
+    assert error is not None
+    with pytest.raises(type(error)):
+        own.write_batch(changed_again(spark), 2)
+
+
+def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a stand-in that comes into the mirror after its letter was delivered."""
+    rows = [change("insert", key, {}, time=time) for key, time in (("a", 1), ("b", 2))]
+    broken = {(row["position"], "after"): BROKEN for row in rows}
+    sink(tmp_path).write_batch(images(batch(spark, rows[:1], until=1), "variant", broken), 0)
+    lagging(tmp_path, 1, images(batch(spark, rows[1:], until=2), "variant", broken))
+    letters = Target(str(tmp_path / "_dead_letters"))
+    spark.sql(f"UPDATE {letters.sql(spark)} SET repaired = X'{MENDED.hex()}'")
+    layout = Layout.parse(str(tmp_path), {})
+    first = deliver(spark, letters, layout, "variant", "relaxed")
+    assert (first.delivered, first.left) == (1, 1)
+    caught_up(spark, tmp_path)
+    mended = {"_id": 1, "s": "mended"}
+    assert content(spark, tmp_path / MIRROR) == {"a": mended, "b": mended}
+    second = deliver(spark, letters, layout, "variant", "relaxed")
+    assert (second.delivered, second.left) == (1, 0)
+
+
+def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: rows of that release, which their mirror contains, applied again or lost."""
+    sink(tmp_path).write_batch(copied(spark), 0)
+    log = str(tmp_path / LOG)
+    table = DeltaTable.forPath(spark, log)
+    properties = table.detail().collect()[0].properties
+    own = {name: value for name, value in properties.items() if name.startswith("mongodb-cdc")}
+    rows = spark.read.format("delta").load(log).drop(BATCH)
+    old = DeltaTable.create(spark).location(log + "-old").addColumns(rows.schema)
+    for name, value in own.items():
+        old = old.property(name, value)
+    old.execute()
+    stated = json.dumps({"watermark": "9:1", "batch": 0})
+    options = {"txnAppId": "mongodb-cdc/one/changelog", "txnVersion": "0", "userMetadata": stated}
+    rows.write.format("delta").mode("append").options(**options).save(log + "-old")
+    (tmp_path / LOG).rename(tmp_path / "away")
+    Path(log + "-old").rename(log)
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    sink(tmp_path).write_batch(copied(spark), 0)
+    sink(tmp_path).write_batch(changed(spark), 1)
+    found = spark.read.format("delta").load(log).groupBy(BATCH).count().collect()
+    assert {(row[BATCH], row["count"]) for row in found} == {(None, 4), (1, 3)}
+    assert set(content(spark, tmp_path / MIRROR)) == set("acde")
