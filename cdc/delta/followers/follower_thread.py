@@ -7,7 +7,6 @@ import threading
 import time
 
 from py4j.protocol import Py4JError
-from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -37,8 +36,9 @@ class FollowerThread:
         self._is_ending = threading.Event()
         self._is_complete = False
         self._error: Exception | None = None
-        run = inheritable_thread_target(self._spark)(self._run)
-        self._thread = threading.Thread(target=run, name="followers", daemon=True)
+        # Not a thread that inherits properties of the query's: a stop of the query cancels the jobs
+        # of its group.
+        self._thread = threading.Thread(target=self._run, name="followers", daemon=True)
         self._thread.start()
 
     def require_running(self) -> None:
