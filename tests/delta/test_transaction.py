@@ -65,7 +65,8 @@ class Table:
     def commit(self, batch: int, files: list[DataFile], *, first: bool = False) -> bool:
         commit = Commit(batch, Timestamp(batch + 1, 1))
         new = self.new if first else None
-        return commit_files(self.spark, self.target, files, "app/log", commit, self.schema, new)
+        given = (self.spark, self.target, files, "app/log", commit, self.schema, new)
+        return commit_files(*given) is not None
 
     def keys(self, where: str = "true") -> list[str]:
         rows = self.spark.read.format("delta").load(str(self.path)).where(where)
@@ -154,6 +155,20 @@ def test_two_writers_of_one_batch_at_once_commit_it_once(
     [error] = errors
     assert isinstance(error, ConcurrentTransactionException)
     assert table.keys() == ["a", "b"]
+
+
+def test_a_writer_that_knows_the_last_batch_detects_another_one_all_the_same(table: Table) -> None:
+    """Guards: a batch committed twice, because nobody asked Delta for the last one."""
+    table.commit(0, table.written(["a"]), first=True)
+    files, commit = table.written(["b"]), Commit(1, Timestamp(2, 1))
+    given = (table.spark, table.target, files, "app/log", commit, table.schema, None)
+    assert commit_files(*given, newest=(0, 1)) is None
+    other = table.written(["c"])
+    with pytest.raises(ConcurrentTransactionException):
+        commit_files(*given, newest=(0, 0), before_commit=lambda: table.commit(1, other))
+    # What it knows is out of date by now.
+    assert commit_files(*given, newest=(0, 0)) is None
+    assert table.keys() == ["a", "c"]
 
 
 def test_a_schema_that_changes_meanwhile_stops_the_commit(

@@ -77,6 +77,8 @@ class _Known:
     columns: Columns | None
     names: frozenset[str]
     begin: Begin | None
+    # The version that `last` made, if this process committed it through `add_files`.
+    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -268,18 +270,25 @@ class Tables:
         if not is_known:
             require_unoccupied(table, self._identity(table))
         try:
-            is_new = commit_files(
+            version = commit_files(
                 *(spark, table.target, files, self.transaction_id, commit, new.schema),
                 new=None if is_known else new,
                 objection=objection if is_known else None,
                 before_commit=before_commit,
+                newest=self._newest(table),
             )
         except TableExists as error:
             raise self.created_elsewhere(spark, table) from error
         if not is_known:
             self._remember_created(table, new)
-        self.committed(table, commit)
-        return is_new
+        self.committed(table, commit, version)
+        return version is not None
+
+    def _newest(self, table: Table) -> tuple[int, int] | None:
+        known = self._known.get(table.target)
+        if known is None or known.last is None or known.version is None:
+            return None
+        return known.version, known.last.batch
 
     def describe_new(
         self,
@@ -325,10 +334,11 @@ class Tables:
     def _add_columns(self, spark: SparkSession, table: Table, fields: StructType) -> None:
         table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
 
-    def committed(self, table: Table, commit: Commit) -> None:
+    def committed(self, table: Table, commit: Commit, version: int | None = None) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
         with self._lock:
-            self._known[table.target] = replace(self._known[table.target], last=commit)
+            known = self._known[table.target]
+            self._known[table.target] = replace(known, last=commit, version=version)
 
     def _form(self, table: Table) -> str:
         """What the rows of the table mean, where an option tells: it holds for all of them."""

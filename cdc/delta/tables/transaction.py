@@ -72,8 +72,9 @@ def commit_files(
     new: NewTable | None,
     objection: Callable[[int], str | None] | None = None,
     before_commit: Callable[[], None] = lambda: None,
-) -> bool:
-    """Commit data files to a table; return False if its batch is in the table already.
+    newest: tuple[int, int] | None = None,
+) -> int | None:
+    """Commit data files to a table; return the version, or None if the batch is in the table.
 
     See the module for the contract. Conflicts with other writers are raised as Delta's errors; the
     call may be repeated.
@@ -88,6 +89,9 @@ def commit_files(
         new: the table to create.
         objection: gets the version to which the commit adds the files, and returns why it must not.
             Such a commit is not blind: it conflicts with any other that adds or removes rows.
+        newest: the version at which the last batch of the transaction id was committed, and that
+            batch, if the caller made the commit. It spares Delta a look through the whole log as
+            long as nobody else commits.
         before_commit: called right before the commit is tried. From then on the files may be part
             of the table, whatever is raised.
 
@@ -104,8 +108,14 @@ def commit_files(
         transaction.updateMetadataForNewTable(delta.action(_metadata(new)))
         actions.append(_clustering(new.cluster))
     _require_suitable(transaction, schema)
-    if transaction.txnVersion(transaction_id) >= commit.batch:
-        return False
+    if newest is not None and transaction.readVersion() == newest[0]:
+        # What `txnVersion` does to detect another writer of this id.
+        transaction.readTxn().addOne(transaction_id)
+        last = newest[1]
+    else:
+        last = transaction.txnVersion(transaction_id)
+    if last >= commit.batch:
+        return None
     if objection is not None:
         transaction.readWholeTable()
         if reason := objection(transaction.readVersion()):
@@ -116,8 +126,7 @@ def commit_files(
     written = {"appId": transaction_id, "version": commit.batch, "lastUpdated": now}
     actions.append({"txn": written})
     before_commit()
-    delta.commit(transaction, actions, files, transaction_id, commit)
-    return True
+    return delta.commit(transaction, actions, files, transaction_id, commit)
 
 
 def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
@@ -181,7 +190,7 @@ class _Delta:
         files: Sequence[DataFile],
         transaction_id: str,
         commit: Commit,
-    ) -> None:
+    ) -> int:
         jvm = self._jvm
         scala = jvm.org.apache.spark.api.python.PythonUtils
         metrics = jvm.java.util.HashMap()
@@ -202,7 +211,7 @@ class _Delta:
         operation = jvm.org.apache.spark.sql.delta.DeltaOperations.StreamingUpdate(
             append, transaction_id, commit.batch, metadata
         )
-        transaction.commit(self._actions(actions), operation)
+        return int(transaction.commit(self._actions(actions), operation))
 
     def create(self, transaction: Any, actions: Sequence[Mapping[str, Any]], metadata: Any) -> None:
         operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
