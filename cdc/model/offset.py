@@ -163,9 +163,11 @@ class Offset:
 
         Raises ForeignOffset for anything else.
         """
-        if isinstance(data, dict) and data.get("version", VERSION) not in (1, VERSION):
+        version = data.get("version", VERSION) if isinstance(data, dict) else VERSION
+        # JSON's true is equal to 1 in Python.
+        if type(version) is not int or version not in (1, VERSION):
             raise ForeignOffset(
-                f"The checkpoint contains an offset of version {data['version']!r}; this release"
+                f"The checkpoint contains an offset of version {version!r}; this release"
                 f" reads versions up to {VERSION}.",
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )

@@ -166,6 +166,7 @@ FOREIGN: dict[str, Any] = {
     "a newer version": {"version": 3},
     "a version before the first": {"version": 0},
     "a version that is a text": {"version": "1"},
+    "a version that is a truth value": {"version": True},
     "no time": {"time": None},
     "a time that we do not write": {"time": "2026-01-01T00:00:00Z"},
     "a time with zeros in front": {"time": "01:1"},
