@@ -13,12 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.followers import (
+    KINDS,
     Backlog,
     Followers,
     FollowerThread,
     Pending,
-    history,
-    mirror,
 )
 from cdc.delta.landing import (
     Batch,
@@ -58,7 +57,6 @@ class _Writer(Protocol):
 
 # What could not be mapped is stored before a changelog refers to it.
 _LOGS: Mapping[str, _Writer] = {"dead_letters": dead_letters, "changelog": changelog}
-_FOLLOWERS: Mapping[str, _Writer] = {"mirror": mirror, "history": history}
 
 
 class Freshness(NamedTuple):
@@ -116,7 +114,7 @@ class Sink:
         rows: StructType | None = None,
         interval: float | None = None,
     ) -> None:
-        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *_FOLLOWERS)}
+        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *KINDS)}
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
         self._has_begun, self._is_first = False, True
@@ -124,12 +122,12 @@ class Sink:
         self._sizes = small_write_settings.Sizes()
         self._checkpoints = LogCheckpoints()
         self._followers = Followers(
-            {kind: self._kinds[kind] for kind in _FOLLOWERS},
+            {kind: self._kinds[kind] for kind in KINDS},
             self._kinds["changelog"],
             self._checkpoints,
         )
         self._follows = all(
-            "changelog" in options.routes or _FOLLOWERS.keys().isdisjoint(options.routes)
+            "changelog" in options.routes or KINDS.keys().isdisjoint(options.routes)
             for options in layout.all()
         )
         self._interval = interval
@@ -222,7 +220,7 @@ class Sink:
         logs = dict(_LOGS)
         if landed is not None:
             logs["changelog"] = changelog.LandedChangelog(landed)
-        writers = {**logs, **_FOLLOWERS}
+        writers = {**logs, **KINDS}
         work = {kind: writer.targets(facts, self._kinds[kind]) for kind, writer in writers.items()}
         if landed is not None:
             addresses = {table.target.address for found in work.values() for table in found}
@@ -234,7 +232,7 @@ class Sink:
                 self._kinds[kind].claim(spark, table, document, now)
         for kind, writer in logs.items():
             if kind == "changelog" and self._follows:
-                self._followers.create(spark, facts, batch.number - 1)
+                self._followers.create(spark, work, batch.number - 1)
             self._fill(spark, kind, writer, work[kind], batch)
             if kind == "dead_letters":
                 self._count_dead_letters(facts)
@@ -247,7 +245,8 @@ class Sink:
         # There are collections without a changelog, or an earlier release, which stated no rows in
         # its commits, was killed between the changelog and what follows it.
         self._followers.apply(spark)
-        for kind, writer in _FOLLOWERS.items():
+        self._followers.create(spark, work, None)
+        for kind, writer in KINDS.items():
             self._fill(spark, kind, writer, work[kind], batch)
             count += len(work[kind])
         return count

@@ -1,9 +1,18 @@
 """Mirror and history."""
 
 from cdc.delta.followers import history, mirror
-from cdc.delta.followers.follower import Backlog, Followers
+from cdc.delta.followers.follower import KINDS, Backlog, Followers
 from cdc.delta.followers.follower_thread import FollowerThread
 from cdc.delta.followers.mirror import MirrorState
 from cdc.delta.followers.pending import Pending
 
-__all__ = ["Backlog", "FollowerThread", "Followers", "MirrorState", "Pending", "history", "mirror"]
+__all__ = [
+    "KINDS",
+    "Backlog",
+    "FollowerThread",
+    "Followers",
+    "MirrorState",
+    "Pending",
+    "history",
+    "mirror",
+]

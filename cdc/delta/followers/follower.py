@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
+from cdc.delta.columns import Columns
 from cdc.delta.followers import history, mirror
 from cdc.delta.followers.copied_mirror import CopiedMirror
 from cdc.delta.followers.pending import Pending, has_copies, read_batches, units
@@ -53,19 +54,14 @@ class _Kind(Protocol):
 
     def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
 
-    def create(
-        self,
-        spark: SparkSession,
-        table: Table,
-        tables: Tables,
-        document: DataType,
-        begin: Begin | None = None,
-    ) -> None: ...
+    def form(
+        self, document: DataType, table: Table, typed: Columns | None
+    ) -> tuple[StructType, list[str]]: ...
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
 
 
-_KINDS: Mapping[str, _Kind] = {"mirror": mirror, "history": history}
+KINDS: Mapping[str, _Kind] = {"mirror": mirror, "history": history}
 
 
 class Backlog(NamedTuple):
@@ -82,7 +78,7 @@ class Followers:
     One thread calls `recover`, `create` and `add`; any thread may call the other methods.
 
     Args:
-        kinds: the tables of each kind in `_KINDS`.
+        kinds: the tables of each kind in `KINDS`.
         changelogs: the changelogs that they follow.
         checkpoints: who writes the checkpoints of their logs.
     """
@@ -122,24 +118,24 @@ class Followers:
         for _, commits in sorted(found.items()):
             self.add(Pending.of(commits))
 
-    def targets(self, facts: Facts) -> list[tuple[str, Table]]:
-        """The tables that a batch changes, with their kinds."""
-        return [
-            (kind, table)
-            for kind, tables in self.kinds.items()
-            for table in _KINDS[kind].targets(facts, tables)
-        ]
+    def create(
+        self, spark: SparkSession, found: Mapping[str, Sequence[Table]], before: int | None
+    ) -> None:
+        """Create tables of each kind, unless they are there.
 
-    def create(self, spark: SparkSession, facts: Facts, before: int) -> None:
-        """Create the tables that a batch changes, unless they are there.
-
-        `before` is the number of the batch before it.
+        `before` is the number of the batch after which they follow changelogs; None if they are
+        written with each batch.
         """
-        for kind, table in self.targets(facts):
-            own = table.namespace and self.changelogs.of(table.namespace)
-            begin = Begin(before, own.target.relative_to(table.target) if own else None)
-            document = self._columns["after"].dataType
-            _KINDS[kind].create(spark, table, self.kinds[kind], document, begin)
+        document = self._columns["after"].dataType
+        for kind, tables in self.kinds.items():
+            for table in found[kind]:
+                columns, key = KINDS[kind].form(document, table, tables.columns(table))
+                begin = None if before is None else self._begin(table, before)
+                tables.create(spark, table, columns, document.simpleString(), key, begin)
+
+    def _begin(self, table: Table, before: int) -> Begin:
+        own = table.namespace and self.changelogs.of(table.namespace)
+        return Begin(before, own.target.relative_to(table.target) if own else None)
 
     def add(self, pending: Pending | None) -> None:
         """Note a batch that the changelogs contain. Call it in their order."""
@@ -190,7 +186,7 @@ class Followers:
         work: dict[Table, list[Pending]] = {}
         known = {table.target for table in tables.known()}
         for each in pending:
-            concerned = dict.fromkeys(_KINDS[kind].targets(each.facts, tables))
+            concerned = dict.fromkeys(KINDS[kind].targets(each.facts, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))
             for table in concerned:
                 applied = tables.applied(table)
@@ -201,7 +197,7 @@ class Followers:
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.
 
-        Else the next run would have to look for pending batches behind all the commits that their
+        Else the next run would have to look for pending batches among all the commits that their
         changelogs got meanwhile.
         """
         for table in tables.known():
@@ -221,7 +217,7 @@ class Followers:
         for unit in units(kind, table, pending):
             batch = self._batch(table, tables, unit)
             landed = unit[0].landed if has_copies(kind, table, unit[0]) else None
-            writer = _KINDS[kind] if landed is None else CopiedMirror(landed)
+            writer = KINDS[kind] if landed is None else CopiedMirror(landed)
             is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
             with settings(spark, small_write_settings.SETTINGS if is_small else {}):
                 conflict.repeated(partial(writer.write, spark, table, tables, batch), table.target)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.followers.scd2_merge import (
@@ -32,7 +32,7 @@ from cdc.delta.followers.scd2_merge import (
 )
 from cdc.delta.followers.scd2_rule import Same, versions
 from cdc.delta.landing import Batch, Facts, effects, voiding_events
-from cdc.delta.tables import Begin, Table, Tables, grow, merging, with_after
+from cdc.delta.tables import Table, Tables, grow, merging, with_after
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")
@@ -71,16 +71,10 @@ def shape(document: DataType, table: Table, typed: Columns | None) -> Shape:
     return Shape(keys, tuple(image(document, typed)), table.options.track)
 
 
-def create(
-    spark: SparkSession,
-    table: Table,
-    tables: Tables,
-    document: DataType,
-    begin: Begin | None = None,
-) -> None:
-    """Create the history unless it is there; `document` is the type of the images."""
-    own = shape(document, table, tables.columns(table))
-    tables.create(spark, table, own.schema(), document.simpleString(), own.keys, begin)
+def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
+    """The columns of the history, and those that tell its documents apart."""
+    own = shape(document, table, typed)
+    return own.schema(), [*own.keys]
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
@@ -97,10 +91,13 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     row without `after` says nothing, images count as they are, exact or not, and a delete that only
     tells where a document has moved from is none.
     """
-    create(spark, table, tables, batch.document)
     facts = batch.facts
     names = effects.changed(table, facts, tables)
     ended = effects.emptied(table, facts, tables)
+    commit = effects.commit(table, batch, tables)
+    if not names and not ended:
+        tables.commit_nothing(spark, table, commit)
+        return
     rows = effects.rows(batch.read(spark), names, [], facts)
     if names:
         grow(spark, rows, table, tables)
@@ -112,12 +109,6 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     place = F.col("_position").alias("position"), F.col("_op").alias("op")
     told = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
-    commit = effects.commit(table, batch, tables)
-    if not names and not ended:  # a commit without rows, for what only its metadata says
-        nothing = table.target.read(spark).limit(0)
-        table.target.append(nothing, tables.transaction(commit))
-        tables.committed(table, commit)
-        return
     with merging(spark, tables.transaction(commit)):
         bounds = [facts.keys[name] for name in names]
         merge(table.target.delta(spark), told, scopes, own, bounds).execute()

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.landing import Batch, Bounds, Facts, effects
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Begin, Table, Tables, Target, grow, merging, newest_commit
+from cdc.delta.tables import SOFT, Table, Tables, Target, grow, merging, newest_commit
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
@@ -114,7 +114,6 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     applied would bring it back, and it is the source's promise not to send them. A mirror with
     `delete = soft` sees it.
     """
-    create(spark, table, tables, batch.document)
     facts, rows = batch.facts, batch.read(spark)
     commit = effects.commit(table, batch, tables)
     names = effects.changed(table, facts, tables)
@@ -125,22 +124,14 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
         with merging(spark, tables.transaction(commit)):
             typed = tables.columns(table)
             _merge(spark, rows, table, typed, names, emptied, facts).execute()
-    else:  # a commit without rows, for what only its metadata tells
-        nothing = table.target.read(spark).limit(0)
-        table.target.append(nothing, tables.transaction(commit))
-    tables.committed(table, commit)
+        tables.committed(table, commit)
+    else:
+        tables.commit_nothing(spark, table, commit)
 
 
-def create(
-    spark: SparkSession,
-    table: Table,
-    tables: Tables,
-    document: DataType,
-    begin: Begin | None = None,
-) -> None:
-    """Create the mirror unless it is there; `document` is the type of the images."""
-    columns = schema(document, table, tables.columns(table))
-    tables.create(spark, table, columns, document.simpleString(), key_of(table), begin)
+def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
+    """The columns of the mirror, and those that tell its rows apart."""
+    return schema(document, table, typed), key_of(table)
 
 
 def key_of(table: Table) -> list[str]:

@@ -24,7 +24,7 @@ from cdc.model import Encode, Namespace
 from cdc.model.encoding import Column as Image
 from cdc.model.encoding import encoder
 
-# What tells the rows of a changelog apart.
+# What distinguishes the rows of a changelog.
 _ROW = ("position", "key", "db", "coll")
 
 

@@ -340,6 +340,12 @@ class Tables:
             known = self._known[table.target]
             self._known[table.target] = replace(known, last=commit, version=version)
 
+    def commit_nothing(self, spark: SparkSession, table: Table, commit: Commit) -> None:
+        """A commit without rows, for what only its metadata says."""
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, self.transaction(commit))
+        self.committed(table, commit)
+
     def _form(self, table: Table) -> str:
         """What the rows of the table mean, where an option tells: it holds for all of them."""
         if self.kind == "history" and table.options.track:
