@@ -20,7 +20,7 @@ from cdc.demo import ReplicaSet, Writers, drop_orders, load_orders
 from cdc.errors import CdcError
 from cdc.model import Namespace
 from cdc.monitoring import Display
-from cdc.pipeline import Config, Replication, Verdict, session, verify
+from cdc.pipeline import Config, Replication, Verdict, mirrored_until, session, verify
 from cdc.pipeline import config as configuration
 from cdc.source import preflight
 from cdc.terminal import Terminal
@@ -112,7 +112,8 @@ def _replicate(
             deadline = began + _DEADLINE_SECONDS
             while query.isActive and time.monotonic() < deadline:
                 display.show_status(replication.status())
-                if handed_over and time.monotonic() - handed_over[0] > _STREAM_SECONDS:
+                streamed = time.monotonic() - handed_over[0] if handed_over else 0.0
+                if streamed > _STREAM_SECONDS and mirrored_until(spark, config, ORDERS):
                     break
                 time.sleep(0.2)
             if query.isActive and not handed_over:

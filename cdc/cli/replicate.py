@@ -101,7 +101,7 @@ def _follow(
     gauges = Gauges(spark)
     try:
         replication = Replication(spark, config, available_now, display.show_batch)
-        while replication.query.isActive and not stop.wait(_POLL_SECONDS):
+        while replication.is_active() and not stop.wait(_POLL_SECONDS):
             status = replication.status()
             display.show_status(status)
             gauges.show(status)

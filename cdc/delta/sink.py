@@ -287,6 +287,13 @@ class Sink:
             self._thread.require_running()
         return self._followers.backlog()
 
+    def finish(self) -> bool:
+        """Let mirrors and histories catch up at once; whether they are still at it.
+
+        Call it after the last batch. Raises the error that ended the followers.
+        """
+        return self._thread is not None and self._thread.finish()
+
     def close(self, seconds: float | None = 0.0, is_complete: bool = False) -> bool:
         """End the threads; return whether they have ended within `seconds` (None: no limit).
 

@@ -18,7 +18,7 @@ from cdc.pipeline.restoration import RestoreResult, restore
 from cdc.pipeline.run_metrics import Status, count_changes
 from cdc.pipeline.spark_session import end, session, under_spark_submit
 from cdc.pipeline.table_commits import require_new
-from cdc.pipeline.verification import Verdict, select_namespaces, verify
+from cdc.pipeline.verification import Verdict, mirrored_until, select_namespaces, verify
 
 __all__ = [
     "BackfillResult",
@@ -39,6 +39,7 @@ __all__ = [
     "end",
     "infer",
     "maintain",
+    "mirrored_until",
     "repair",
     "replay",
     "require_new",

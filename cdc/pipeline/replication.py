@@ -107,6 +107,18 @@ class Replication:
             interval=self._config.mirror_interval,
         )
 
+    def is_active(self) -> bool:
+        """Whether the query runs, or mirrors and histories still lack batches of a query that ended
+        by itself.
+
+        Raises the error that ended the followers.
+        """
+        if self.query.isActive:
+            return True
+        if self.query.exception() is not None or self._sink is None:
+            return False
+        return self._sink.finish()
+
     def stop(self, seconds: float | None = None) -> bool:
         """Stop after the batch that is being written, if there is one, and after mirrors and
         histories contain all batches.

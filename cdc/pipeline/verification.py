@@ -17,7 +17,7 @@ from cdc.delta.columns import Columns, of_table
 from cdc.delta.followers import MirrorState, mirror
 from cdc.delta.tables import Target
 from cdc.errors import BadOption, NotComparable
-from cdc.model import Namespace, Selection, timestamp
+from cdc.model import Namespace, Selection, Timestamp, timestamp
 from cdc.pipeline.config import Config
 from cdc.source import NAME, preflight
 
@@ -72,6 +72,16 @@ def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict
     return verdict
 
 
+def mirrored_until(spark: SparkSession, config: Config, namespace: Namespace) -> Timestamp | None:
+    """The time up to which the collection's mirror contains all changes.
+
+    None if it does not contain the whole copy yet, or if the pipeline has no mirror of it.
+    """
+    table = config.table("mirror", namespace)
+    state = table and mirror.state(spark, table.target, namespace)
+    return state.watermark if state and state.copying is None else None
+
+
 def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState:
     """The state of a collection in its mirror's newest commit.
 
@@ -81,7 +91,10 @@ def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> Mi
     """
     state = mirror.state(spark, target, namespace)
     if state is None:
-        raise NotComparable(f"{namespace} has no mirror at {target} yet.", "Run replicate first.")
+        raise NotComparable(
+            f"The mirror of {namespace} at {target} contains no batch yet.",
+            "Run replicate; if it is running, verify again later.",
+        )
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it"

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.delta.sink import BatchReport, Sink
 from cdc.demo import ReplicaSet, Writers, load_orders
 from cdc.model import Namespace
-from cdc.pipeline import Config, Replication, Status, verify
+from cdc.pipeline import Config, Replication, Status, mirrored_until, verify
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
 
@@ -43,6 +43,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     with Writers(mongod.uri, orders, pause=WRITERS_PAUSE) as writers:
         replication = Replication(spark, config, on_batch=reports.append)
         wait_until(lambda: _stream_batches(reports) >= 3, replication, reports)
+        wait_until(lambda: mirrored_until(spark, config, orders) is not None, replication, reports)
         verdict = verify(spark, config, orders)
         status = replication.status()
         replication.stop()

@@ -1,4 +1,4 @@
-"""The mirror of a batch whose copied rows the tasks have written to files of it already.
+"""The mirror of a batch that does nothing but add rows which tasks have written to files of it.
 
 The files are committed as they are where the mirror provably has none of their keys. Otherwise the
 batch is merged: a second row of a key would stay for ever.
@@ -24,7 +24,10 @@ _KEY = StructType().add("key", StringType())
 
 
 class CopiedMirror:
-    """Writes mirrors like `cdc.delta.followers.mirror`, for a batch that has landed."""
+    """Writes a mirror like `cdc.delta.followers.mirror`.
+
+    For batches for which `is_nothing_but_a_copy` is true.
+    """
 
     def __init__(self, landed: LandedBatch) -> None:
         self._landed = landed
@@ -32,10 +35,7 @@ class CopiedMirror:
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Bring the mirror to the batch's watermark, in one commit; idempotent per batch."""
         files = self._landed.files_of(table.target.address)
-        facts, by_merge = batch.facts, partial(mirror.write, spark, table, tables, batch)
-        if not _is_nothing_but_a_copy(table, files, facts, tables):
-            by_merge()
-            return
+        facts = batch.facts
         columns = mirror.schema(batch.document, table, tables.columns(table))
         kind = batch.document.simpleString()
         new = tables.describe_new(table, columns, kind, mirror.key_of(table))
@@ -47,7 +47,7 @@ class CopiedMirror:
             tables.add_files(spark, table, files, commit, new, attempt, objection)
         except UnsuitableTable as reason:
             _log.info("%s: the copied rows are merged, because %s", table.target, reason)
-            by_merge()
+            mirror.write(spark, table, tables, batch)
 
 
 def _find_common_keys(
@@ -62,10 +62,11 @@ def _find_common_keys(
     return "it has rows of the same keys" if is_common else None
 
 
-def _is_nothing_but_a_copy(
-    table: Table, files: list[DataFile], facts: Facts, tables: Tables
+def is_nothing_but_a_copy(
+    table: Table, tables: Tables, facts: Facts, landed: LandedBatch | None
 ) -> bool:
-    """Whether all that the batch does to the mirror is to add the rows of these files."""
+    """Whether all that a batch does to the mirror is to add the rows of its files of the mirror."""
+    files = [] if landed is None else landed.files_of(table.target.address)
     names = effects.changed(table, facts, tables)
     # The tasks know the configured columns only; a table that is there may have other ones.
     has_other_columns = tables.columns(table) != table.options.columns

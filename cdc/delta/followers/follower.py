@@ -26,8 +26,8 @@ from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Columns
 from cdc.delta.followers import history, mirror
-from cdc.delta.followers.copied_mirror import CopiedMirror
-from cdc.delta.followers.pending import Pending, has_copies, read_batches, units
+from cdc.delta.followers.copied_mirror import CopiedMirror, is_nothing_but_a_copy
+from cdc.delta.followers.pending import Pending, read_batches, units
 from cdc.delta.landing import Batch, Facts, join_facts
 from cdc.delta.tables import (
     Begin,
@@ -214,9 +214,15 @@ class Followers:
         self, kind: str, tables: Tables, spark: SparkSession, work: tuple[Table, list[Pending]]
     ) -> None:
         table, pending = work
-        for unit in units(kind, table, pending):
+
+        def is_copy(each: Pending) -> bool:
+            return kind == "mirror" and is_nothing_but_a_copy(
+                table, tables, each.facts, each.landed
+            )
+
+        for unit in units(pending, is_copy):
             batch = self._batch(table, tables, unit)
-            landed = unit[0].landed if has_copies(kind, table, unit[0]) else None
+            landed = unit[0].landed if is_copy(unit[0]) else None
             writer = KINDS[kind] if landed is None else CopiedMirror(landed)
             is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
             with settings(spark, small_write_settings.SETTINGS if is_small else {}):

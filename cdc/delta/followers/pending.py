@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.landing import ROW_OPS, Facts, LandedBatch, facts_of
-from cdc.delta.tables import BATCH, Commit, Table, Target, with_after
+from cdc.delta.tables import BATCH, Commit, Target, with_after
 from cdc.model import Namespace
 from cdc.tasks import Group
 
@@ -64,27 +64,21 @@ class Pending:
         return cls(commits[0][1].batch, facts, sources, changelogs, landed)
 
 
-def units(kind: str, table: Table, pending: Sequence[Pending]) -> Iterator[list[Pending]]:
-    """Divide batches into those that are applied by one commit.
-
-    One with files of copied rows for the mirror is applied alone: they may be appended.
-    """
+def units(
+    pending: Iterable[Pending], is_applied_alone: Callable[[Pending], bool]
+) -> Iterator[list[Pending]]:
+    """Divide batches into those that are applied by one commit."""
     unit: list[Pending] = []
     for each in pending:
-        if has_copies(kind, table, each):
-            if unit:
-                yield unit
-            yield [each]
-            unit = []
-        else:
+        if not is_applied_alone(each):
             unit.append(each)
+            continue
+        if unit:
+            yield unit
+        yield [each]
+        unit = []
     if unit:
         yield unit
-
-
-def has_copies(kind: str, table: Table, pending: Pending) -> bool:
-    landed = pending.landed
-    return kind == "mirror" and landed is not None and bool(landed.files_of(table.target.address))
 
 
 def read_batches(
