@@ -157,12 +157,10 @@ def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
     assert ops(spark, tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
 
 
-@pytest.mark.parametrize("name", ["a [1] {b} c*", "100%25 #x?y", "é"])
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
-def test_a_folder_may_have_any_name(
-    spark: SparkSession, tmp_path: Path, name: str, scheme: str
-) -> None:
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
     """Guards: tasks, Delta and Spark's reader that each take a path for another one."""
+    name = "a [1] {b} c* 100%25 #x?y é"
     own = sink(f"{scheme}{tmp_path}/{name}", history="{db}/{coll}/history")  # type: ignore[arg-type]
     own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
     own.write_batch(batch(spark, [change("update", "a", {"n": 2}, time=2)], until=2), 1)
