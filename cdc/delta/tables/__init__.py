@@ -13,6 +13,7 @@ from cdc.delta.tables.commit_metadata import (
 )
 from cdc.delta.tables.conflict import at_once
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
+from cdc.delta.tables.known_table import Begin
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -34,7 +35,7 @@ from cdc.delta.tables.ownership import (
     require_ours,
     require_unoccupied,
 )
-from cdc.delta.tables.pipeline_tables import Begin, Tables
+from cdc.delta.tables.pipeline_tables import Tables
 from cdc.delta.tables.target import Target, escape_glob, is_local, under
 from cdc.delta.tables.transaction import UnsuitableTable
 

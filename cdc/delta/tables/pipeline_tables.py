@@ -6,21 +6,19 @@ process is the only writer, and remembers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns, TypedColumn, of_table
-from cdc.delta.tables import log_checkpoints
-from cdc.delta.tables.changelog_forms import EVENT
-from cdc.delta.tables.commit_metadata import Commit, newest_commit
-from cdc.delta.tables.layout import TRACK, TYPED, Layout, Table
+from cdc.delta.columns import Columns, TypedColumn
+from cdc.delta.tables.commit_metadata import Commit
+from cdc.delta.tables.known_table import Begin, KnownTable, configured_columns, describe_new
+from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.ownership import (
     PIPELINE,
     existing,
@@ -30,55 +28,10 @@ from cdc.delta.tables.ownership import (
     require_unoccupied,
 )
 from cdc.delta.tables.target import Target, is_local
-from cdc.delta.tables.transaction import (
-    NewTable,
-    TableExists,
-    commit_files,
-    create_table,
-)
-from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
-from cdc.model import Namespace, timestamp
+from cdc.delta.tables.transaction import NewTable, TableExists, commit_files, create_table
+from cdc.errors import TableOwnedElsewhere
+from cdc.model import Namespace
 from cdc.tasks import DataFile
-
-_DOCUMENT = "mongodb-cdc.document"
-_FORM = "mongodb-cdc.form"
-_BEGIN = "mongodb-cdc.begin"
-# The log of a table that gets a commit each second would else have 2.6 million files. Files of data
-# that a version needs are kept as long, by default.
-_PROPERTIES = {
-    "delta.logRetentionDuration": "interval 7 days",
-    "delta.checkpointInterval": str(log_checkpoints.INTERVAL),
-}
-# No thread of ours writes the checkpoints of a table in a catalog.
-_NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}
-# What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
-_MERGED = {"delta.enableDeletionVectors": "true"}
-# What `Tables._form` depends on.
-_OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
-_OF_KIND = {"mirror": _MERGED, "history": _MERGED}
-
-
-class Begin(NamedTuple):
-    """Where a table began that follows changelogs: after which batch, and of which changelog.
-
-    `changelog`: see `Target.relative_to`; None if the table contains several collections.
-    """
-
-    after: int
-    changelog: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    table: Table
-    document: str
-    form: str
-    last: Commit | None
-    columns: Columns | None
-    names: frozenset[str]
-    begin: Begin | None
-    # The version that `last` made, if this process committed it through `add_files`.
-    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -95,7 +48,7 @@ class Tables:
     pipeline: str
     _spark: SparkSession | None = None
     _settled: dict[Target, Target] = field(default_factory=dict)
-    _known: dict[Target, _Known] = field(default_factory=dict)
+    _known: dict[Target, KnownTable] = field(default_factory=dict)
     _claimed: dict[Target, Table] = field(default_factory=dict)
     _lock: Any = field(default_factory=RLock, repr=False, compare=False)
 
@@ -148,7 +101,7 @@ class Tables:
     def columns(self, table: Table) -> Columns | None:
         """The typed columns that the table has, or is to be made with; None if it has documents."""
         known = self._known.get(table.target)
-        return known.columns if known else self._configured(table)
+        return known.columns if known else configured_columns(self.kind, table)
 
     def discover(self, spark: SparkSession) -> None:
         """Get to know the tables of earlier runs; those of others are passed over.
@@ -163,7 +116,7 @@ class Tables:
     def require_not_ahead(self, now: Commit) -> None:
         """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
         for known in self._known.values():
-            _require_not_ahead(known.table.target, known.last, now)
+            known.require_not_ahead(now)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
@@ -186,21 +139,8 @@ class Tables:
             require_ours(table, ours, properties)
             self._remember(spark, table, properties)
         known = self._known[table.target]
-        if known.document != document:
-            raise BadOption(
-                f"The table at '{table.target}' holds documents as {known.document}, not as"
-                f" {document}.",
-                "Keep the option 'document.format', or start anew with other paths and checkpoint.",
-            )
-        if known.form != self._form(table):
-            raise BadOption(
-                f"The {self.kind} at '{table.target}' has the form {known.form}, not"
-                f" {self._form(table)}.",
-                f"Keep the option '{_OPTION_OF_FORM[self.kind]}', or start anew with other paths"
-                " and checkpoint.",
-            )
-        self._require_same_columns(table, known.columns)
-        _require_not_ahead(table.target, known.last, now)
+        known.require_configured(self.kind, table, document)
+        known.require_not_ahead(now)
 
     def create(
         self,
@@ -266,29 +206,23 @@ class Tables:
         A table that is not known is created as `new` says; nothing objects then. `claim` must have
         passed. See `commit_files`. Raises UnsuitableTable and TableOwnedElsewhere, before a commit.
         """
-        is_known = table.target in self._known
-        if not is_known:
+        known = self._known.get(table.target)
+        if known is None:
             require_unoccupied(table, self._identity(table))
         try:
             version = commit_files(
                 *(spark, table.target, files, self.transaction_id, commit, new.schema),
-                new=None if is_known else new,
-                objection=objection if is_known else None,
+                new=None if known else new,
+                objection=objection if known else None,
                 before_commit=before_commit,
-                newest=self._newest(table),
+                newest=known.newest if known else None,
             )
         except TableExists as error:
             raise self.created_elsewhere(spark, table) from error
-        if not is_known:
+        if known is None:
             self._remember_created(table, new)
         self.committed(table, commit, version)
         return version is not None
-
-    def _newest(self, table: Table) -> tuple[int, int] | None:
-        known = self._known.get(table.target)
-        if known is None or known.last is None or known.version is None:
-            return None
-        return known.version, known.last.batch
 
     def describe_new(
         self,
@@ -299,14 +233,12 @@ class Tables:
         begin: Begin | None = None,
     ) -> NewTable:
         """How the table is to be created."""
-        own = {**self._identity(table), _DOCUMENT: document, _FORM: self._form(table)}
-        own |= {_BEGIN: json.dumps(begin)} if begin else {}
-        properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
-        return NewTable(schema, {**properties, **_OF_KIND.get(self.kind, {}), **own}, cluster)
+        return describe_new(self.pipeline, self.kind, table, schema, document, cluster, begin)
 
     def _remember_created(self, table: Table, new: NewTable) -> None:
-        names, columns = frozenset(new.schema.names), self._configured(table)
-        self._keep(table, new.properties, None, columns, names)
+        columns, names = configured_columns(self.kind, table), frozenset(new.schema.names)
+        known = KnownTable.of(table, new.properties, None, columns, names)
+        self._known[table.target] = known
 
     def created_elsewhere(self, spark: SparkSession, table: Table) -> TableOwnedElsewhere:
         """The error for a table that another program created just now."""
@@ -346,64 +278,9 @@ class Tables:
         table.target.append(nothing, self.transaction(commit))
         self.committed(table, commit)
 
-    def _form(self, table: Table) -> str:
-        """What the rows of the table mean, where an option tells: it holds for all of them."""
-        if self.kind == "history" and table.options.track:
-            return f"[{', '.join(table.options.track)}]"
-        if self.kind == "mirror":
-            return table.options.delete
-        return table.options.changelog_form if self.kind == "changelog" else EVENT
-
     def _identity(self, table: Table) -> dict[str, str]:
         return identity(self.pipeline, self.kind, table)
 
-    def _configured(self, table: Table) -> Columns | None:
-        return table.options.columns if self.kind in TYPED else None
-
     def _remember(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
-        newest = newest_commit(spark, table.target)
         self._claimed.setdefault(table.target, table)
-        schema = table.target.read(spark).schema
-        columns = of_table(schema) if self.kind in TYPED else None
-        self._keep(table, properties, newest and newest[1], columns, frozenset(schema.names))
-
-    def _keep(
-        self,
-        table: Table,
-        properties: Mapping[str, str],
-        last: Commit | None,
-        columns: Columns | None,
-        names: frozenset[str],
-    ) -> None:
-        begin = Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
-        document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
-        self._known[table.target] = _Known(table, document, form, last, columns, names, begin)
-
-    def _require_same_columns(self, table: Table, there: Columns | None) -> None:
-        configured = self._configured(table)
-        wanted = {column.name: column for column in configured.columns} if configured else {}
-        own = {column.name: column for column in there.columns} if there else {}
-        changed = [
-            name
-            for name, column in own.items()
-            if wanted.get(name, column if column.is_evolved else None) != column
-        ]
-        if changed or bool(wanted) != bool(own):
-            raise BadOption(
-                f"The {self.kind} at '{table.target}' has other columns than 'columns' says:"
-                f" {', '.join(changed) or ('none' if wanted else 'typed ones')}.",
-                "Columns may only be added to a table that is there. For others start anew, with"
-                " another path and checkpoint.",
-            )
-
-
-def _require_not_ahead(target: Target, last: Commit | None, now: Commit) -> None:
-    """Delta would skip the batch as done, in silence, though this checkpoint means other rows."""
-    if last is None or last.batch < now.batch or last.is_of_the_same(now):
-        return
-    raise ForeignOffset(
-        f"The table at '{target}' holds batch {last.batch} up to {timestamp.text(last.watermark)}; "
-        f"the checkpoint is only at batch {now.batch}, {timestamp.text(now.watermark)}.",
-        "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint back"
-        " that belongs to them, or start anew: a new checkpoint and other paths.",
-    )
+        self._known[table.target] = KnownTable.read(spark, self.kind, table, properties)

@@ -1,0 +1,190 @@
+"""A table of a pipeline as its properties, its columns and its newest commit describe it.
+
+The properties are written when the table is created. Later runs read them, and compare them with
+their configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from cdc.delta.columns import Columns, of_table
+from cdc.delta.tables import log_checkpoints
+from cdc.delta.tables.changelog_forms import EVENT
+from cdc.delta.tables.commit_metadata import Commit, newest_commit
+from cdc.delta.tables.layout import TRACK, TYPED, Table
+from cdc.delta.tables.ownership import identity
+from cdc.delta.tables.transaction import NewTable
+from cdc.errors import BadOption, ForeignOffset
+from cdc.model import timestamp
+
+_DOCUMENT = "mongodb-cdc.document"
+_FORM = "mongodb-cdc.form"
+_BEGIN = "mongodb-cdc.begin"
+# The log of a table that gets a commit each second would else have 2.6 million files. Files of data
+# that a version needs are kept as long, by default.
+_PROPERTIES = {
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.checkpointInterval": str(log_checkpoints.INTERVAL),
+}
+# No thread of ours writes the checkpoints of a table in a catalog.
+_NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}
+# What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
+_MERGED = {"delta.enableDeletionVectors": "true"}
+# What `form_of` depends on.
+_OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
+_OF_KIND = {"mirror": _MERGED, "history": _MERGED}
+
+
+class Begin(NamedTuple):
+    """Where a table began that follows changelogs: after which batch, and of which changelog.
+
+    `changelog`: see `Target.relative_to`; None if the table contains several collections.
+    """
+
+    after: int
+    changelog: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table that exists.
+
+    Attributes:
+        document: the SQL type of its images.
+        form: see `form_of`.
+        last: its newest commit by this pipeline, if there is one.
+        columns: its typed columns; None if it contains documents.
+        names: the names of all columns.
+        begin: where it began, if it was created to follow changelogs.
+        version: the version that `last` made, if this process committed it through
+            `Tables.add_files`.
+    """
+
+    table: Table
+    document: str
+    form: str
+    last: Commit | None
+    columns: Columns | None
+    names: frozenset[str]
+    begin: Begin | None
+    version: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        properties: Mapping[str, str],
+        last: Commit | None,
+        columns: Columns | None,
+        names: frozenset[str],
+    ) -> Self:
+        begin = Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+        document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
+        return cls(table, document, form, last, columns, names, begin)
+
+    @classmethod
+    def read(
+        cls, spark: SparkSession, kind: str, table: Table, properties: Mapping[str, str]
+    ) -> Self:
+        newest = newest_commit(spark, table.target)
+        schema = table.target.read(spark).schema
+        columns = of_table(schema) if kind in TYPED else None
+        return cls.of(table, properties, newest and newest[1], columns, frozenset(schema.names))
+
+    @property
+    def newest(self) -> tuple[int, int] | None:
+        """The version and the batch of `last`; None if the version is not known."""
+        return (
+            None if self.last is None or self.version is None else (self.version, self.last.batch)
+        )
+
+    def require_configured(self, kind: str, table: Table, document: str) -> None:
+        """Raises BadOption if the configuration demands other images, another form or other
+        columns than the table has."""
+        if self.document != document:
+            raise BadOption(
+                f"The table at '{table.target}' holds documents as {self.document}, not as"
+                f" {document}.",
+                "Keep the option 'document.format', or start anew with other paths and checkpoint.",
+            )
+        form = form_of(kind, table)
+        if self.form != form:
+            raise BadOption(
+                f"The {kind} at '{table.target}' has the form {self.form}, not {form}.",
+                f"Keep the option '{_OPTION_OF_FORM[kind]}', or start anew with other paths"
+                " and checkpoint.",
+            )
+        self._require_same_columns(kind, table)
+
+    def _require_same_columns(self, kind: str, table: Table) -> None:
+        configured = configured_columns(kind, table)
+        wanted = {column.name: column for column in configured.columns} if configured else {}
+        own = {column.name: column for column in self.columns.columns} if self.columns else {}
+        changed = [
+            name
+            for name, column in own.items()
+            if wanted.get(name, column if column.is_evolved else None) != column
+        ]
+        if changed or bool(wanted) != bool(own):
+            raise BadOption(
+                f"The {kind} at '{table.target}' has other columns than 'columns' says:"
+                f" {', '.join(changed) or ('none' if wanted else 'typed ones')}.",
+                "Columns may only be added to a table that is there. For others start anew, with"
+                " another path and checkpoint.",
+            )
+
+    def require_not_ahead(self, now: Commit) -> None:
+        """Raises ForeignOffset if the table is ahead of the checkpoint.
+
+        Delta would skip the batch as done, without a word, though this checkpoint means other rows.
+        """
+        last = self.last
+        if last is None or last.batch < now.batch or last.is_of_the_same(now):
+            return
+        raise ForeignOffset(
+            f"The table at '{self.table.target}' holds batch {last.batch} up to"
+            f" {timestamp.text(last.watermark)}; the checkpoint is only at batch {now.batch},"
+            f" {timestamp.text(now.watermark)}.",
+            "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint"
+            " back that belongs to them, or start anew: a new checkpoint and other paths.",
+        )
+
+
+def describe_new(
+    pipeline: str,
+    kind: str,
+    table: Table,
+    schema: StructType,
+    document: str,
+    cluster: Sequence[str],
+    begin: Begin | None = None,
+) -> NewTable:
+    """How a table is to be created, clustered by some columns.
+
+    `document` is the SQL type of its images.
+    """
+    own = {**identity(pipeline, kind, table), _DOCUMENT: document, _FORM: form_of(kind, table)}
+    own |= {_BEGIN: json.dumps(begin)} if begin else {}
+    properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
+    return NewTable(schema, {**properties, **_OF_KIND.get(kind, {}), **own}, cluster)
+
+
+def form_of(kind: str, table: Table) -> str:
+    """What the rows of the table mean, where an option decides it. It holds for all of them."""
+    if kind == "history" and table.options.track:
+        return f"[{', '.join(table.options.track)}]"
+    if kind == "mirror":
+        return table.options.delete
+    return table.options.changelog_form if kind == "changelog" else EVENT
+
+
+def configured_columns(kind: str, table: Table) -> Columns | None:
+    """The typed columns that a new table gets."""
+    return table.options.columns if kind in TYPED else None
