@@ -1,13 +1,12 @@
-"""One batch into its tables: what a `foreachBatch` function calls."""
+"""The sink of a pipeline: it commits a batch to changelogs, and followers apply it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -22,7 +21,6 @@ from cdc.delta.followers import (
 from cdc.delta.landing import (
     Batch,
     Facts,
-    Happened,
     LandedBatch,
     changelog,
     dead_letters,
@@ -30,6 +28,7 @@ from cdc.delta.landing import (
     read_facts,
     require_allowed,
 )
+from cdc.delta.sink.batch_report import BatchReport, Freshness
 from cdc.delta.tables import (
     Commit,
     Layout,
@@ -42,7 +41,7 @@ from cdc.delta.tables import (
     small_write_settings,
 )
 from cdc.errors import TooManyDeadLetters
-from cdc.model import Namespace, Timestamp
+from cdc.model import Namespace
 
 _log = logging.getLogger(__name__)
 
@@ -57,33 +56,6 @@ class _Writer(Protocol):
 
 # What could not be mapped is stored before a changelog refers to it.
 _LOGS: Mapping[str, _Writer] = {"dead_letters": dead_letters, "changelog": changelog}
-
-
-class Freshness(NamedTuple):
-    """Seconds from the commit in MongoDB to the moment at which the change stood in its changelog,
-    both by the server's clock: of the newest and of the oldest change of a batch."""
-
-    newest: float
-    oldest: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What a batch held: its watermark (None if it had no row at all), rows per namespace and op,
-    those of them that are not exact, images that could not be mapped, the collections whose copy is
-    not complete after it, and how many tables were written. `freshness` is None where it held no
-    change, or the server's clock is not known; of a batch that is written again, it is that of the
-    last time. `seconds`: how long it took to read and to write it."""
-
-    batch_id: int
-    watermark: Timestamp | None
-    counts: Mapping[Namespace, Mapping[str, int]]
-    inexact: Mapping[Namespace, int]
-    unmappable: Mapping[Namespace, int]
-    copying: frozenset[Namespace]
-    tables: int
-    freshness: Freshness | None
-    seconds: float
 
 
 class Sink:
@@ -190,21 +162,12 @@ class Sink:
         if self._thread is not None:
             self._thread.require_running()
         if batch is None:
-            return BatchReport(batch_id, None, {}, {}, {}, frozenset(), 0, None, 0.0)
+            return BatchReport(batch_id, None)
         written, facts = self._write(spark, batch, landed), batch.facts
-        freshness = self._freshness(facts.happened)
+        freshness = Freshness.of(facts.happened, self._clock() if facts.happened else None)
         self._warn(facts)
-        return BatchReport(
-            batch_id,
-            facts.watermark,
-            facts.counts,
-            facts.inexact,
-            facts.unmappable,
-            frozenset(facts.copying),
-            written,
-            freshness,
-            time.monotonic() - began,
-        )
+        seconds = time.monotonic() - began
+        return BatchReport.of(batch_id, facts, written, freshness, seconds)
 
     def _write(self, spark: SparkSession, batch: Batch, landed: LandedBatch | None) -> int:
         facts = batch.facts
@@ -323,12 +286,6 @@ class Sink:
                 "See the reasons in the table of dead letters; raise the limit to go on, the"
                 " changes follow with stand-ins in place of those images.",
             )
-
-    def _freshness(self, happened: Happened | None) -> Freshness | None:
-        now = self._clock() if happened else None
-        if happened is None or now is None:
-            return None
-        return Freshness(now - happened.newest, now - happened.oldest)
 
     def _warn(self, facts: Facts) -> None:
         """Once for each collection: what to do about it is the same every time."""

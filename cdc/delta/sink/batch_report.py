@@ -1,0 +1,62 @@
+"""What the sink reports of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from cdc.delta.landing import Facts, Happened
+from cdc.model import Namespace, Timestamp
+
+
+class Freshness(NamedTuple):
+    """Seconds from a change's commit in MongoDB until its changelog contained it, by the server's
+    clock: of the newest and of the oldest change of a batch."""
+
+    newest: float
+    oldest: float
+
+    @classmethod
+    def of(cls, happened: Happened | None, now: float | None) -> Self | None:
+        """None if the batch contained no change, or the server's time `now` is unknown."""
+        if happened is None or now is None:
+            return None
+        return cls(now - happened.newest, now - happened.oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch contained.
+
+    Attributes:
+        batch_id: the number of the batch in the checkpoint.
+        watermark: its time; None if it had no row at all.
+        counts: rows per namespace and op.
+        inexact: those of the rows that are not exact.
+        unmappable: images that could not be mapped.
+        copying: the collections whose copy is not complete after the batch.
+        tables: how many tables were written.
+        freshness: None if the batch contained no change, or the server's clock is unknown. Of a
+            batch that is written again, it is that of the last time.
+        seconds: how long it took to read and to write the batch.
+    """
+
+    batch_id: int
+    watermark: Timestamp | None
+    counts: Mapping[Namespace, Mapping[str, int]] = field(default_factory=dict)
+    inexact: Mapping[Namespace, int] = field(default_factory=dict)
+    unmappable: Mapping[Namespace, int] = field(default_factory=dict)
+    copying: frozenset[Namespace] = frozenset()
+    tables: int = 0
+    freshness: Freshness | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, batch_id: int, facts: Facts, tables: int, freshness: Freshness | None, seconds: float
+    ) -> Self:
+        return cls(
+            *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
+            *(frozenset(facts.copying), tables, freshness, seconds),
+        )
