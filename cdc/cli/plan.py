@@ -17,7 +17,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from cdc import options as declared
 from cdc.cli.output import json_option, print_result, run_as_command
 from cdc.errors import CdcError
 from cdc.logs import escape_controls
@@ -226,7 +225,7 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: s
     """
     config = configuration.load(path, overrides)
     found = plan(config.source)
-    copy = estimate(found.work, declared.parse(config.source), rate)
+    copy = estimate(found.work, config.options, rate)
     result = to_json(found, copy, rate)
     print_result(result, json_path, lambda: show(Terminal(), found, copy, rate))
     for problem in found.problems:

@@ -10,7 +10,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc import options as declared
 from cdc.checkpoint import OFFSETS, Folder, lock_checkpoint, require_whole
 from cdc.cli.output import run_as_command
 from cdc.delta.followers import mirror
@@ -88,7 +87,7 @@ def _check_start(
     captured = preflight(config.source, is_new=not has_begun)
     if not has_begun:
         # Tables of a collection that does not exist yet count too.
-        named = declared.parse(config.source).selection.names
+        named = config.options.selection.names
         names = dict.fromkeys([*(each.namespace for each in captured), *named])
         require_new(spark, config, names, folder.pipeline())
     return has_begun, captured

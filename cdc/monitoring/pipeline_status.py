@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from cdc import options as declared
 from cdc.checkpoint import Checkpoint, checkpoint
 from cdc.model import Namespace, timestamp
 from cdc.mongo.inspect import CopyProgress, FinishedBatches, Metrics
@@ -112,7 +111,7 @@ def read_status(config: Config) -> View:
     if last and before:
         passed = FinishedBatches(before.offset, last.offset, last.began - before.began)
     found = query_status(config.source, last.offset if last else None, passed)
-    options = declared.parse(config.source)
+    options = config.options
     with ThreadPoolExecutor(_THREADS) as threads:
         first = found.collections[:_MOST_COLLECTIONS]
         names = [extent.namespace for extent in first]

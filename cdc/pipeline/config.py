@@ -69,6 +69,11 @@ class Config:
     file_size_mb: int = 128
     mirror_interval: float = 10.0
 
+    @property
+    def options(self) -> declared.SourceOptions:
+        """The options of the source, parsed."""
+        return declared.parse(self.source)
+
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """Return the collection's changelog, mirror …; None if it is not configured.
 
@@ -82,7 +87,7 @@ class Config:
         Raises BadOption if the pipeline does not capture it.
         """
         namespace = Namespace.parse(name)
-        if not declared.parse(self.source).selection.matches(namespace):
+        if not self.options.selection.matches(namespace):
             raise BadOption(
                 f"This pipeline does not capture '{name}'.",
                 "Correct the name, or 'collections' in [source].",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from cdc import options as declared
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
 from cdc.delta.maintenance import maintain as maintain_table
 from cdc.delta.tables import KINDS, existing
@@ -53,7 +52,7 @@ def replay(spark: SparkSession, config: Config) -> Delivery:
     targets = config.layout.letters()
     if not targets:
         raise BadOption("There is no table of dead letters.", "Set 'dead_letters' in [table].")
-    options = declared.parse(config.source)
+    options = config.options
     found = [
         deliver(spark, target, config.layout, options.document_format, options.document_json)
         for target in targets

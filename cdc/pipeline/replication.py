@@ -16,7 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 import cdc
-from cdc import options as declared
 from cdc.checkpoint import COMMITS, Folder, is_local
 from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
@@ -62,7 +61,7 @@ class Replication:
             source = LANDING
             spark.dataSource.register(LandingSource)
             # A document's `_id` is unique on each shard only, and a mirror has one row for it.
-            has_one_key = not declared.parse(config.source).shards_direct
+            has_one_key = not config.options.shards_direct
             destinations = Destinations.discover(spark, config.layout, with_mirrors=has_one_key)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
         self._begin(spark)
@@ -96,7 +95,7 @@ class Replication:
                 self._on_batch(report)
 
     def _open_sink(self, pipeline: str) -> Sink:
-        clock = ServerClock(partial(discover_once, declared.parse(self._config.source)))
+        clock = ServerClock(partial(discover_once, self._config.options))
         limit = self._config.dead_letters_limit
         layout = self._config.layout
         return Sink(
@@ -160,7 +159,7 @@ class Replication:
 
     def _end_leftovers(self) -> None:
         """Close the cursors that the killed planner and killed earlier runs left open."""
-        end_cursors(partial(discover_once, declared.parse(self._config.source)), self._comment)
+        end_cursors(partial(discover_once, self._config.options), self._comment)
 
     def status(self) -> Status:
         """Return the metrics of the last trigger and the last batch.
@@ -189,7 +188,7 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
 
 
 def _columns(config: Config) -> StructType:
-    columns = declared.parse(config.source).document_format
+    columns = config.options.document_format
     parsed = _parse_datatype_string(schema(columns))
     assert isinstance(parsed, StructType), "the source has columns"
     return parsed
@@ -226,4 +225,4 @@ def _make_comment(config: Config) -> str:
     if is_local(name):
         name = f"{platform.node()}:{Path(name).resolve()}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{declared.parse(config.source).comment} {digest}"
+    return f"{config.options.comment} {digest}"

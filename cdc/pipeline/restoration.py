@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc import options as declared
 from cdc.checkpoint import checkpoint
 from cdc.delta.reading import LOSSES, as_of, restored
 from cdc.delta.tables import Table
@@ -96,7 +95,7 @@ def restore(
         at,
         checkpoint.complete_until(config.checkpoint, collection),
     )
-    options = declared.parse(config.source)
+    options = config.options
     target = Destination(to_uri, into, options.server_timeout_ms, options.retry_seconds)
     identity = {
         "collection": str(collection),

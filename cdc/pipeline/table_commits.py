@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from cdc import options as declared
 from cdc.checkpoint import REPAIR, TableBatches
 from cdc.delta.tables import (
     KINDS,
@@ -79,7 +78,7 @@ def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Tabl
 
 
 def _is_captured(table: Table, config: Config) -> bool:
-    selection = declared.parse(config.source).selection
+    selection = config.options.selection
     return table.namespace is not None and selection.matches(table.namespace)
 
 
