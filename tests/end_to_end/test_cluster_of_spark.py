@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdc.demo import ReplicaSet, Writers, load_orders
 from cdc.model import Namespace
-from cdc.pipeline import Config
+from cdc.pipeline import Config, mirrored_until
 from cdc.pipeline import config as configuration
 from tests.documents import code
 from tests.end_to_end.in_process import WRITERS_PAUSE
@@ -75,6 +75,7 @@ def test_a_job_on_a_cluster_goes_on_when_a_worker_dies_and_what_it_wrote_is_righ
                     assert checkpoint.planned()[-1].copying
                     cluster.kill_worker(0)
                 job.wait_for(checkpoint, _has_streamed)
+                until(lambda: mirrored_until(spark, config, orders) is not None, _READ_SECONDS)
             job.process.terminate()
             assert job.ended()[0] == 143, job.said()
         finally:

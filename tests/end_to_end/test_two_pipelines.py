@@ -42,13 +42,18 @@ def test_two_jobs_fill_one_lakehouse_and_a_third_that_wants_a_table_of_theirs_is
     pause = WRITERS_PAUSE
     with Writers(mongod.uri, names[0], 1, pause), Writers(mongod.uri, names[1], 1, pause):
         try:
-            jobs += [Job(config, folder) for config, _, folder in pipelines]
+            jobs += [
+                Job(config, folder, "sink.stop.seconds=120") for config, _, folder in pipelines
+            ]
             jobs[0].wait_for(pipelines[0][1], lambda seen: len(seen) >= 2)
             config, _, folder = configured("third", names[0])
             jobs.append(Job(config, folder))
             code, said = jobs[-1].ended()
             for job, (_, checkpoint, _) in zip(jobs, pipelines, strict=False):
                 job.wait_for(checkpoint, lambda seen: len(seen) >= 4 and not seen[-2].copying)
+            for job in jobs[:2]:
+                job.process.terminate()
+            assert [job.ended()[0] for job in jobs[:2]] == [0, 0]
         finally:
             for job in jobs:
                 if job.process.poll() is None:
