@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -140,21 +139,31 @@ def test_what_a_table_says_was_reported_before_by_those_that_it_rests_on(
     assert grown == ["shop/typed/mirror", "shop/typed/history"]
 
 
-def test_a_batch_killed_between_some_of_its_commits_is_written_once(
-    undisturbed: Undisturbed, tmp_path: Path
-) -> None:
-    count = Random(5).randrange(1, len(undisturbed.commits(0)) + 1)
-    assert difference(undisturbed, tmp_path, 0, count) == {}, count
+def within_each_kind(base: Path, commits: list[Made]) -> list[int]:
+    """Numbers of commits after which a kind of table is begun, or has got new columns; and all."""
+    counts = {len(commits)}
+    for kind in KINDS:
+        its = [n for n, each in enumerate(commits, 1) if each.table.endswith(kind)]
+        counts.update([n for n in its if commits[n - 1].is_growth(base)][:1] or its[:1])
+    return sorted(counts)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "all_of_them",
+    [
+        pytest.param(False, id="one of each kind", marks=pytest.mark.slow),
+        pytest.param(True, id="all of them", marks=pytest.mark.soak),
+    ],
+)
 def test_a_batch_killed_between_any_two_of_its_commits_is_written_once(
-    undisturbed: Undisturbed, tmp_path: Path
+    undisturbed: Undisturbed, tmp_path: Path, all_of_them: bool
 ) -> None:
     wrong = {}
     for number in range(len(BATCHES)):
-        for count in range(1, len(undisturbed.commits(number)) + 1):
+        commits = undisturbed.commits(number)
+        chosen = within_each_kind(undisturbed.base, commits)
+        for count in range(1, len(commits) + 1) if all_of_them else chosen:
             if found := difference(undisturbed, tmp_path, number, count):
                 wrong[number, count] = found
     assert wrong == {}

@@ -37,6 +37,7 @@ def shards() -> Iterator[OfShards]:
         yield OfShards(running)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
     three: OfTrio, spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
