@@ -124,6 +124,7 @@ def difference(whole: Undisturbed, folder: Path, number: int, count: int) -> dic
     }
 
 
+@pytest.mark.slow
 def test_what_a_table_says_was_reported_before_by_those_that_it_rests_on(
     undisturbed: Undisturbed,
 ) -> None:

@@ -129,6 +129,7 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         assert sorted((row[1], row[2]) for row in read) == [("read", str(i)) for i in range(7)]
 
 
+@pytest.mark.slow
 def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_between_them(
     database: Database[dict[str, Any]], run: Run, lake: Lake, tmp_path: Path
 ) -> None:
