@@ -109,7 +109,12 @@ def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     assert "repair-checkpoint" in ran(program, "--help", cwd=tmp_path).stdout
     assert "--available-now" in ran(program, "replicate", "--help", cwd=tmp_path).stdout
     shown = ran(program, "demo", "--documents", "3000", "--json", cwd=tmp_path)
-    assert json.loads(shown.stdout)["equal"] is True  # and nothing else on stdout
+    measured = json.loads(shown.stdout)  # and nothing else on stdout
+    assert measured["equal"] is True
+    assert measured["documents"] >= 3000 * 0.8
+    assert measured["changes"] > 0
+    assert "last rows of the changelog" in shown.stderr
+    assert not [*tmp_path.glob("mongod*")], "the demo left something"
     assert (tmp_path / "environment/share/mongodb-cdc/conf/spark-defaults.conf").is_file()
     refused = ran("environment/bin/python", "-c", _DISCOVERS, cwd=tmp_path, code=1)
     assert "Option 'uri' is not set" in refused.stderr, refused.stderr  # pytest would shorten it

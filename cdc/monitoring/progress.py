@@ -97,6 +97,7 @@ class Display:
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
         fresh, lag = report.freshness, self._lag
         head = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
+        head += [f"{name}={seconds * 1000:.0f}ms" for name, seconds in report.phases.items()]
         head += [] if lag is None else [f"lag={lag}s"]
         head += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
         return f"{' '.join(head)} {'; '.join(parts)}"

@@ -6,7 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -25,7 +25,8 @@ class Status:
     `batch` is the last batch that is in all its changelogs. `metrics` come from the source, except
     `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
     batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
-    `exact = false` since this process began.
+    `exact = false` since this process began. `phases` are milliseconds: what Spark measured of its
+    last trigger (`durationMs`), and what the sink measured of its last batch.
     """
 
     batch: int | None
@@ -33,6 +34,7 @@ class Status:
     freshness: Freshness | None
     inexact: Mapping[Namespace, int]
     backlog: Backlog | None = None
+    phases: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -42,6 +44,7 @@ class Status:
             and {name: round(value, 3) for name, value in self.freshness._asdict().items()},
             "backlog": self.backlog
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
+            "phasesMs": dict(self.phases),
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
         }
 
@@ -56,6 +59,7 @@ class Meter:
         self._inexact = Counter[Namespace]()
         self._batch: int | None = None
         self._freshness: Freshness | None = None
+        self._phases: dict[str, int] = {}
 
     def count_batch(self, report: BatchReport) -> None:
         """Count a batch that has been written."""
@@ -64,6 +68,7 @@ class Meter:
             self._rate.count(count_changes(report))
             self._freshness = report.freshness or self._freshness
             self._inexact.update(report.inexact)
+            self._phases = {name: round(s * 1000) for name, s in report.phases.items()}
 
     def status(self, progress: StreamingQueryProgress | None, backlog: Backlog | None) -> Status:
         """The status, with the source's metrics from the query's last progress."""
@@ -71,7 +76,9 @@ class Meter:
         with self._lock:
             if metrics is not None:
                 metrics = replace(metrics, events_per_second=self._rate.per_second)
-            return Status(self._batch, metrics, self._freshness, dict(self._inexact), backlog)
+            phases = {**(progress.durationMs if progress else {}), **self._phases}
+            inexact = dict(self._inexact)
+            return Status(self._batch, metrics, self._freshness, inexact, backlog, phases)
 
 
 def count_changes(report: BatchReport) -> int:

@@ -93,7 +93,7 @@ def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> Mi
     if state is None:
         raise NotComparable(
             f"The mirror of {namespace} at {target} contains no batch yet.",
-            "Run replicate; if it is running, verify again later.",
+            "Run replicate first. If it is running, verify again later.",
         )
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(

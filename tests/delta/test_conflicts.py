@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.delta import sink as sinks
+from cdc.delta.sink import sink as sinks
 from cdc.delta.tables import Target, conflict
 from cdc.errors import TableOwnedElsewhere
 from tests.delta.batches import batch, change, commits, ops, sink

@@ -17,12 +17,15 @@ from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
 METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Remaining(30.24, 85.4, ""), 100.0)
+PHASES = {"tasks": 3.0, "commit": 0.21}
 
 
 def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
     found = {ORDERS: counts} if counts else {}
     inexact = {ORDERS: 1} if "update" in counts else {}
-    return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness, 3.21)
+    return BatchReport(
+        batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness, PHASES
+    )
 
 
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
@@ -36,8 +39,8 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
     lines = said.getvalue().splitlines()
     assert all(re.match(form, each) for each in lines)
     assert [re.sub(form, "", each) for each in lines] == [
-        "batch=1 T=9:1 took=3.2s shop.orders read=7",
-        "batch=3 T=9:1 took=3.2s lag=3s freshness=0.9..1.4s"
+        "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms shop.orders read=7",
+        "batch=3 T=9:1 took=3.2s tasks=3000ms commit=210ms lag=3s freshness=0.9..1.4s"
         " shop.orders insert=2 update=1 inexact=1",
     ]
 
@@ -69,4 +72,6 @@ def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None
     meter = Meter()
     for each in (report(1, Freshness(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
         meter.count_batch(each)
-    assert meter.status(None, None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})
+    assert meter.status(None, None) == Status(
+        3, None, Freshness(1.0, 2.0), {ORDERS: 2}, None, {"tasks": 3000, "commit": 210}
+    )

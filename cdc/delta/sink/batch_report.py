@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from cdc.delta.landing import Facts, Happened
 from cdc.model import Namespace, Timestamp
+
+
+class Phases:
+    """Measures the phases of a batch, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, name: str) -> None:
+        """The phase of this name ends, and the next one begins."""
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
 
 
 class Freshness(NamedTuple):
@@ -39,7 +54,9 @@ class BatchReport:
         tables: how many tables were written.
         freshness: None if the batch contained no change, or the server's clock is unknown. Of a
             batch that is written again, it is that of the last time.
-        seconds: how long it took to read and to write the batch.
+        phases: how long each phase took, in seconds: `tasks` read the source and write data files,
+            `commit` is that of dead letters and changelogs, `followers` that of mirrors and
+            histories, if they are written with the batch.
     """
 
     batch_id: int
@@ -50,13 +67,23 @@ class BatchReport:
     copying: frozenset[Namespace] = frozenset()
     tables: int = 0
     freshness: Freshness | None = None
-    seconds: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took to read and to write the batch."""
+        return sum(self.phases.values())
 
     @classmethod
     def of(
-        cls, batch_id: int, facts: Facts, tables: int, freshness: Freshness | None, seconds: float
+        cls,
+        batch_id: int,
+        facts: Facts,
+        tables: int,
+        freshness: Freshness | None,
+        phases: Mapping[str, float],
     ) -> Self:
         return cls(
             *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
-            *(frozenset(facts.copying), tables, freshness, seconds),
+            *(frozenset(facts.copying), tables, freshness, phases),
         )

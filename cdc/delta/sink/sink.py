@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -28,7 +27,7 @@ from cdc.delta.landing import (
     read_facts,
     require_allowed,
 )
-from cdc.delta.sink.batch_report import BatchReport, Freshness
+from cdc.delta.sink.batch_report import BatchReport, Freshness, Phases
 from cdc.delta.tables import (
     Commit,
     Layout,
@@ -128,11 +127,11 @@ class Sink:
 
         `batch` contains the rows of the source, or manifests of data files that contain them.
         """
-        began = time.monotonic()
+        phases = Phases()
         if not is_manifest(batch):
             rows = batch.persist()
             try:
-                return self._write_rows(rows, batch_id, began)
+                return self._write_rows(rows, batch_id, phases)
             finally:
                 rows.unpersist()
         assert self._rows is not None, "manifests do not say which columns the rows have"
@@ -141,35 +140,38 @@ class Sink:
             facts = landed.facts()
             read = partial(landed.document_rows, schema=self._rows)
             now = None if facts is None else Batch(batch_id, facts, self._rows, read)
-            return self._write_batch(batch.sparkSession, now, batch_id, began, landed)
+            return self._write_batch(batch.sparkSession, now, batch_id, phases, landed)
         except BaseException:
             landed.remove_leftovers()
             raise
 
-    def _write_rows(self, rows: DataFrame, batch_id: int, began: float) -> BatchReport:
+    def _write_rows(self, rows: DataFrame, batch_id: int, phases: Phases) -> BatchReport:
         facts = read_facts(rows)
         now = None if facts is None else Batch(batch_id, facts, rows.schema, lambda _: rows)
-        return self._write_batch(rows.sparkSession, now, batch_id, began, None)
+        return self._write_batch(rows.sparkSession, now, batch_id, phases, None)
 
     def _write_batch(
         self,
         spark: SparkSession,
         batch: Batch | None,
         batch_id: int,
-        began: float,
+        phases: Phases,
         landed: LandedBatch | None,
     ) -> BatchReport:
         if self._thread is not None:
             self._thread.require_running()
         if batch is None:
             return BatchReport(batch_id, None)
-        written, facts = self._write(spark, batch, landed), batch.facts
+        phases.end("tasks")
+        written, facts = self._write(spark, batch, landed, phases), batch.facts
+        phases.end("followers")
         freshness = Freshness.of(facts.happened, self._clock() if facts.happened else None)
         self._warn(facts)
-        seconds = time.monotonic() - began
-        return BatchReport.of(batch_id, facts, written, freshness, seconds)
+        return BatchReport.of(batch_id, facts, written, freshness, phases.seconds)
 
-    def _write(self, spark: SparkSession, batch: Batch, landed: LandedBatch | None) -> int:
+    def _write(
+        self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases
+    ) -> int:
         facts = batch.facts
         now = Commit(batch.number, facts.watermark, offset=facts.said.offset)
         if not self._has_begun:
@@ -200,6 +202,7 @@ class Sink:
             if kind == "dead_letters":
                 self._count_dead_letters(facts)
         self._require_allowed(facts)
+        phases.end("commit")
         count = sum(len(work[kind]) for kind in logs)
         last = self._kinds["changelog"].last
         commits = [(t.target, commit) for t in work["changelog"] if (commit := last(t))]
