@@ -35,7 +35,7 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
     """A struct of the columns and of `rest`, what is left; for a null all of them are null."""
     result = StructType([column.field() for column in columns]).add(rest, T.VariantType())
     plan, kind = plan_of(columns), to_arrow_type(result, timezone="UTC")
-    # Without type hints: Spark would work out what kind of function they tell of.
+    # Without type hints: Spark would derive the kind of function from them.
     function = arrow_udf(  # type: ignore[call-overload]
         lambda documents: typed_columns.take_columns(documents, plan, kind), result
     )

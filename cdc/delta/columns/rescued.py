@@ -44,11 +44,11 @@ def told_back(value: str, kind: DataType) -> str:
     elif isinstance(kind, T.MapType):
         inner = f"transform_values({value}, (name, each) -> {told_back('each', kind.valueType)})"
     elif isinstance(kind, T.StructType):
-        told = {
+        fields = {
             each.name: told_back(f"{value}.{quoted(each.name)}", each.dataType)
             for each in kind.fields
         }
-        inner = f"if({value} IS NULL, NULL, {_present(told)})"
+        inner = f"if({value} IS NULL, NULL, {_present(fields)})"
     elif isinstance(kind, T.DateType):
         return f"CAST(timestamp_micros({DAY} * unix_date({value})) AS variant)"
     elif isinstance(kind, T.VariantType):

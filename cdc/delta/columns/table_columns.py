@@ -74,7 +74,7 @@ class Columns:
         return [*(column.field() for column in self.columns), rescued]
 
     def select(self, rows: DataFrame, document: str) -> DataFrame:
-        """The rows with the typed columns and `_rescued`, under their names, behind what they have.
+        """The rows with the typed columns and `_rescued`, under their names, after what they have.
 
         `document` is the name of a VARIANT column of theirs, which is not kept; for a null in it
         all are null. `_rescued` is null if nothing is left over. Nothing that a document may hold

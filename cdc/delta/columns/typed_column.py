@@ -169,7 +169,7 @@ def _decimal(tokens: _Tokens) -> DataType:
     if not max(1, int(scale)) <= int(precision) <= _MAX_DIGITS:
         raise BadOption(
             f"There is no decimal({precision},{scale}).",
-            f"A decimal has 1 to {_MAX_DIGITS} digits, and no more of them behind the point.",
+            f"A decimal has 1 to {_MAX_DIGITS} digits, and no more of them after the point.",
         )
     return T.DecimalType(int(precision), int(scale))
 

@@ -25,10 +25,10 @@ from cdc.delta.followers.scd2_merge import (
     START,
     Scope,
     Shape,
+    change_events,
     emptied_events,
     merge,
     sequence,
-    told_events,
 )
 from cdc.delta.followers.scd2_rule import Same, versions
 from cdc.delta.landing import Batch, Facts, effects, voiding_events
@@ -43,8 +43,8 @@ def history(
     columns: Sequence[Column] = (),
     track_history_columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """All versions of the documents that a changelog tells of, in either form: `_namespace`, `key`,
-    `document`, `__START_AT`, `__END_AT`.
+    """All versions of the documents of a changelog of either form: `_namespace`, `key`, `document`,
+    `__START_AT`, `__END_AT`.
 
     `columns` are taken from `after`, with names, in place of `document`. Of these only changes of
     `track_history_columns` begin a new version, if they are given; the others are as they were
@@ -52,11 +52,11 @@ def history(
     """
     changelog = with_after(changelog)
     shown = columns or [F.col("after").alias("document")]
-    told = effects.without_moves(effects.told(changelog))
-    told = told.select(*_SHARED_KEYS, "position", "op", F.struct(*shown).alias("image"))
-    names = told.select("image.*").columns
+    changes = effects.without_moves(effects.key_changes(changelog))
+    changes = changes.select(*_SHARED_KEYS, "position", "op", F.struct(*shown).alias("image"))
+    names = changes.select("image.*").columns
     same = Same(tuple(track_history_columns or names), track_history_columns is not None)
-    events = told_events(told, _SHARED_KEYS)
+    events = change_events(changes, _SHARED_KEYS)
     if scopes := [Scope.of(each, is_shared=True) for each in voiding_events(changelog)]:
         events = events.unionByName(emptied_events(events, scopes, _SHARED_KEYS))
     start, end = F.col("position"), F.col("until")
@@ -72,7 +72,7 @@ def shape(document: DataType, table: Table, typed: Columns | None) -> Shape:
 
 
 def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
-    """The columns of the history, and those that tell its documents apart."""
+    """The columns of the history, and those that identify a document."""
     own = shape(document, table, typed)
     return own.schema(), [*own.keys]
 
@@ -87,9 +87,9 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
 def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Bring the history to the batch's watermark, in one commit; idempotent per batch.
 
-    Late rows belong where their position is. What makes a row of a version is as for a mirror: a
-    row without `after` says nothing, images count as they are, exact or not, and a delete that only
-    tells where a document has moved from is none.
+    Late rows belong where their position is. Rows count as in a mirror: a row
+    without `after` does not count, images count as they are, exact or not, and a delete by which a
+    document only moves to another shard is none.
     """
     facts = batch.facts
     names = effects.changed(table, facts, tables)
@@ -107,9 +107,9 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     place = F.col("position").alias("_position"), F.col("op").alias("_op")
     rows = with_image(rows.select(*own.keys, *place, F.col("after").alias("document")), typed)
     place = F.col("_position").alias("position"), F.col("_op").alias("op")
-    told = rows.select(*own.keys, *place, own.struct().alias("image"))
+    changes = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
     with merging(spark, tables.transaction(commit)):
         bounds = [facts.keys[name] for name in names]
-        merge(table.target.delta(spark), told, scopes, own, bounds).execute()
+        merge(table.target.delta(spark), changes, scopes, own, bounds).execute()
     tables.committed(table, commit)

@@ -100,8 +100,8 @@ def schema(document: DataType, table: Table, typed: Columns | None) -> StructTyp
 def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The mirrors that this batch changes, or of which it has something to say."""
     found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
-    told = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
-    found |= {table for n in told if (table := tables.of(n))}
+    own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
+    found |= {table for n in own if (table := tables.of(n))}
     return sorted(found, key=lambda table: table.target)
 
 
@@ -109,8 +109,8 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
 
     Of each key the last change by position counts, and only if it is later than what the mirror
-    holds. Deletes match by `key`, but for those that only tell where a document has moved from. The
-    position guard cannot see a key that is gone: rows older than a delete that an earlier batch
+    holds. Deletes match by `key`, except those by which a document only moves to another shard.
+    The position guard cannot see a key that is gone: rows older than a delete that an earlier batch
     applied would bring it back, and it is the source's promise not to send them. A mirror with
     `delete = soft` sees it.
     """
@@ -130,12 +130,12 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
 
 
 def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
-    """The columns of the mirror, and those that tell its rows apart."""
+    """The columns of the mirror, and those that identify a row."""
     return schema(document, table, typed), key_of(table)
 
 
 def key_of(table: Table) -> list[str]:
-    """What tells the mirror's rows apart."""
+    """The columns that identify a row of the mirror."""
     return ["_namespace", "key"] if table.is_shared else ["key"]
 
 

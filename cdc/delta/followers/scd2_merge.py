@@ -1,6 +1,6 @@
 """A table of versions: which of its rows a batch can change, and the merge that does it.
 
-What is told late, in disorder or again makes the same table as it does in order and once.
+Changes that come late, in disorder or again make the same table as they do in order and once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a table of versions. `keys` tell its documents apart; `image` holds one;
+    """The columns of a table of versions. `keys` identify a document; `image` holds one;
     `track` are those of the image that begin a new version (`track_history_columns`). None: each
     event does; only what is read again, and is the same, does not."""
 
@@ -90,36 +90,37 @@ def emptied_events(events: DataFrame, scopes: Iterable[Scope], keys: Sequence[st
     return found.drop("names").withColumns(columns).withColumnRenamed("reason", "op")
 
 
-def told_events(told: DataFrame, keys: Sequence[str]) -> DataFrame:
+def change_events(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The changes as events of the kind NEW."""
     end = F.lit(None).cast("string").alias("end")
-    return told.select(*keys, "position", F.lit(NEW).alias("rank"), "op", "image", end)
+    return changes.select(*keys, "position", F.lit(NEW).alias("rank"), "op", "image", end)
 
 
 def merge(
     table: DeltaTable,
-    told: DataFrame,
+    rows: DataFrame,
     emptied: Iterable[Scope],
     shape: Shape,
     bounds: Iterable[Bounds],
 ) -> DeltaMergeBuilder:
-    """A merge after which the table holds the versions of all that it was ever told.
+    """A merge after which the table contains the versions of all rows that it ever got.
 
-    `told` has the shape's keys, `position`, `op` (of a row), and `image`, a struct of the shape's
+    `rows` has the shape's keys, `position`, `op` (of a row), and `image`, a struct of the shape's
     columns; `bounds` are those of its `key`. It is read more than once. In whatever order, batches
     and repetition the same rows and emptyings come, the table becomes the same; of rows that share
     key and position, the first counts.
     """
-    rows = table.toDF().alias(_TABLE)
-    known = _known_scopes(rows, shape)
+    there = table.toDF().alias(_TABLE)
+    known = _known_scopes(there, shape)
     new = set(emptied) - known
     reach = F.lit(True) if new else _within([*bounds])
-    affected = _affected(rows.where(reach), _touched(told, known | new, shape.keys), new, shape)
-    events = _known(affected, shape).unionByName(told_events(told, shape.keys))
+    affected = _affected(there.where(reach), _touched(rows, known | new, shape.keys), new, shape)
+    events = _known(affected, shape).unionByName(change_events(rows, shape.keys))
     if known | new:
         events = events.unionByName(emptied_events(events, known | new, shape.keys))
     changes = _changes(versions(events, shape.keys, shape.same), shape)
     if new:
-        remembered = _remembered(_frame(told.sparkSession, new), shape)
+        remembered = _remembered(_frame(rows.sparkSession, new), shape)
         changes = changes.unionByName(remembered, allowMissingColumns=True)
     return _merge(table, changes, reach, shape)
 
@@ -143,19 +144,19 @@ def _concerns(names: Column, keys: Sequence[str]) -> Column:
     return names.isNull() | (name == names) | is_database
 
 
-def _touched(told: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> DataFrame:
-    """The keys that are told of, with the position `_lowest`: what ended before it stays as it is.
+def _touched(rows: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> DataFrame:
+    """The keys of `rows`, with the position `_lowest`: what ended before it stays as it is.
 
-    That is the first that is told; but a document that is told anew may go on with the version that
-    ended where its namespace was to be told anew.
+    That is the first position of the key; but a document that is read again may go on with the
+    version that ended where the copy of its namespace was to be repeated.
     """
     lowest = F.col("position")
     if anew := [(each.names, each.position) for each in scopes if each.reason == REPLACED]:
-        frame = F.broadcast(told.sparkSession.createDataFrame(anew, "names string, anew string"))
+        frame = F.broadcast(rows.sparkSession.createDataFrame(anew, "names string, anew string"))
         is_read = (F.col("op") == "read") & (F.col("position") >= F.col("anew"))
-        told = told.join(frame, _concerns(F.col("names"), keys) & is_read, "left")
+        rows = rows.join(frame, _concerns(F.col("names"), keys) & is_read, "left")
         lowest = F.least("position", "anew")
-    return told.groupBy(*keys).agg(F.min(lowest).alias("_lowest"))
+    return rows.groupBy(*keys).agg(F.min(lowest).alias("_lowest"))
 
 
 def _within(bounds: Sequence[Bounds]) -> Column:
@@ -171,7 +172,7 @@ def _affected(
 ) -> DataFrame:
     """The rows that what is new may change, and what has to be known for that.
 
-    Documents that were told anew are, wherever they are: they tell which versions went on.
+    Documents that were read again are affected wherever they are: they decide which versions go on.
     """
     keys, lowest = [*shape.keys], F.col("_lowest")
     if new:

@@ -9,7 +9,7 @@ For that an event that begins no version is remembered too, as an empty interval
   columns any image in which those are the same. With tracked columns the version shows the last
   image, and the row of the one that folds holds what was shown before it; else it holds none.
 
-A delete behind a version needs no row: it is where the version ends.
+A delete after a version needs no row: it is where the version ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.types import DataType, StructType
 from cdc.model import REPLACED
 
 IMAGES = ("read", "insert", "update", "replace")
-# The order at one position. What is told anew may be as of the same time, and belongs behind it;
+# The order at one position. What is read again may be as of the same time, and belongs after it;
 # what is known is not learned again; and that something ended a version says nothing new where
 # anything else is known of that place.
 EMPTIED, KNOWN, NEW, ENDED = range(4)
@@ -34,8 +34,10 @@ EMPTIED, KNOWN, NEW, ENDED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Which columns of an image tell whether a version goes on with it. `tracked`: it does so with
-    any image, not only with one that was read again."""
+    """Which columns of an image decide whether a version goes on with it.
+
+    `tracked`: a version may go on with any image, not only with one that was read again.
+    """
 
     columns: tuple[str, ...]
     tracked: bool
@@ -64,7 +66,7 @@ def versions(events: DataFrame, keys: Sequence[str], same: Same) -> DataFrame:
     image = events.schema["image"].dataType
     assert isinstance(image, StructType), "an image is a struct of a table's columns"
     walk = _Walk(Window.partitionBy(*keys), same)
-    events = walk.told_once(events)
+    events = walk.without_repetitions(events)
     events = walk.with_own_images(events)
     events = walk.with_folds(events, image)
     return walk.rows(walk.with_ends(events))
@@ -81,7 +83,7 @@ class _Walk:
         self._before = self._forth.rowsBetween(Window.unboundedPreceding, -1)
         self._after = self._back.rowsBetween(Window.unboundedPreceding, -1)
 
-    def told_once(self, events: DataFrame) -> DataFrame:
+    def without_repetitions(self, events: DataFrame) -> DataFrame:
         last = F.lag(F.struct("position", "rank")).over(self._forth)
         events = events.withColumn("_last", last)
         is_behind = (F.col("_last.rank") == EMPTIED) & (F.col("rank") != ENDED)
@@ -90,7 +92,7 @@ class _Walk:
 
     def with_own_images(self, events: DataFrame) -> DataFrame:
         """The image of each event itself; known rows hold what they show. Those that fold into a
-        version that is not there have nothing to tell."""
+        version that is not there have no image."""
         is_known = (F.col("rank") == KNOWN) & _is_image()
         folds = F.col("end").eqNullSafe(F.col("position"))
         held = F.last(F.when(is_known & ~folds, F.col("image")), ignorenulls=True)
@@ -106,21 +108,21 @@ class _Walk:
 
     def with_folds(self, events: DataFrame, image: StructType) -> DataFrame:
         """`before`, the image before this one; `continues`, whether a version stands directly
-        before it; and `folds`. What is told anew goes on with the version before that."""
-        told = F.when(F.col("op") != REPLACED, F.struct(_is_image().alias("is_image"), "image"))
+        before it; and `folds`. What is read again goes on with the version before that."""
+        event = F.when(F.col("op") != REPLACED, F.struct(_is_image().alias("is_image"), "image"))
         events = events.select(
             "*",
-            F.last(told, ignorenulls=True).over(self._before).alias("_told"),
+            F.last(event, ignorenulls=True).over(self._before).alias("_previous"),
             F.coalesce(F.lag(_is_image()).over(self._forth), F.lit(False)).alias("continues"),
         )
-        before = F.col("_told.image")
+        before = F.col("_previous.image")
         may_fold = F.col("op") == "read"
         if self._same.tracked:
             may_fold |= F.col("continues")
-        may_fold &= _is_image() & F.col("_told.is_image")
+        may_fold &= _is_image() & F.col("_previous.is_image")
         folds = F.when(may_fold, self._same.holds(F.col("image"), before, image))
         folds = F.coalesce(folds, F.lit(False))
-        return events.select("*", before.alias("before"), folds.alias("folds")).drop("_told")
+        return events.select("*", before.alias("before"), folds.alias("folds")).drop("_previous")
 
     def with_ends(self, events: DataFrame) -> DataFrame:
         """`until`, where a version ends that begins here, and `shown`, the last image in it."""

@@ -26,9 +26,9 @@ from cdc.model import (
 from cdc.tasks import Group
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
-# What the sink alone is told.
+# Rows for the sink alone.
 UNTOLD = (WATERMARK, VOID)
-# What the source says by itself: all other rows are events, and happened at a time of their own.
+# Rows that the source adds: all others are events, which happened at a time of their own.
 NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
 
 
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
 
 class Happened(NamedTuple):
     """When the oldest and the newest event of a batch were committed, in seconds of the server's
-    clock; whole ones where the server tells no wall time (before 6.0)."""
+    clock; whole ones where the server states no wall time (before 6.0)."""
 
     oldest: float
     newest: float
@@ -51,9 +51,9 @@ class Happened(NamedTuple):
 class Facts:
     """One batch. `counts` is rows per namespace and op, of those that a changelog holds.
 
-    `copied` are those of the watermark row whose documents have all been told; `torn` are the
-    namespaces of which some were told before a gap, and which are still being copied.
-    `shared` lists what is told to more tables than its own: (db, None) for rows without a
+    `copied` are those of the watermark row whose copy is complete; `torn` are the namespaces of
+    which some documents were copied before a gap, and which are still being copied.
+    `shared` lists what more tables than its own get: (db, None) for rows without a
     collection, (None, None) for those without a database, (db, coll) for the target of a rename.
     `keys` bounds those of each namespace that has any.
     `exact_from` holds the greatest time at which some row's image was taken, per namespace.
@@ -105,7 +105,7 @@ class Facts:
         return sum(counts.get(op, 0) for op in ROW_OPS)
 
     def is_born(self, namespace: Namespace) -> bool:
-        """Whether the namespace was created, and all of it is told since."""
+        """Whether the namespace was created, and all its changes are captured since."""
         return "create" in self.counts.get(namespace, {}) and self.said.contains_changes(namespace)
 
     def coverage(

@@ -55,7 +55,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
 
     Besides the rows of its own collections a changelog gets what concerns them: a rename onto their
     name, and rows without a collection (dropDatabase) or without a database (a gap), so that each
-    changelog alone tells how its collections came to be as they are.
+    changelog alone contains everything that changed its collections.
     """
     facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
     rows = cdf(rows) if table.options.changelog_form == CDF else rows
@@ -66,8 +66,8 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     own = _own(table, facts, tables)
     count = sum(sum(facts.counts[namespace].values()) for namespace in own)
     files = max(1, math.ceil(count / _ROWS_PER_FILE))
-    told = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
-    table.target.append(told, tables.transaction(commit))
+    own_rows = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
+    table.target.append(own_rows, tables.transaction(commit))
     tables.committed(table, commit)
 
 

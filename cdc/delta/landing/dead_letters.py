@@ -1,8 +1,8 @@
 """Dead letters: what could not be mapped, with the reason and the raw bytes, one row per image.
 
 The row that held it stands in the changelog and in the mirror all the same, with a stand-in in the
-image's place. What becomes of a letter that was repaired is told in
-`cdc.delta.maintenance.redelivery`.
+image's place. `cdc.delta.maintenance.redelivery` delivers a letter that
+was repaired.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from cdc.model import DROPPED, RENAMED, Namespace, NamespaceEvent
 
 
 def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
-    """The namespaces in the table of whose documents the batch tells."""
+    """The namespaces in the table whose documents the batch changes."""
     return [name for name in facts.counts if facts.rows(name) and tables.of(name) == table]
 
 
@@ -99,19 +99,19 @@ def rows(
     """Those that say what has become of a key, after the last DDL that emptied its namespace; with
     the full name in `_namespace`.
 
-    A row of an insert, update or replace without `after` says nothing.
+    A row of an insert, update or replace without `after` does not count.
     """
     names = list(names)
-    found = told(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
+    found = key_changes(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
     for each in emptied:
         found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
     return found if facts.departures.isdisjoint(names) else without_moves(found)
 
 
-def told(rows: DataFrame) -> DataFrame:
-    """Those rows that say what has become of a key; with the full name in `_namespace`."""
-    says = (F.col("op") == "delete") | F.col("after").isNotNull()
-    found = rows.where(F.col("op").isin(*ROW_OPS) & says)
+def key_changes(rows: DataFrame) -> DataFrame:
+    """The rows that state the document of a key, or its end; with the full name in `_namespace`."""
+    states = (F.col("op") == "delete") | F.col("after").isNotNull()
+    found = rows.where(F.col("op").isin(*ROW_OPS) & states)
     return found.withColumn("_namespace", F.concat("db", F.lit("."), "coll"))
 
 
@@ -128,7 +128,7 @@ def is_void(each: NamespaceEvent, name: Column, position: Column) -> Column:
 def _state(name: Namespace, before: State, facts: Facts, kept: list[NamespaceEvent]) -> State:
     exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
-    # What was taken out in the midst of its copy is told of no more, and is not complete.
+    # A collection that was removed in the midst of its copy is reported no more, and is incomplete.
     unfinished = None if name in facts.said.copied else before.copying
     return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
@@ -142,13 +142,13 @@ def _holds(each: NamespaceEvent, table: Table, tables: Tables) -> bool:
 
 
 def _policy(each: NamespaceEvent, options: Options) -> str | None:
-    """None for what is told anew: its old content is no option."""
+    """None for a collection that is read again: nobody may keep its old content."""
     return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason or "")
 
 
 def without_moves(rows: DataFrame) -> DataFrame:
     """A change of a shard key's value may move a document to another shard, by a transaction that
-    deletes it here and inserts it there. The two shards tell of it at times of their own, so the
+    deletes it here and inserts it there. The two shards report it at times of their own, so the
     delete may come last; but both are in one batch. Only the shard where it ended up counts.
     """
     transaction = ("_namespace", "key", "txn.lsid", "txn.number")
@@ -158,7 +158,7 @@ def without_moves(rows: DataFrame) -> DataFrame:
         .agg(F.max("position").alias("position"), F.max_by("op", "position").alias("op"))
     )
     present = F.when(F.col("op") != "delete", F.col("position"))
-    # Where it is gone from all, the first to tell does: the key may be given away right after it.
+    # If all shards deleted it, the first delete counts: another document may get the key then.
     home = F.coalesce(F.max_by("shard", present), F.min_by("shard", "position"))
     names = [name.rpartition(".")[2] for name in transaction]
     homes = last.groupBy(*names).agg(home.alias("home")).alias("homes")

@@ -1,7 +1,7 @@
 """Documents read again, into tables that a job keeps writing meanwhile.
 
 What is read again is as of one cluster time, and so are its rows' positions: whatever the job knows
-to be newer wins, whichever of the two comes first. One thing a mirror's rows cannot tell: that a
+to be newer wins, whichever of the two comes first. The rows of a mirror cannot state that a
 document is gone. See `repair_mirror`.
 """
 
@@ -28,7 +28,7 @@ _COMMITS = 1000
 # Whose rows a commit of `extend_once` has added, in its transaction id and in its userMetadata.
 _RUN = "mongodb-cdc backfill "
 
-# The changes of the namespace behind one time and up to another one, as the source tells them.
+# The changes of the namespace after one time and up to another one, as the source reports them.
 Changes = Callable[[Timestamp, Timestamp], DataFrame]
 
 
@@ -52,7 +52,7 @@ def repair_mirror(
 
     `at` is a time at which the mirror's job had written everything. A document of `rows` that was
     deleted since, by a change that the job has applied before this merge, is taken out again:
-    `changes` tells of it. May be repeated after any failure, behind `settle`. Raises
+    `changes` reports it. May be repeated after any failure, if `settle` was called first. Raises
     ConflictsUnresolved.
     """
     conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
@@ -60,8 +60,10 @@ def repair_mirror(
 
 
 def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Changes) -> None:
-    """Take out what repairs have put in though the job knew it to be gone, be it that they were
-    killed before they did it."""
+    """Delete the documents that repairs added although the job had applied their deletion.
+
+    Also those of repairs that were killed before they could delete them.
+    """
     for slip in _slips(spark, table):
         gone = changes(slip.at, slip.job)
         conflict.repeated(partial(_take_out, spark, table, namespace, gone, slip.at), table.target)

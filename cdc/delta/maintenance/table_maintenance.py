@@ -21,7 +21,7 @@ _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 @dataclass(frozen=True, slots=True)
 class Maintained:
     """What was done to a table or, in a dry run, would be: tombstones purged, files rewritten into
-    `added` larger ones (None: only doing it tells), files deleted from storage."""
+    `added` larger ones (None: a dry run does not know), files deleted from storage."""
 
     table: str
     purged: int

@@ -28,12 +28,12 @@ LOSSES: Mapping[str, str] = {
 
 
 def restored(image: Any, document_key: str) -> bytes:
-    """The BSON of a document as Arrow tells it: bytes, text, or the two binaries of a VARIANT.
+    """The BSON of a document as Arrow gives it: bytes, text, or the two binaries of a VARIANT.
 
     Bytes and canonical Extended JSON give what the server held; see `bson_from_json` for what such
-    text cannot tell. Of others the `_id` is exact, and see LOSSES. What could not be mapped when it
-    was captured was kept as bytes, and is given as those. Raises UnmappableValue for an image that
-    no encoder writes: one that was damaged or written by somebody else.
+    text cannot express. Of others the `_id` is exact, and see LOSSES. An image that could not be
+    mapped was kept as bytes, and is returned as those. Raises UnmappableValue for an image that no
+    encoder writes: one that was damaged or written by somebody else.
     """
     if isinstance(image, bytes):
         return image

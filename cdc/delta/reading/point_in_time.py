@@ -30,7 +30,7 @@ def as_of(
 
     `exact` is false where the document may be another than it was at that time: its image was taken
     later than `at`, or a later change came without one. On a sharded cluster a transaction across
-    shards counts from the first time that one of them tells of it at, a little later than its
+    shards counts from the first time at which one of them reports it, a little later than its
     commit. Raises NotCovered.
     """
     version, span = _covering(spark, changelog, namespace, at, complete_until)
@@ -39,13 +39,13 @@ def as_of(
     own = is_of(namespace)
     begin, is_sharded = _beginning(rows, namespace, own, span, last)
     rows = rows.where(own & F.col("op").isin(*ROW_OPS))
-    # What was read as of the time of a resync stands at the same position, and belongs behind it.
+    # What was read as of the time of a resync has the same position, and belongs after it.
     is_behind = (F.col("position") > begin) | (
         (F.col("op") == "read") & (F.col("position") == begin)
     )
     rows = rows.where(is_behind)
-    told = F.col("position") <= last
-    return _last_images(_whole_transactions(rows, last) if is_sharded else rows.where(told), at)
+    is_past = F.col("position") <= last
+    return _last_images(_whole_transactions(rows, last) if is_sharded else rows.where(is_past), at)
 
 
 def _covering(
@@ -76,8 +76,8 @@ def _covering(
 def _beginning(
     rows: DataFrame, namespace: Namespace, own: Column, span: Span, last: str
 ) -> tuple[str, bool]:
-    """The position behind which the collection was empty; and whether its transactions are told by
-    shards."""
+    """The position after which the collection was empty; and whether shards report its
+    transactions."""
     to = F.from_json("description", "to struct<db string, coll string>")["to"]
     wide = F.col("coll").isNull() & F.coalesce(F.col("db") == F.lit(namespace.db), F.lit(True))
     concerns = own | wide | ((F.col("op") == "rename") & is_of(namespace, to))
@@ -92,18 +92,20 @@ def _beginning(
 
 
 def _whole_transactions(rows: DataFrame, last: str) -> DataFrame:
-    """The rows up to a position, with those behind it of transactions that begin before it: each
-    shard tells of them at a time of its own."""
-    told = rows.where(F.col("position") <= last)
+    """The rows up to a position, and the later rows of transactions that begin before it.
+
+    Each shard reports a transaction at a time of its own.
+    """
+    past = rows.where(F.col("position") <= last)
     identity = (F.col("txn.lsid").alias("_lsid"), F.col("txn.number").alias("_number"))
-    begun = told.where(F.col("txn.shard").isNotNull()).select(*identity).distinct()
+    begun = past.where(F.col("txn.shard").isNotNull()).select(*identity).distinct()
     later = rows.where((F.col("position") > last) & F.col("txn.shard").isNotNull())
     late = later.join(
         F.broadcast(begun),
         (F.col("txn.lsid") == F.col("_lsid")) & (F.col("txn.number") == F.col("_number")),
         "left_semi",
     )
-    found = told.unionByName(late)
+    found = past.unionByName(late)
     return effects.without_moves(found.withColumn("_namespace", F.lit("")))
 
 

@@ -27,17 +27,17 @@ def cdf(changelog: DataFrame) -> DataFrame:
 
     `read` and `insert` are `insert`; `update` and `replace` an `update_preimage`, if there is an
     image before, and an `update_postimage`, if there is one after it or none at all; `delete` has
-    the image before as its document, which may be null: the key tells what is gone. Rows that are
+    the image before as its document, which may be null: the key states what is gone. Rows that are
     about no document (DDL, `gap`, `resync`) are kept, with their `op` as type and no document.
     """
-    is_told = {
+    has_row = {
         _BEFORE: F.col("before").isNotNull(),
         _AFTER: F.col("after").isNotNull() | F.col("before").isNull(),
     }
     types = F.array(F.col("op"))
     for op, kinds in _IMAGES.items():
-        told = [F.when(is_told[k], k) if k in is_told else F.lit(k) for k in kinds]
-        types = F.when(F.col("op") == op, F.array_compact(F.array(*told))).otherwise(types)
+        found = [F.when(has_row[k], k) if k in has_row else F.lit(k) for k in kinds]
+        types = F.when(F.col("op") == op, F.array_compact(F.array(*found))).otherwise(types)
     image = F.when(F.col("_change_type").isin(_BEFORE, _DELETE), F.col("before"))
     image = image.when(F.col("_change_type").isin(_INSERT, _AFTER), F.col("after"))
     return (
@@ -69,8 +69,10 @@ def is_of(namespace: Namespace, within: Column | None = None) -> Column:
 
 
 def with_after(changelog: DataFrame) -> DataFrame:
-    """A changelog of either form, with the image after each change in `after`: null in a row that
-    does not tell it, be it that the other row of the same change does."""
+    """A changelog of either form, with the image after each change in `after`.
+
+    Null in a row without the image, also if the other row of the same change has it.
+    """
     if form_of(changelog) == EVENT:
         return changelog
     is_after = F.col("_change_type").isin(_INSERT, _AFTER)

@@ -1,7 +1,8 @@
-"""What a commit says of its table, kept in the commit itself; and how a commit is made to say it.
+"""What a commit states about its table, in the commit itself; and how a commit gets to state it.
 
-The userMetadata of each commit of ours tells up to which watermark the table is complete. A table's
-rows and that statement become visible in the same instant, so they cannot contradict each other.
+The userMetadata of each commit of ours states up to which watermark the table is complete. The rows
+of a table and that statement become visible in the same instant, so they cannot contradict each
+other.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Commit:
     follows: frozenset[str] = frozenset()
 
     def is_of_the_same(self, other: Commit) -> bool:
-        """Whether both tell of one batch, with one end as far as they tell it."""
+        """Whether both are of one batch, with the same end as far as both state it."""
         has_one_end = None in (self.offset, other.offset) or are_equal(self.offset, other.offset)
         return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
 
@@ -116,8 +117,8 @@ class Commit:
     def text(self) -> str:
         """The commit's userMetadata."""
         fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
-        told = {str(name): state.to_json() for name, state in sorted(self.states.items())}
-        if of := {name: state for name, state in told.items() if state}:
+        states = {str(name): state.to_json() for name, state in sorted(self.states.items())}
+        if of := {name: state for name, state in states.items() if state}:
             fields["of"] = of
         if self.offset is not None and len(json.dumps(self.offset)) <= _LONGEST_OFFSET:
             fields["offset"] = self.offset
@@ -182,7 +183,7 @@ def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
 
 class _Newest(NamedTuple):
     """The table's newest version, the newest commit of ours up to it, and when that was made, in
-    seconds since 1970; None where nothing but the table's property tells of it any more."""
+    seconds since 1970; None where only a property of the table still states the commit."""
 
     version: int
     commit: Commit

@@ -116,8 +116,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, there or not. `namespace` None: several lie in it, and its rows tell of which they
-    are."""
+    """A table, there or not. `namespace` None: it contains several, and each row names its own."""
 
     target: Target
     namespace: Namespace | None

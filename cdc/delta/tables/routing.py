@@ -191,7 +191,7 @@ class Route:
         """Whether a table of this route could lie at, above or below one of the other's.
 
         The proof asked for is simple: some component begins or ends unlike in both. Tables of
-        one kind that could lie at the same place only are told apart when they are opened.
+        one kind that could lie at the same place only are distinguished when they are opened.
         """
         if self.is_name != other.is_name:
             return False

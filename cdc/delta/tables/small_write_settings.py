@@ -51,5 +51,5 @@ class Sizes:
 
 def _is_within(target: Target, spark: SparkSession) -> bool:
     found = target.delta(spark).detail().select("sizeInBytes", "numFiles").head()
-    assert found is not None, "a table tells of itself"
+    assert found is not None, "a table has details"
     return bool(found.sizeInBytes <= _BYTES and found.numFiles <= _FILES)

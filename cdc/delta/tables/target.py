@@ -35,7 +35,7 @@ class Target:
     @classmethod
     def named(cls, parts: Sequence[str]) -> Target:
         """A table of a catalog, by the parts of its name, whatever they hold. In lower case, as
-        catalogs tell it: to them, names that differ in case only are the same."""
+        catalogs have it: to them, names that differ in case only are the same."""
         return cls(".".join(map(quoted, parts)).lower(), is_name=True)
 
     def __str__(self) -> str:
