@@ -48,7 +48,7 @@ def _run(
                     display.resume_copy(each.namespace, _count_copied(spark, config, each))
             stop.defer()
             has_ended = _follow(spark, config, available_now, display, stop)
-        how = "stopped" if has_ended else "stopped with work left, which the next run completes,"
+        how = "stopped" if has_ended else "stopped with work left, which the next run repeats,"
         console.print(f"{how} after {display.rows:,} rows")
         if not has_ended:
             end(0)  # before the lock is released and another job can start
