@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,16 @@ def test_a_file_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
         connect(f"file:{file}", 1000)
     assert str(file) in str(raised.value)
     require_no(SECRET, raised.value)
+
+
+def test_a_file_that_is_being_overwritten_is_read_again(tmp_path: Path) -> None:
+    """Guards: a run whose next request comes just when another program has emptied the file."""
+    file = tmp_path / "uri"
+    file.write_text("")
+    written = threading.Timer(0.3, file.write_text, ["mongodb://127.0.0.1:1/"])
+    written.start()
+    assert connect(f"file:{file}", 1000)
+    written.join()
 
 
 def require_no(secret: str, error: BaseException) -> None:

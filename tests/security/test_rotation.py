@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +124,22 @@ def test_a_certificate_that_is_renewed_in_its_place_is_taken(
     file.write_bytes(second.read_bytes())
     renewed = client.connect(uri, TIMEOUT_MS)
     assert renewed is not made
+    assert renewed.admin.command("ping")["ok"] == 1
+
+
+def test_a_certificate_that_is_being_overwritten_is_read_again(
+    secured: Secured, tmp_path: Path
+) -> None:
+    """Guards: a run whose next request comes while another program writes the file."""
+    file, whole = tmp_path / "mine.pem", secured.authority.client("overwritten").read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    written = threading.Timer(0.3, file.write_bytes, [whole])
+    written.start()
+    renewed = client.connect(
+        secured.uri("root", SECRET, tlsCertificateKeyFile=file), TIMEOUT_MS
+    )
+    written.join()
+    assert renewed.admin.command("ping")["ok"] == 1
     assert renewed.admin.command("ping")["ok"] == 1
 
 

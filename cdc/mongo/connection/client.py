@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pymongo
+import tenacity
 from bson.codec_options import DatetimeConversion
 from pymongo.uri_parser import parse_uri
 
+from cdc.errors import BadOption
 from cdc.mongo.connection.connection_uri import (
+    names_file,
     replace_hosts,
     resolve,
     shard_uri,
@@ -27,6 +30,7 @@ Client = pymongo.MongoClient[dict[str, Any]]
 _APP_NAME = "mongodb-cdc"
 # A member that answered a moment ago, and cannot be reached for this long, is replaced by another.
 _GONE_MS = 3000
+_OVERWRITE_SECONDS = 1.0
 
 
 def connect(uri: str, timeout_ms: int, shard: str = "") -> Client:
@@ -39,7 +43,9 @@ def connect(uri: str, timeout_ms: int, shard: str = "") -> Client:
         timeout_ms: milliseconds to look for a server.
         shard: `name/host:port,…` for a client of that shard's replica set, see `shard_uri`.
     """
-    return _connect(shard_uri(current_uri(uri), shard), timeout_ms, os.getpid())
+    return _open_settled(
+        uri, lambda current: _connect(shard_uri(current, shard), timeout_ms, os.getpid())
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -49,7 +55,9 @@ def _connect(uri: str, timeout_ms: int, pid: int) -> Client:  # a client must no
 
 def connect_directly(uri: str, timeout_ms: int, address: str) -> Client:
     """Return the shared client of the one member at `address` (`host:port`). Does no I/O yet."""
-    return _connect_directly(current_uri(uri), timeout_ms, address, os.getpid())
+    return _open_settled(
+        uri, lambda current: _connect_directly(current, timeout_ms, address, os.getpid())
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -58,6 +66,21 @@ def _connect_directly(uri: str, timeout_ms: int, address: str, pid: int) -> Clie
     settings = _settings(timeout_ms)
     settings["serverSelectionTimeoutMS"] = min(timeout_ms, _GONE_MS)
     return _open_client(uri, settings)
+
+
+def _open_settled(uri: str, open_client: Callable[[str], Client]) -> Client:
+    """Return a client for the connection string that `uri` names now.
+
+    If that string, or a file in it, is invalid, both are read again for up to a second. A program
+    that overwrites a file leaves it empty or incomplete for an instant.
+    """
+    settled = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda e: isinstance(e, BadOption) and names_file(uri)),
+        stop=tenacity.stop_after_delay(_OVERWRITE_SECONDS),
+        wait=tenacity.wait_fixed(0.05),
+        reraise=True,
+    )
+    return settled(lambda: open_client(current_uri(uri)))
 
 
 def current_uri(uri: str) -> str:

@@ -69,6 +69,11 @@ def translate_uri_errors(call: Callable[[], T]) -> T:
     raise problem
 
 
+def names_file(uri: str) -> bool:
+    """Whether the option `uri` may depend on a file: its own, or one for TLS."""
+    return not uri.startswith("mongodb") or _FILES.search(uri) is not None
+
+
 def stamp_tls_files(uri: str) -> tuple[tuple[int, int, int] | None, ...]:
     """Return a value that changes when a TLS file named in a connection string is replaced."""
     paths = (unquote_plus(match[1]) for match in _FILES.finditer(uri))
