@@ -133,6 +133,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.extraJavaOptions": (
                 f"{LOCAL['spark.driver.extraJavaOptions']} {LONG_LIVED}"
             ),
+            # Delta keeps the state of each table for an hour, and here each test makes new tables.
+            # With Spark's 1 GB little is left for documents of 16 MiB.
+            "spark.driver.memory": "2g",
             # The demo and the killed jobs run with Spark's own settings.
             **INTERPRETED,
             "spark.sql.shuffle.partitions": "2",

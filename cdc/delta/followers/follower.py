@@ -222,7 +222,8 @@ class Followers:
 
         for unit in units(pending, is_copy):
             batch = self._batch(table, tables, unit)
-            landed = unit[0].landed if is_copy(unit[0]) else None
+            # Asked again: an earlier unit may have added columns that the data files lack.
+            landed = unit[0].landed if len(unit) == 1 and is_copy(unit[0]) else None
             writer = KINDS[kind] if landed is None else CopiedMirror(landed)
             is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
             with settings(spark, small_write_settings.SETTINGS if is_small else {}):

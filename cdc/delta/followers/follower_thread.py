@@ -46,16 +46,6 @@ class FollowerThread:
         if self._error is not None:
             raise self._error
 
-    def finish(self) -> bool:
-        """Let the thread apply everything that is pending, then end; whether it is still at it.
-
-        Call it after the last batch. Raises the error that ended the thread.
-        """
-        self._is_complete = True
-        self._is_ending.set()
-        self.require_running()
-        return self._thread.is_alive()
-
     def end(self, seconds: float | None, is_complete: bool) -> bool:
         """End the thread after the commits that it is about to make.
 

@@ -258,7 +258,7 @@ class Sink:
 
         Call it after the last batch. Raises the error that ended the followers.
         """
-        return self._thread is not None and self._thread.finish()
+        return self._thread is not None and not self._thread.end(0.0, is_complete=True)
 
     def close(self, seconds: float | None = 0.0, is_complete: bool = False) -> bool:
         """End the threads; return whether they have ended within `seconds` (None: no limit).

@@ -7,12 +7,11 @@ their configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.tables import log_checkpoints
@@ -20,7 +19,6 @@ from cdc.delta.tables.changelog_forms import EVENT
 from cdc.delta.tables.commit_metadata import Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Table
 from cdc.delta.tables.ownership import identity
-from cdc.delta.tables.transaction import NewTable
 from cdc.errors import BadOption, ForeignOffset
 from cdc.model import timestamp
 
@@ -157,23 +155,17 @@ class KnownTable:
         )
 
 
-def describe_new(
-    pipeline: str,
-    kind: str,
-    table: Table,
-    schema: StructType,
-    document: str,
-    cluster: Sequence[str],
-    begin: Begin | None = None,
-) -> NewTable:
-    """How a table is to be created, clustered by some columns.
+def properties_of_new(
+    pipeline: str, kind: str, table: Table, document: str, begin: Begin | None
+) -> dict[str, str]:
+    """Return the properties of a table that is to be created.
 
     `document` is the SQL type of its images.
     """
     own = {**identity(pipeline, kind, table), _DOCUMENT: document, _FORM: form_of(kind, table)}
     own |= {_BEGIN: json.dumps(begin)} if begin else {}
     properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
-    return NewTable(schema, {**properties, **_OF_KIND.get(kind, {}), **own}, cluster)
+    return {**properties, **_OF_KIND.get(kind, {}), **own}
 
 
 def form_of(kind: str, table: Table) -> str:

@@ -17,7 +17,12 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, TypedColumn
 from cdc.delta.tables.commit_metadata import Commit
-from cdc.delta.tables.known_table import Begin, KnownTable, configured_columns, describe_new
+from cdc.delta.tables.known_table import (
+    Begin,
+    KnownTable,
+    configured_columns,
+    properties_of_new,
+)
 from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.ownership import (
     PIPELINE,
@@ -232,8 +237,9 @@ class Tables:
         cluster: Sequence[str],
         begin: Begin | None = None,
     ) -> NewTable:
-        """How the table is to be created."""
-        return describe_new(self.pipeline, self.kind, table, schema, document, cluster, begin)
+        """How the table is to be created, clustered by some columns."""
+        properties = properties_of_new(self.pipeline, self.kind, table, document, begin)
+        return NewTable(schema, properties, cluster)
 
     def _remember_created(self, table: Table, new: NewTable) -> None:
         columns, names = configured_columns(self.kind, table), frozenset(new.schema.names)
