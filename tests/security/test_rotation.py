@@ -135,9 +135,7 @@ def test_a_certificate_that_is_being_overwritten_is_read_again(
     file.write_bytes(whole[: len(whole) // 2])
     written = threading.Timer(0.3, file.write_bytes, [whole])
     written.start()
-    renewed = client.connect(
-        secured.uri("root", SECRET, tlsCertificateKeyFile=file), TIMEOUT_MS
-    )
+    renewed = client.connect(secured.uri("root", SECRET, tlsCertificateKeyFile=file), TIMEOUT_MS)
     written.join()
     assert renewed.admin.command("ping")["ok"] == 1
     assert renewed.admin.command("ping")["ok"] == 1
