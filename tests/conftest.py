@@ -6,9 +6,10 @@ it cannot run proves nothing.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,47 +29,81 @@ from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded
 
 _numbers = itertools.count(1)
 FOLDER = Path(__file__).parent
+_JVMS = ("sinks", "jobs")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What asks for `spark` comes first, because it takes longest: the sink, on which the JVM warms
-    up best, before what runs the whole job. Then come the files that are not divided, so that no
-    process is left with one of them at the end."""
-    items.sort(key=_rank)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that take longest come first, so that no process is left with one of them at the end.
+
+    These are the tests that share a JVM: those of the sink, on which it warms up best, before those
+    of the whole job. Of the slow tests these are the ones that start programs of their own.
+    """
+    scopes = _scopes(config)
+
+    def rank(item: pytest.Item) -> int:
+        scope = scopes(item.nodeid)
+        if scope in _JVMS:
+            return _JVMS.index(scope)
+        is_divided = scope == item.nodeid
+        return 2 if is_divided == _is_slow(config) else 3
+
+    items.sort(key=rank)
 
 
-def _rank(item: pytest.Item) -> int:
-    path = item.nodeid.partition("::")[0]
-    if _asks_for_spark(path):
-        return ["sinks", "jobs"].index(_scope(item.nodeid))
-    return 2 if _shares_servers(path) else 3
+class ByScope(LoadScopeScheduling):
+    """Gives all tests of one scope to one process."""
 
-
-class OnTwoJvms(LoadScopeScheduling):
-    """What asks for `spark` goes to one process if it tests the sinks, else to another, so that no
-    third JVM has to warm up. A file whose tests share servers of their own goes to one process, so
-    that they are started once. All else goes test by test to whichever is free."""
-
+    # Not by marks: with pytest 9, xdist 3.8 heeds no `xdist_group`.
     def _split_scope(self, nodeid: str) -> str:
-        return _scope(nodeid)
+        return _scopes(self.config)(nodeid)
 
 
-# Not by marks: with pytest 9, xdist 3.8 heeds no `xdist_group`.
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OnTwoJvms:
-    return OnTwoJvms(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope:
+    return ByScope(config, log)
+
+
+def _scopes(config: pytest.Config) -> Callable[[str], str]:
+    return _scope_of_slow if _is_slow(config) else _scope
+
+
+def _is_slow(config: pytest.Config) -> bool:
+    return bool(config.getoption("-m") == "slow")
 
 
 def _scope(nodeid: str) -> str:
-    path = nodeid.partition("::")[0]
-    if not _asks_for_spark(path):
-        return path if _shares_servers(path) else nodeid
-    is_of_sinks = path.startswith("tests/delta/")
-    return "sinks" if is_of_sinks else "jobs"
+    """The scope of a test.
+
+    Tests that ask for `spark` have one scope if they are of the sink, else another, so that no
+    third JVM has to warm up. The tests of a file that share servers have one, so that these are
+    started once. Each other test has its own.
+    """
+    path, _, test = nodeid.partition("::")
+    if test.partition("[")[0] in _list_spark_tests(path):
+        return _JVMS[0 if path.startswith("tests/delta/") else 1]
+    return path if _shares_servers(path) else nodeid
+
+
+def _scope_of_slow(nodeid: str) -> str:
+    """The scope of a slow test: that of the whole job is divided, because it takes so long that a
+    third JVM pays."""
+    scope = _scope(nodeid)
+    return nodeid.partition("::")[0] if scope == _JVMS[1] else scope
 
 
 @cache
-def _asks_for_spark(path: str) -> bool:
-    return "spark: SparkSession" in (FOLDER.parent / path).read_text()
+def _list_spark_tests(path: str) -> frozenset[str]:
+    """The functions of a file that ask for `spark`, themselves or by a fixture of the file."""
+    tree = ast.parse((FOLDER.parent / path).read_text())
+    arguments = {
+        each.name: [argument.arg for argument in each.args.args]
+        for each in tree.body
+        if isinstance(each, ast.FunctionDef)
+    }
+
+    def asks(name: str) -> bool:
+        return name == "spark" or any(map(asks, arguments.get(name, ())))
+
+    return frozenset(filter(asks, arguments))
 
 
 @cache
