@@ -36,16 +36,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tests that take longest come first, so that no process is left with one of them at the end.
 
     These are the tests that share a JVM: those of the sink, on which it warms up best, before those
-    of the whole job. Of the slow tests these are the ones that start programs of their own.
+    of the whole job. Among the slow ones these are programs, which start a JVM of their own.
     """
-    scopes = _scopes(config)
+    is_slow = _is_slow(config)
 
     def rank(item: pytest.Item) -> int:
-        scope = scopes(item.nodeid)
+        scope = _scope(item.nodeid)
         if scope in _JVMS:
-            return _JVMS.index(scope)
-        is_divided = scope == item.nodeid
-        return 2 if is_divided == _is_slow(config) else 3
+            return 3 * _JVMS.index(scope) if is_slow else _JVMS.index(scope)
+        return 2 if scope != item.nodeid else 3
 
     items.sort(key=rank)
 

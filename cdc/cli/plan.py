@@ -181,7 +181,8 @@ def to_json(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
             "hours": window.seconds / 3600,
             "first": timestamp.text(window.first),
             "last": timestamp.text(window.last),
-            "told_by": window.origin,
+            "reported_by": window.origin,
+            "told_by": window.origin,  # the name in the previous release
             "shard": window.shard,
         },
         "privileges": [

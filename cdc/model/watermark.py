@@ -100,7 +100,7 @@ class Watermark:
             "time": timestamp.text(self.time),
             "copying": {str(name): at for name, at in self.copying.items()},
             "copied": sorted(map(str, self.copied)),
-            "told": scope,
+            "reported": scope,
             "collections": self.following.text,
             "offset": self.offset,
         }
@@ -108,9 +108,9 @@ class Watermark:
 
     @classmethod
     def parse(cls, text: str) -> Watermark:
-        """The inverse of `text`."""
+        """The inverse of `text`, also of the previous release, which named a field otherwise."""
         data = json.loads(text)
-        scope = data["told"]
+        scope = data["reported"] if "reported" in data else data["told"]
         return cls(
             time=timestamp.parse(data["time"]),
             copying={Namespace.parse(name): at for name, at in data["copying"].items()},

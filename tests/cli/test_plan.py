@@ -211,7 +211,7 @@ def test_what_is_better_to_have_is_reported_and_does_not_fail(
     found = planned(guarded.user([*needs, *optional_needs([shop])]), shop)
     assert all(each["held"] for each in found["privileges"])
     assert found["collections"][0]["strategy"] == "splitVector"
-    assert found["oplog"]["told_by"] == str(OPLOG)
+    assert found["oplog"]["reported_by"] == str(OPLOG)
 
 
 @pytest.mark.parametrize("action", ["find", "changeStream", "listCollections"])

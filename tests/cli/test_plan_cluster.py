@@ -138,7 +138,7 @@ def test_what_a_run_cannot_do_without_fails_and_the_rest_is_reported(
     ]
     assert lacking == lost
     assert len(found["collections"]) == 2
-    assert found["oplog"]["told_by"] == "local.oplog.rs"
+    assert found["oplog"]["reported_by"] == "local.oplog.rs"
 
 
 def test_the_tables_name_the_shards(guarded: GuardedCluster) -> None:

@@ -77,7 +77,7 @@ def batch(
         "time": f"{until}:1",
         "copying": copying or {},
         "copied": list(copied),
-        "told": {"collections": ".+", "swept": None, "but": [], **(reported or {})},
+        "reported": {"collections": ".+", "swept": None, "but": [], **(reported or {})},
         "collections": following,
         "offset": None,
     }

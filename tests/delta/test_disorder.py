@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.delta.batches import batch, sink
-from tests.delta.test_history import VERSIONS, Told, expected, of_document, read, row
+from tests.delta.test_history import VERSIONS, Reported, expected, of_document, read, row
 from tests.delta.timeline import Event
 
 # A mirror with hard deletes does not remember what is gone: it gets no such change.
@@ -19,9 +19,9 @@ OPS = {("shop", "soft"): ("insert", "update", "delete"), ("shop", "hard"): ("ins
 _BATCHES, _EVENTS = 4, 6
 
 
-def happened(random: Random) -> list[list[Told]]:
+def happened(random: Random) -> list[list[Reported]]:
     """In its order, batch by batch; to three keys of each collection."""
-    batches = list[list[Told]]()
+    batches = list[list[Reported]]()
     for number in range(_BATCHES):
         batches.append([])
         for ns, ops in OPS.items():

@@ -24,7 +24,7 @@ NAMED = {"position": "int from n", "lowest": "int from m"}
 DDL = {DROPPED: "drop", RENAMED: "rename", REPLACED: "resync"}
 HOT = ("hot", "collection")
 VERSIONS = "__END_AT IS DISTINCT FROM __START_AT"
-Told = tuple[tuple[str, str], Event]
+Reported = tuple[tuple[str, str], Event]
 
 
 class Crash(Exception):
@@ -36,20 +36,20 @@ def crashing(*arguments: Any, write: Callable[..., None] = writer.write) -> None
     raise Crash
 
 
-def timelines(random: Random, count: int) -> list[Told]:
+def timelines(random: Random, count: int) -> list[Reported]:
     return [(("db", f"c{n}"), event) for n in range(count) for event in timeline(random, events=10)]
 
 
-def dealt(random: Random, reported: list[Told]) -> list[list[Told]]:
+def dealt(random: Random, reported: list[Reported]) -> list[list[Reported]]:
     """In two batches, in any order; some of it in both."""
-    batches: list[list[Told]] = [[], []]
+    batches: list[list[Reported]] = [[], []]
     for each in random.sample(reported, len(reported)):
         for n in random.choice([(0,), (1,), (0, 1)]):
             batches[n].append(each)
     return batches
 
 
-def row(reported: Told) -> dict[str, Any]:
+def row(reported: Reported) -> dict[str, Any]:
     ns, event = reported
     op, document = DDL.get(event.op, event.op), None
     if event.document is not None:
@@ -59,7 +59,7 @@ def row(reported: Told) -> dict[str, Any]:
     return change(op, event.key or None, document, **at, ns=ns, description=to)
 
 
-def expected(reported: list[Told], *, tracked: bool = False) -> set[tuple[Any, ...]]:
+def expected(reported: list[Reported], *, tracked: bool = False) -> set[tuple[Any, ...]]:
     by_name: dict[tuple[str, str], list[Event]] = {}
     for ns, event in reported:
         by_name.setdefault(ns, []).append(event)

@@ -93,6 +93,8 @@ def test_what_is_reported_is_read_back() -> None:
     for case in CASES.values():
         watermark = Watermark.of(case.start, case.end)
         assert Watermark.parse(watermark.text()) == watermark
+        of_previous_release = watermark.text().replace('"reported": {', '"told": {')
+        assert Watermark.parse(of_previous_release) == watermark
     end = advance(PARTLY, at(3))
     assert Watermark.of(PARTLY, end).time == Timestamp(1767225600, 3)
     assert Watermark.of(PARTLY, replace(end, again=(Again(C, at(3)),))).copying == {

@@ -36,16 +36,18 @@ def fields(value: str) -> str:
     return f"try_variant_get({value}, '$', 'map<string,variant>')"
 
 
-def told_back(value: str, kind: DataType) -> str:
-    """The VARIANT that a value of a column was made of, but for a number's own type and a struct's
-    nulls; null for null."""
+def to_variant(value: str, kind: DataType) -> str:
+    """SQL text that converts a value of a typed column back to VARIANT; null for null.
+
+    The number's original type and the nulls in a struct are lost.
+    """
     if isinstance(kind, T.ArrayType):
-        inner = f"transform({value}, each -> {told_back('each', kind.elementType)})"
+        inner = f"transform({value}, each -> {to_variant('each', kind.elementType)})"
     elif isinstance(kind, T.MapType):
-        inner = f"transform_values({value}, (name, each) -> {told_back('each', kind.valueType)})"
+        inner = f"transform_values({value}, (name, each) -> {to_variant('each', kind.valueType)})"
     elif isinstance(kind, T.StructType):
         fields = {
-            each.name: told_back(f"{value}.{quoted(each.name)}", each.dataType)
+            each.name: to_variant(f"{value}.{quoted(each.name)}", each.dataType)
             for each in kind.fields
         }
         inner = f"if({value} IS NULL, NULL, {_present(fields)})"
@@ -70,7 +72,7 @@ def _whole(number: int, rescued: str, plan: Plan, columns: Sequence[TypedColumn]
         return quoted(columns[place.variant].name)
     if place.typed is not None:
         column = columns[place.typed]
-        return f"coalesce({told_back(quoted(column.name), column.type)}, {rescued})"
+        return f"coalesce({to_variant(quoted(column.name), column.type)}, {rescued})"
     value, known, rest = f"_value{number}", f"_fields{number}", f"_rest{number}"
     names = {inner: plan.places[inner].name.decode() for inner in place.inner}
     inner = {

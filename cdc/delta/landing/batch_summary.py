@@ -27,7 +27,7 @@ from cdc.tasks import Group
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
 # Rows for the sink alone.
-UNTOLD = (WATERMARK, VOID)
+UNSTORED = (WATERMARK, VOID)
 # Rows that the source adds: all others are events, which happened at a time of their own.
 NO_EVENTS = ("read", WATERMARK, RESYNC, GAP)
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from cdc.delta.landing.batch_summary import UNTOLD, Batch, Facts
+from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
 from cdc.delta.tables import (
@@ -44,7 +44,7 @@ _CLUSTER = ("cluster_time", "key")
 def targets(facts: Facts, tables: Tables) -> list[Table]:
     """The changelogs that get rows of this batch, or of which it has something to say: that of a
     collection without documents is empty."""
-    shared = {table for table in tables.known() if _is_told(table, facts, tables)}
+    shared = {table for table in tables.known() if _gets_shared_rows(table, facts, tables)}
     names = facts.counts.keys() | facts.said.copied | facts.torn
     own = {table for namespace in names if (table := tables.of(namespace))}
     return sorted(shared | own, key=lambda table: table.target)
@@ -150,8 +150,8 @@ def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
             yield group
 
 
-def _is_told(table: Table, facts: Facts, tables: Tables) -> bool:
-    """Whether the batch holds rows for it besides those of its own collections, or ends them."""
+def _gets_shared_rows(table: Table, facts: Facts, tables: Tables) -> bool:
+    """Whether the table gets rows besides those of its collections, or one of these ends."""
     last = tables.last(table)
     if any(facts.said.is_deselected(namespace) for namespace in (last.states if last else ())):
         return True
@@ -168,22 +168,22 @@ def _renamed_onto(table: Table, facts: Facts, tables: Tables) -> list[Namespace]
 def _concerns(table: Table, own: Iterable[Namespace], facts: Facts, tables: Tables) -> Column:
     # Written so that no term is null where another one is true.
     concerns = [*map(is_of, own)]
-    if _is_told(table, facts, tables):
+    if _gets_shared_rows(table, facts, tables):
         db = F.lit(True) if table.namespace is None else F.col("db") == F.lit(table.namespace.db)
         concerns.append(F.col("coll").isNull() & F.coalesce(db, F.lit(True)))
         to = F.from_json("description", "to struct<db string, coll string>")["to"]
         for namespace in _renamed_onto(table, facts, tables):
             concerns.append((F.col("op") == "rename") & is_of(namespace, to))
-    return reduce(or_, concerns, F.lit(False)) & ~F.col("op").isin(*UNTOLD)
+    return reduce(or_, concerns, F.lit(False)) & ~F.col("op").isin(*UNSTORED)
 
 
 def _selector(table: Table, facts: Facts, tables: Tables) -> Callable[[Row], bool]:
     """The rule of `_concerns` for the rows of a manifest."""
     own, onto = set(_own(table, facts, tables)), set(_renamed_onto(table, facts, tables))
-    has_more = _is_told(table, facts, tables)
+    has_more = _gets_shared_rows(table, facts, tables)
 
     def concerns(row: Row) -> bool:
-        if row["op"] in UNTOLD:
+        if row["op"] in UNSTORED:
             return False
         db, coll = row["db"], row["coll"]
         if coll is None:

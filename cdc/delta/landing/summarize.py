@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
-    UNTOLD,
+    UNSTORED,
     Bounds,
     Facts,
     Happened,
@@ -60,7 +60,7 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
             "Read the source with its watermark rows switched on.",
         )
     said = Watermark.parse(_description(watermark.marks[0]))
-    own = [row for row in groups if row.op not in UNTOLD]
+    own = [row for row in groups if row.op not in UNSTORED]
     has_gap = any(row.op == GAP for row in own)
     void = {_namespace(row) for row in groups if row.op == VOID}
     return Facts(

@@ -111,7 +111,8 @@ class Target:
             # Delta's builder takes no name with a catalog.
             spark.sql(
                 f"CREATE TABLE {self.address} ({', '.join(map(_declared, columns))}) USING delta"
-                f" CLUSTER BY ({', '.join(map(quoted, cluster))}) TBLPROPERTIES {_told(properties)}"
+                f" CLUSTER BY ({', '.join(map(quoted, cluster))})"
+                f" TBLPROPERTIES {_property_list(properties)}"
             )
             return
         builder = DeltaTable.create(spark).location(self._path(spark))
@@ -125,7 +126,9 @@ class Target:
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
         """In one commit, which conflicts with all others."""
-        spark.sql(f"ALTER TABLE {self.sql(spark)} SET TBLPROPERTIES {_told({name: value})}")
+        spark.sql(
+            f"ALTER TABLE {self.sql(spark)} SET TBLPROPERTIES {_property_list({name: value})}"
+        )
 
     def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
         """Add rows to the table, which is there, in one commit."""
@@ -201,6 +204,6 @@ def _within(parts: Sequence[str]) -> str:
     return f" IN {'.'.join(map(quoted, parts))}" if parts else ""
 
 
-def _told(properties: Mapping[str, str]) -> str:
+def _property_list(properties: Mapping[str, str]) -> str:
     pairs = (f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     return f"({', '.join(pairs)})"

@@ -29,7 +29,7 @@ from tests.end_to_end.oracle import Checkpoint, Frontier, violations
 _STALL_SECONDS = 200.0
 # Between one fault and the next, at most, in each of two threads.
 _PAUSE_SECONDS = 6.0
-_MOST_TOLD = 20
+_MOST_SHOWN = 20
 _STREAMED = 4
 _BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 20.0
 # Of each round one is taken.
@@ -134,7 +134,7 @@ class Campaign:
         truth = self._source.truth()
         for namespace in scene.namespaces:
             found = violations(self._spark, truth, scene.config, checkpoint, namespace)
-            self.report.violations += found[:_MOST_TOLD]
+            self.report.violations += found[:_MOST_SHOWN]
             table = scene.config.table("changelog", namespace)
             assert table is not None
             rows = table.target.read(self._spark)

@@ -579,11 +579,11 @@ def is_doomed(row: Change) -> bool:
     return any(image is not None and image.get("n") == DOOMED for image in images)
 
 
-Told = Counter[tuple[Timestamp, str, Any]]
+Reported = Counter[tuple[Timestamp, str, Any]]
 _OPS = {"insert": "i", "update": "u", "replace": "u", "delete": "d"}
 
 
-def changes_reported(batch: Batch) -> Told:
+def changes_reported(batch: Batch) -> Reported:
     return Counter(
         (resume_token.time_of(row.position), _OPS[row.op], id_of(row))
         for row in batch.rows
@@ -591,7 +591,7 @@ def changes_reported(batch: Batch) -> Told:
     )
 
 
-def changes_made(batch: Batch, coll: Collection[Document]) -> Told:
+def changes_made(batch: Batch, coll: Collection[Document]) -> Reported:
     """What the oplog has of the time of the batch, of the keys that had been copied before."""
     query = {"ts": {"$gt": batch.start.time, "$lte": batch.end.time}, "op": {"$ne": "n"}}
     below = frontier(batch.start, Namespace(coll.database.name, coll.name))

@@ -59,10 +59,10 @@ def changed(capture: Capture) -> list[Change]:
     return sorted((row for row in capture.rows if row.op != "read"), key=lambda row: row.position)
 
 
-Told = tuple[str, Any, str | None, str | None, bool]
+Reported = tuple[str, Any, str | None, str | None, bool]
 
 
-def reported(row: Change) -> Told:
+def reported(row: Change) -> Reported:
     """Images as the letter that their `pad` is of."""
     return (row.op, id_of(row), _letter(row.before), _letter(row.after), row.exact)
 
@@ -74,7 +74,7 @@ def _letter(image: Any) -> str | None:
 
 def expected(
     can: Abilities, op: str, before: str | None, after: str | None, last: str, described: int = 0
-) -> Told:
+) -> Reported:
     """The row of a change of the large document, whose description holds it `described` times;
     `last` is what a lookup finds."""
     recorded = after is not None and (op != "update" or can.after_images)
