@@ -81,6 +81,10 @@ class CheckpointDamaged(CdcError):
     """A file of the checkpoint is missing or damaged."""
 
 
+class CheckpointMissing(CdcError):
+    """There is no checkpoint yet, and the program cannot begin without one."""
+
+
 class CheckpointInUse(CdcError):
     """Another job runs on the same checkpoint."""
 
@@ -91,6 +95,10 @@ class DataFileLost(CdcError):
 
 class ChangelogTooShort(CdcError):
     """The log of a changelog lacks batches that a mirror or a history has not applied yet."""
+
+
+class RebuildRefused(CdcError):
+    """The changelog of a mirror or a history does not contain all that the table contains."""
 
 
 class TableOwnedElsewhere(CdcError):

@@ -78,7 +78,7 @@ def _parse_commit(entry: Mapping[str, Any]) -> TableCommit | None:
     commit = Commit.parse(entry.get("userMetadata"))
     return (
         None
-        if commit is None
+        if commit is None or commit.is_empty
         else TableCommit(commit, entry["timestamp"] / 1000, _changed_rows(entry))
     )
 

@@ -100,6 +100,7 @@ def sink(
     limit: int | None = None,
     by_spark: bool = False,
     interval: float | None = None,
+    applies: bool = True,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
@@ -116,7 +117,11 @@ def sink(
     assert spark is not None, "a test of sinks has a session"
     kind = Sink if by_spark or any(obstacles(spark, layout)) else LandingSink
     return kind(
-        *(pipeline, layout), clock=lambda: 1000.5, dead_letters_limit=limit, interval=interval
+        *(pipeline, layout),
+        clock=lambda: 1000.5,
+        dead_letters_limit=limit,
+        interval=interval,
+        applies=applies,
     )
 
 

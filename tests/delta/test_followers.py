@@ -119,10 +119,10 @@ def late(lakes: Lakes, tmp_path: Path) -> Path:
     return Path(shutil.copytree(lakes.late, tmp_path / "late"))
 
 
-def caught_up(spark: SparkSession, base: Path, **table: Any) -> Sink:
-    """A run whose followers have caught up before its first batch."""
+def caught_up(spark: SparkSession, base: Path, number: int = len(BATCHES), **table: Any) -> Sink:
+    """A run whose followers have caught up before its first batch, which has that number."""
     own = sink(base, **table)
-    own.begin(spark, len(BATCHES), copied(spark).schema)
+    own.begin(spark, number, copied(spark).schema)
     own._followers.apply(spark)
     return own
 
@@ -201,14 +201,19 @@ def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
     spark: SparkSession, late: Path
 ) -> None:
     """Guards: batches that are left out in silence."""
-    assert write_if_due(spark, Target(str(late / LOG)), 1)
-    for version in (0, 1):
-        (late / LOG / f"_delta_log/{version:020}.json").unlink()
-    jvm: Any = spark._jvm
-    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    trim_log(spark, late / LOG, 2)
     with pytest.raises(ChangelogTooShort, match="after -1"):
         caught_up(spark, late, **WITH_HISTORY)
     assert commits(spark, late / MIRROR) == ["CREATE TABLE"]
+
+
+def trim_log(spark: SparkSession, path: Path, versions: int) -> None:
+    """Remove the oldest commits of a table's log, as Delta does after its retention."""
+    assert write_if_due(spark, Target(str(path)), 1)
+    for version in range(versions):
+        (path / f"_delta_log/{version:020}.json").unlink(missing_ok=True)
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def test_a_batch_that_is_repeated_with_other_rows_is_applied_as_its_changelog_contains_it(
@@ -289,7 +294,17 @@ def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
 ) -> None:
     """Guards: rows of that release, which their mirror contains, applied again or lost."""
     sink(tmp_path).write_batch(copied(spark), 0)
-    log = str(tmp_path / LOG)
+    write_as_earlier_release(spark, tmp_path / LOG, "9:1")
+    sink(tmp_path).write_batch(copied(spark), 0)
+    sink(tmp_path).write_batch(changed(spark), 1)
+    found = spark.read.format("delta").load(str(tmp_path / LOG)).groupBy(BATCH).count().collect()
+    assert {(row[BATCH], row["count"]) for row in found} == {(None, 4), (1, 3)}
+    assert set(content(spark, tmp_path / MIRROR)) == set("acde")
+
+
+def write_as_earlier_release(spark: SparkSession, path: Path, watermark: str) -> None:
+    """Give a changelog of one batch the form that a release without `_batch` wrote."""
+    log = str(path)
     table = DeltaTable.forPath(spark, log)
     properties = table.detail().collect()[0].properties
     own = {name: value for name, value in properties.items() if name.startswith("mongodb-cdc")}
@@ -298,15 +313,10 @@ def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
     for name, value in own.items():
         old = old.property(name, value)
     old.execute()
-    stated = json.dumps({"watermark": "9:1", "batch": 0})
+    stated = json.dumps({"watermark": watermark, "batch": 0})
     options = {"txnAppId": "mongodb-cdc/one/changelog", "txnVersion": "0", "userMetadata": stated}
     rows.write.format("delta").mode("append").options(**options).save(log + "-old")
-    (tmp_path / LOG).rename(tmp_path / "away")
+    shutil.rmtree(path)
     Path(log + "-old").rename(log)
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    sink(tmp_path).write_batch(copied(spark), 0)
-    sink(tmp_path).write_batch(changed(spark), 1)
-    found = spark.read.format("delta").load(log).groupBy(BATCH).count().collect()
-    assert {(row[BATCH], row["count"]) for row in found} == {(None, 4), (1, 3)}
-    assert set(content(spark, tmp_path / MIRROR)) == set("acde")

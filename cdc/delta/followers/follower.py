@@ -10,13 +10,17 @@ contains, so a batch is never applied a second time, nor left out:
   the batch before, so a table without any commit of ours is no exception.
 * A table that a batch does not change needs no commit. It gets one all the same where its state
   would otherwise be too old to find the pending batches quickly.
+* Several processes may apply batches to one table. Delta accepts none whose last batch is in the
+  table, and the process that loses reads again what the table contains. Batches that are applied
+  again together with a newer one change nothing: of each key the greatest position counts.
+* A table that was emptied gets everything that its changelogs contain; see `rebuild`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -25,11 +29,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Columns
-from cdc.delta.followers import history, mirror
+from cdc.delta.followers import history, mirror, rebuild
 from cdc.delta.followers.copied_mirror import CopiedMirror, is_nothing_but_a_copy
 from cdc.delta.followers.pending import Pending, read_batches, units
+from cdc.delta.followers.pending_batches import PendingBatches
 from cdc.delta.landing import Batch, Facts, join_facts
 from cdc.delta.tables import (
+    NO_BATCH,
     Begin,
     Commit,
     LogCheckpoints,
@@ -38,18 +44,22 @@ from cdc.delta.tables import (
     Target,
     at_once,
     conflict,
-    newest_commit,
     settings,
     small_write_settings,
 )
-from cdc.delta.tables import history as read_history
-from cdc.errors import ChangelogTooShort
 
+_log = logging.getLogger(__name__)
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
 
 
-class _Kind(Protocol):
+class _Writer(Protocol):
+    """What brings a table up to date."""
+
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
+
+
+class _Kind(_Writer, Protocol):
     """A module that brings one kind of table up to date."""
 
     def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
@@ -58,14 +68,15 @@ class _Kind(Protocol):
         self, document: DataType, table: Table, typed: Columns | None
     ) -> tuple[StructType, list[str]]: ...
 
-    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
-
 
 KINDS: Mapping[str, _Kind] = {"mirror": mirror, "history": history}
 
 
 class Backlog(NamedTuple):
-    """How far the followers lag: batches not applied yet, and seconds since the oldest of them."""
+    """How far the followers lag: batches not applied yet, and seconds since the oldest of them.
+
+    A table that is to be rebuilt counts as a batch.
+    """
 
     batches: int
     seconds: float
@@ -75,7 +86,7 @@ class Backlog(NamedTuple):
 class Followers:
     """The mirrors and histories of one pipeline.
 
-    One thread calls `recover`, `create` and `add`; any thread may call the other methods.
+    One thread calls `recover`, `create`, `empty` and `add`; any thread may call the other methods.
 
     Args:
         kinds: the tables of each kind in `KINDS`.
@@ -87,51 +98,62 @@ class Followers:
     changelogs: Tables
     checkpoints: LogCheckpoints
     _columns: StructType = field(default_factory=StructType)
-    _pending: list[tuple[float, Pending]] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pending: PendingBatches = field(default_factory=PendingBatches)
+    _emptied: int = 0
     _applying: threading.Lock = field(default_factory=threading.Lock)
     _sizes: small_write_settings.Sizes = field(default_factory=small_write_settings.Sizes)
 
     def recover(self, spark: SparkSession, before: int, columns: StructType) -> None:
-        """Find the batches before that one which tables of earlier runs do not contain yet.
+        """Find the batches before that one which tables do not contain yet.
 
-        Call it once, after all tables were discovered. `columns` are those of the source's rows.
-        Raises ChangelogTooShort if the log of a changelog does not reach back to them.
+        Call it after all tables were discovered. A process that writes no changelogs calls it again
+        for the batches that another one writes. `columns` are those of the source's rows. Raises
+        ChangelogTooShort if the log of a changelog does not reach back to the batches.
         """
-        self._columns = columns
-        bounds: dict[Target, int] = {}
-        for tables in self.kinds.values():
-            for table in tables.known():
-                applied = tables.applied(table)
-                if applied is not None:
-                    for feed in self._feeds(table, tables):
-                        bounds[feed] = min(applied, bounds.get(feed, applied))
-        found: dict[int, list[tuple[Target, Commit]]] = {}
+        is_first = self._pending.last == NO_BATCH
+        # The last commit of each changelog is known from its discovery just now.
         known = {table.target: self.changelogs.last(table) for table in self.changelogs.known()}
-        for feed, applied in bounds.items():
-            newest = known[feed] if feed in known else _newest(spark, feed)
-            if newest is None or newest.batch <= applied:
-                continue
-            for commit in _read_commits_after(spark, feed, applied):
-                if commit.batch < before:
-                    found.setdefault(commit.batch, []).append((feed, commit))
-        for _, commits in sorted(found.items()):
-            self.add(Pending.of(commits))
+        self.begin(before, columns)
+        every = [(tables, table) for tables in self.kinds.values() for table in tables.known()]
+        self._find(spark, every, known if is_first else {})
+        self._count_emptied()
+
+    def begin(self, before: int, columns: StructType) -> None:
+        """Take note that the changelogs contain the batches before that one, as `recover` does."""
+        self._columns, self._pending.last = columns, max(self._pending.last, before - 1)
+
+    def _find(
+        self,
+        spark: SparkSession,
+        lacking: Iterable[tuple[Tables, Table]],
+        known: Mapping[Target, Commit | None],
+    ) -> None:
+        found = {
+            table.target: (applied, self._feeds(table, tables))
+            for tables, table in lacking
+            if not rebuild.is_emptied(table, tables)
+            and (applied := tables.applied(table)) is not None
+        }
+        self._pending.find(spark, found, known)
 
     def create(
-        self, spark: SparkSession, found: Mapping[str, Sequence[Table]], before: int | None
+        self,
+        spark: SparkSession,
+        found: Mapping[str, Sequence[Table]],
+        before: int | None,
+        columns: StructType,
     ) -> None:
         """Create tables of each kind, unless they are there.
 
         `before` is the number of the batch after which they follow changelogs; None if they are
-        written with each batch.
+        written with each batch. `columns` are those of the source's rows.
         """
-        document = self._columns["after"].dataType
+        document = columns["after"].dataType
         for kind, tables in self.kinds.items():
             for table in found[kind]:
-                columns, key = KINDS[kind].form(document, table, tables.columns(table))
+                form, key = KINDS[kind].form(document, table, tables.columns(table))
                 begin = None if before is None else self._begin(table, before)
-                tables.create(spark, table, columns, document.simpleString(), key, begin)
+                tables.create(spark, table, form, document.simpleString(), key, begin)
 
     def _begin(self, table: Table, before: int) -> Begin:
         own = table.namespace and self.changelogs.of(table.namespace)
@@ -140,14 +162,38 @@ class Followers:
     def add(self, pending: Pending | None) -> None:
         """Note a batch that the changelogs contain. Call it in their order."""
         if pending is not None:
-            with self._lock:
-                others = [each for each in self._pending if each[1].batch != pending.batch]
-                self._pending = [*others, (time.monotonic(), pending)]
+            self._pending.add(pending)
+
+    def require_possible(self, spark: SparkSession, kind: str, table: Table) -> None:
+        """Raise RebuildRefused if changelogs cannot give what a table contains.
+
+        Call it after `begin` or `recover`.
+        """
+        tables, last = self.kinds[kind], self._pending.last
+        rebuild.require_possible(spark, kind, table, tables, self._feeds(table, tables), last)
+
+    def empty(self, spark: SparkSession, kind: str, table: Table) -> None:
+        """Empty a table, or create it, so that `apply` gives it everything again.
+
+        Call it after `require_possible`.
+        """
+        tables = self.kinds[kind]
+        if table not in tables.known():
+            found = {each: [table] if each == kind else [] for each in self.kinds}
+            self.create(spark, found, NO_BATCH, self._columns)
+        rebuild.empty(spark, table, tables)
+        self._count_emptied()
+
+    def _count_emptied(self) -> None:
+        self._emptied = sum(
+            rebuild.is_emptied(table, tables)
+            for tables in self.kinds.values()
+            for table in tables.known()
+        )
 
     def backlog(self) -> Backlog:
-        with self._lock:
-            since = self._pending[0][0] if self._pending else time.monotonic()
-            return Backlog(len(self._pending), time.monotonic() - since)
+        batches, seconds = self._pending.count()
+        return Backlog(batches + self._emptied, seconds)
 
     def apply(self, spark: SparkSession) -> int:
         """Apply all pending batches; return to how many tables.
@@ -155,42 +201,61 @@ class Followers:
         May be repeated after any failure: a table that contains a batch already is passed over.
         """
         with self._applying:
-            with self._lock:
-                pending = [each for _, each in self._pending]
-            return self._apply(spark, pending) if pending else 0
+            if not self.backlog().batches:
+                return 0
+            last = self._pending.last
+            count = sum(
+                self._apply(spark, kind, tables, last) for kind, tables in self.kinds.items()
+            )
+            pending = self._pending.up_to(last)
+            for each in pending:
+                if each.landed is not None:
+                    each.landed.remove_leftovers()
+            self._pending.remove(pending)
+            self._count_emptied()
+            return count
 
-    def _apply(self, spark: SparkSession, pending: Sequence[Pending]) -> int:
-        count = 0
-        for kind, tables in self.kinds.items():
-            work = self._work(kind, tables, pending)
+    def _apply(self, spark: SparkSession, kind: str, tables: Tables, last: int) -> int:
+        done, emptied = set[Table](), set[Table]()
+        while work := self._work(kind, tables, last, emptied):
+            emptied |= {table for table, pending in work.items() if not pending}
             at_once(spark, partial(self._bring, kind, tables), [*work.items()])
-            count += len(work)
-        for each in pending:
-            if each.landed is not None:
-                each.landed.remove_leftovers()
-        with self._lock:
-            del self._pending[: len(pending)]
-        return count
+            done |= work.keys()
+            # Another process has emptied these meanwhile, and may have applied batches to them.
+            lacking = [
+                (tables, table)
+                for table, pending in work.items()
+                if pending and not _contains(table, tables, pending[-1].batch)
+            ]
+            if not lacking:
+                break
+            for _, table in lacking:
+                self._pending.forget(table.target)
+            self._find(spark, lacking, {})
+        return len(done)
 
     def discard(self) -> None:
         """Remove the data files that no table needs. Pending batches are recovered by the next
         run."""
-        with self._lock:
-            for _, each in self._pending:
-                if each.landed is not None:
-                    each.landed.remove_leftovers()
+        for each in self._pending.up_to(self._pending.last):
+            if each.landed is not None:
+                each.landed.remove_leftovers()
 
     def _work(
-        self, kind: str, tables: Tables, pending: Sequence[Pending]
+        self, kind: str, tables: Tables, last: int, tried: Container[Table]
     ) -> dict[Table, list[Pending]]:
-        work: dict[Table, list[Pending]] = {}
-        known = {table.target for table in tables.known()}
-        for each in pending:
+        """The tables with the batches that they lack, up to `last`. For an emptied table, which
+        gets everything, there is none in the list; those that were `tried` are left out."""
+        known = tables.known()
+        emptied = [table for table in known if rebuild.is_emptied(table, tables)]
+        work: dict[Table, list[Pending]] = {table: [] for table in emptied if table not in tried}
+        others = set(known).difference(emptied)
+        for each in self._pending.up_to(last):
             concerned = dict.fromkeys(KINDS[kind].targets(each.facts, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))
             for table in concerned:
                 applied = tables.applied(table)
-                if table.target in known and (applied is None or applied < each.batch):
+                if table in others and (applied is None or applied < each.batch):
                     work.setdefault(table, []).append(each)
         return work
 
@@ -214,6 +279,9 @@ class Followers:
         self, kind: str, tables: Tables, spark: SparkSession, work: tuple[Table, list[Pending]]
     ) -> None:
         table, pending = work
+        if not pending:
+            self._rebuild(kind, tables, spark, table)
+            return
 
         def is_copy(each: Pending) -> bool:
             return kind == "mirror" and is_nothing_but_a_copy(
@@ -225,10 +293,40 @@ class Followers:
             # Asked again: an earlier unit may have added columns that the data files lack.
             landed = unit[0].landed if len(unit) == 1 and is_copy(unit[0]) else None
             writer = KINDS[kind] if landed is None else CopiedMirror(landed)
-            is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
-            with settings(spark, small_write_settings.SETTINGS if is_small else {}):
-                conflict.repeated(partial(writer.write, spark, table, tables, batch), table.target)
-            self.checkpoints.committed(spark, table.target)
+            if not self._write(writer, tables, spark, table, batch):
+                return
+
+    def _rebuild(self, kind: str, tables: Tables, spark: SparkSession, table: Table) -> None:
+        feeds = self._feeds(table, tables)
+        found = rebuild.find_everything(spark, feeds, self._pending.last, self._columns)
+        if found is None:
+            _log.warning("%s waits for the next batch of its changelog to be rebuilt", table.target)
+            return
+        follows = frozenset(feed.relative_to(table.target) for feed in found.feeds)
+        batch = Batch(found.batch, found.facts, self._columns, found.read, follows)
+        self._write(KINDS[kind], tables, spark, table, batch)
+
+    def _write(
+        self, writer: _Writer, tables: Tables, spark: SparkSession, table: Table, batch: Batch
+    ) -> bool:
+        """Write a batch; return whether the table contains it. Not if another process emptied the
+        table: the batch would be taken for all that there is."""
+        rebuilds = _rebuilds(table, tables)
+
+        def write() -> None:
+            # Another process may have added columns. If it empties the table after this, Delta
+            # passes over the batch.
+            tables.refresh(spark, table)
+            is_done = _contains(table, tables, batch.number)
+            if _rebuilds(table, tables) == rebuilds and not is_done:
+                writer.write(spark, table, tables, batch)
+
+        is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
+        with settings(spark, small_write_settings.SETTINGS if is_small else {}):
+            conflict.repeated(write, table.target)
+        tables.refresh(spark, table)
+        self.checkpoints.committed(spark, table.target)
+        return _contains(table, tables, batch.number)
 
     def _batch(self, table: Table, tables: Tables, unit: Sequence[Pending]) -> Batch:
         sources = {
@@ -256,24 +354,11 @@ class Followers:
         return feeds | ({own.target} if own else set())
 
 
-def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
-    newest = newest_commit(spark, changelog) if changelog.exists(spark) else None
-    return newest[1] if newest else None
+def _rebuilds(table: Table, tables: Tables) -> int:
+    last = tables.last(table)
+    return last.rebuilds if last else 0
 
 
-def _read_commits_after(spark: SparkSession, changelog: Target, applied: int) -> Iterator[Commit]:
-    """The commits of later batches, the newest first. Raises ChangelogTooShort."""
-    version = None
-    for row in read_history(spark, changelog, "userMetadata"):
-        version = row.version
-        commit = Commit.parse(row.userMetadata)
-        if commit is not None:
-            if commit.batch <= applied:
-                return
-            yield commit
-    if version != 0:
-        raise ChangelogTooShort(
-            f"The log of the changelog at '{changelog}' no longer contains the batches after"
-            f" {applied}, which a mirror or a history lacks.",
-            "Read the collection again: start anew with another path and checkpoint.",
-        )
+def _contains(table: Table, tables: Tables, batch: int) -> bool:
+    applied = tables.applied(table)
+    return applied is not None and applied >= batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,8 +19,8 @@ _log = logging.getLogger(__name__)
 _POOL = "followers"
 _ATTEMPTS = 5
 _MOST_SECONDS_BETWEEN_ATTEMPTS = 30.0
-# How often the thread looks for new batches.
-_POLL_SECONDS = 0.05
+# How often the thread looks for new batches: in this process, and in tables and the checkpoint.
+_POLL_SECONDS, _FIND_SECONDS = 0.05, 0.5
 
 
 class FollowerThread:
@@ -27,12 +28,27 @@ class FollowerThread:
 
     An attempt that fails is repeated; the batches go on meanwhile. After some failures in
     succession, or an error that does not go away by itself, the thread ends.
+
+    Args:
+        spark: the session; the thread uses a copy of it.
+        followers: the tables.
+        interval: seconds.
+        find: finds the batches that another process has written, before they are applied. None:
+            this process adds them.
     """
 
-    def __init__(self, spark: SparkSession, followers: Followers, interval: float) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        followers: Followers,
+        interval: float,
+        find: Callable[[SparkSession], None] | None = None,
+    ) -> None:
         # MERGE takes its transaction from the settings of the session.
         self._spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-        self._followers, self._interval = followers, interval
+        self._followers, self._interval, self._find = followers, interval, find
+        self._poll = _POLL_SECONDS if find is None else _FIND_SECONDS
+        self._has_found = False
         self._is_ending = threading.Event()
         self._is_complete = False
         self._error: Exception | None = None
@@ -45,6 +61,14 @@ class FollowerThread:
         """Raise the error that ended the thread, if there is one."""
         if self._error is not None:
             raise self._error
+
+    def has_caught_up(self) -> bool:
+        """Whether all is applied that there was when the thread last looked for batches.
+
+        Raises the error that ended the thread.
+        """
+        self.require_running()
+        return self._has_found
 
     def end(self, seconds: float | None, is_complete: bool) -> bool:
         """End the thread after the commits that it is about to make.
@@ -61,9 +85,9 @@ class FollowerThread:
     def _run(self) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         wait, failures = 0.0, 0
-        while not self._is_ending.wait(max(wait, _POLL_SECONDS)):
+        while not self._is_ending.wait(max(wait, self._poll)):
             wait = 0.0
-            if not self._followers.backlog().batches:
+            if self._find is None and not self._followers.backlog().batches:
                 continue
             began = time.monotonic()
             if self._apply(failures):
@@ -79,7 +103,10 @@ class FollowerThread:
     def _apply(self, failures: int) -> bool:
         """Whether the pending batches were applied. `failures`: how many attempts failed before."""
         try:
+            if self._find is not None:
+                self._find(self._spark)
             self._followers.apply(self._spark)
+            self._has_found = True
         except (CdcError, Py4JError, PySparkException) as error:
             if isinstance(error, CdcError) or failures + 1 >= _ATTEMPTS:
                 self._error = error

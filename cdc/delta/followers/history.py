@@ -110,6 +110,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     changes = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
     with merging(spark, tables.transaction(commit)):
-        bounds = [facts.keys[name] for name in names]
-        merge(table.target.delta(spark), changes, scopes, own, bounds).execute()
+        bounds, held = [facts.keys[name] for name in names], table.target.delta(spark)
+        tables.require_current_columns(table, held.toDF().schema)
+        merge(held, changes, scopes, own, bounds).execute()
     tables.committed(table, commit)

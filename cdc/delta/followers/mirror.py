@@ -12,7 +12,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, TypeAlias
 
-from delta.tables import DeltaMergeBuilder
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -56,14 +56,14 @@ class MirrorState:
 
 def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState | None:
     """The table's newest version, and what the newest commit of ours says of the namespace in it;
-    None if there is no table or no such commit. Later commits of others (OPTIMIZE) are taken to
-    change no rows.
+    None if there is no table or no such commit, or if it was emptied to be rebuilt. Later commits
+    of others (OPTIMIZE) are taken to change no rows.
 
     A table without changes in a batch gets no commit: `watermark` may be older than the pipeline's,
     and the mirror is right for every time from there to the pipeline's watermark.
     """
     newest = newest_commit(spark, target) if target.exists(spark) else None
-    if newest is None:
+    if newest is None or newest[1].is_empty:
         return None
     version, commit = newest
     said = commit.state(namespace)
@@ -76,6 +76,11 @@ def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame
     """Of a mirror's rows, those of the documents that the namespace holds."""
     if table.is_shared:
         frame = frame.where(F.col("_namespace") == F.lit(str(namespace)))
+    return present(frame, table)
+
+
+def present(frame: DataFrame, table: Table) -> DataFrame:
+    """Of a mirror's rows, those of documents that are there."""
     return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
 
 
@@ -122,8 +127,9 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
         grow(spark, effects.rows(rows, names, emptied, facts), table, tables)
     if names or emptied:
         with merging(spark, tables.transaction(commit)):
-            typed = tables.columns(table)
-            _merge(spark, rows, table, typed, names, emptied, facts).execute()
+            typed, held = tables.columns(table), table.target.delta(spark)
+            tables.require_current_columns(table, held.toDF().schema)
+            _merge(held, rows, table, typed, names, emptied, facts).execute()
         tables.committed(table, commit)
     else:
         tables.commit_nothing(spark, table, commit)
@@ -144,7 +150,7 @@ def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
 
 
 def _merge(
-    spark: SparkSession,
+    held: DeltaTable,
     batch: DataFrame,
     table: Table,
     typed: Columns | None,
@@ -158,8 +164,7 @@ def _merge(
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
-    mirror = table.target.delta(spark).alias("mirror")
-    merge = mirror.merge(last.alias("change"), reduce(and_, same))
+    merge = held.alias("mirror").merge(last.alias("change"), reduce(and_, same))
     merge = with_changes(merge, table, typed, "change._position > mirror._position")
     for each in emptied:
         merge = _with_void(merge, each, table)

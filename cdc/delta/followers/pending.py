@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,9 +16,7 @@ from cdc.model import Namespace
 from cdc.tasks import Group
 
 # The columns of a changelog that a follower reads.
-_COLUMNS = (
-    *("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after", "txn"),
-)
+COLUMNS = (*("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after", "txn"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +47,34 @@ class Pending:
         up to date within the batch.
         """
         commits = [each for each in commits if each[1].groups]
-        groups: dict[tuple[str | None, str | None, str], Group] = {}
         sources: dict[Namespace, Target] = {}
         for target, commit in commits:
             for group in commit.groups:
-                # Rows that concern several changelogs are in each of them.
-                groups.setdefault((group.db, group.coll, group.op), group)
                 if group.op in ROW_OPS and group.db is not None and group.coll is not None:
                     sources[Namespace(group.db, group.coll)] = target
-        facts = facts_of([*groups.values()])
+        facts = facts_of(joined_groups(g for _, commit in commits for g in commit.groups))
         if facts is None:
             return None
         changelogs = frozenset(target for target, _ in commits)
         return cls(commits[0][1].batch, facts, sources, changelogs, landed)
+
+    def joined(self, other: Pending) -> Pending:
+        """This batch, as the commits state it that either of both was made of."""
+        facts = facts_of(joined_groups([*self.facts.groups, *other.facts.groups]))
+        assert facts is not None, "each of them has a watermark"
+        sources = {**other.sources, **self.sources}
+        changelogs = self.changelogs | other.changelogs
+        return replace(self, facts=facts, sources=sources, changelogs=changelogs)
+
+
+def joined_groups(groups: Iterable[Group]) -> list[Group]:
+    """The summary of rows in several changelogs. Those that concern several are in each of them."""
+    found: dict[tuple[str | None, str | None, str], Group] = {}
+    for group in groups:
+        name = group.db, group.coll, group.op
+        marks = (*found[name].marks, *group.marks) if name in found else group.marks
+        found[name] = replace(found.get(name, group), marks=tuple(dict.fromkeys(marks)))
+    return [*found.values()]
 
 
 def units(
@@ -86,9 +99,9 @@ def read_batches(
 ) -> DataFrame:
     """The rows of whole batches in changelogs."""
     frames = [
-        with_after(source.read(spark)).where(F.col(BATCH).between(first, last)).select(*_COLUMNS)
+        with_after(source.read(spark)).where(F.col(BATCH).between(first, last)).select(*COLUMNS)
         for source in sorted(sources)
     ]
     if not frames:
-        return spark.createDataFrame([], StructType([columns[name] for name in _COLUMNS]))
+        return spark.createDataFrame([], StructType([columns[name] for name in COLUMNS]))
     return reduce(DataFrame.unionByName, frames)

@@ -15,7 +15,13 @@ from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
 from cdc.delta.landing.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.landing.placeholder import is_stand_in
-from cdc.delta.landing.summarize import facts_of, join_facts, read_facts, voiding_events
+from cdc.delta.landing.summarize import (
+    facts_of,
+    join_facts,
+    read_facts,
+    read_groups,
+    voiding_events,
+)
 
 __all__ = [
     "IMAGES",
@@ -40,6 +46,7 @@ __all__ = [
     "obstacles",
     "read_facts",
     "read_files",
+    "read_groups",
     "require_allowed",
     "voiding_events",
 ]

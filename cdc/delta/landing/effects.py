@@ -54,8 +54,9 @@ def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
         return before
 
     found = make_commit(table, batch, tables, facts.counts, state)
-    last = tables.last(table)
-    return replace(found, follows=batch.follows | (last.follows if last else frozenset()))
+    if (last := tables.last(table)) is None:
+        return replace(found, follows=batch.follows)
+    return replace(found, follows=batch.follows | last.follows, rebuilds=last.rebuilds)
 
 
 def make_commit(

@@ -41,9 +41,14 @@ _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled
 
 def read_facts(batch: DataFrame) -> Facts | None:
     """The facts of rows of the source, by one Spark job; see `facts_of`."""
-    # Few groups whatever the batch holds: more than one reducer would be empty tasks only.
-    with settings(batch.sparkSession, _ONE_REDUCER):
-        return facts_of([_group(row) for row in _groups(batch).collect()])
+    return facts_of(read_groups(batch))
+
+
+def read_groups(rows: DataFrame) -> list[Group]:
+    """The summary of any rows of the source, by one Spark job."""
+    # Few groups whatever the rows are: more than one reducer would be empty tasks only.
+    with settings(rows.sparkSession, _ONE_REDUCER):
+        return [_group(row) for row in _groups(rows).collect()]
 
 
 def facts_of(groups: Sequence[Group]) -> Facts | None:

@@ -19,7 +19,17 @@ from pyspark.sql.types import VariantVal
 from cdc.delta.columns import RESCUED, of_table
 from cdc.delta.landing import IMAGES, is_stand_in
 from cdc.delta.sql import quoted
-from cdc.delta.tables import BATCH, Layout, Table, Target, conflict, is_of, newest_commit, place
+from cdc.delta.tables import (
+    BATCH,
+    NO_BATCH,
+    Layout,
+    Table,
+    Target,
+    conflict,
+    is_of,
+    newest_commit,
+    place,
+)
 from cdc.model import Encode, Namespace
 from cdc.model.encoding import Column as Image
 from cdc.model.encoding import encoder
@@ -107,8 +117,11 @@ def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFram
     rows = changelog.target.read(spark)
     if BATCH not in rows.columns:
         return None
-    applied = newest[1].batch if newest else -1
-    return rows.where(is_of(namespace) & (F.col(BATCH) > applied)).select(*_ROW)
+    applied = newest[1].batch if newest else NO_BATCH
+    is_late = F.col(BATCH) > applied
+    if applied == NO_BATCH:  # a rebuild applies all rows
+        is_late |= F.col(BATCH).isNull()
+    return rows.where(is_of(namespace) & is_late).select(*_ROW)
 
 
 def _replace(

@@ -73,6 +73,8 @@ class Sink:
         rows: the columns of the source, if the batches consist of manifests.
         interval: seconds between two runs of the followers, which have a thread of their own; None:
             a batch is written when mirrors and histories contain it.
+        applies: whether the followers run here. Else another program runs them; the sink creates
+            their tables.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Sink:
         dead_letters_limit: int | None = None,
         rows: StructType | None = None,
         interval: float | None = None,
+        applies: bool = True,
     ) -> None:
         self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *KINDS)}
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
@@ -101,7 +104,7 @@ class Sink:
             "changelog" in options.routes or KINDS.keys().isdisjoint(options.routes)
             for options in layout.all()
         )
-        self._interval = interval
+        self._interval, self._applies = interval, applies
         self._thread: FollowerThread | None = None
 
     def begin(self, spark: SparkSession, number: int, columns: StructType) -> None:
@@ -113,7 +116,8 @@ class Sink:
         """
         for tables in self._kinds.values():
             tables.discover(spark)
-        self._followers.recover(spark, number, columns)
+        if self._applies:
+            self._followers.recover(spark, number, columns)
         self._has_begun = True
         if self._interval is not None and self._followers.backlog().batches:
             self._start(spark, self._interval)
@@ -197,7 +201,7 @@ class Sink:
                 self._kinds[kind].claim(spark, table, document, now)
         for kind, writer in logs.items():
             if kind == "changelog" and self._follows:
-                self._followers.create(spark, work, batch.number - 1)
+                self._followers.create(spark, work, batch.number - 1, batch.columns)
             self._fill(spark, kind, writer, work[kind], batch)
             if kind == "dead_letters":
                 self._count_dead_letters(facts)
@@ -207,11 +211,15 @@ class Sink:
         last = self._kinds["changelog"].last
         commits = [(t.target, commit) for t in work["changelog"] if (commit := last(t))]
         if self._follows and all(commit.groups for _, commit in commits):
+            if not self._applies:
+                if landed is not None:
+                    landed.remove_leftovers()
+                return count
             return count + self._follow(spark, Pending.of(commits, landed))
         # There are collections without a changelog, or an earlier release, which stated no rows in
         # its commits, was killed between the changelog and what follows it.
         self._followers.apply(spark)
-        self._followers.create(spark, work, None)
+        self._followers.create(spark, work, None, batch.columns)
         for kind, writer in KINDS.items():
             self._fill(spark, kind, writer, work[kind], batch)
             count += len(work[kind])

@@ -3,6 +3,7 @@
 from cdc.delta.tables import conflict, small_write_settings
 from cdc.delta.tables.changelog_forms import BATCH, CDF, EVENT, cdf, is_of, place, with_after
 from cdc.delta.tables.commit_metadata import (
+    NO_BATCH,
     Commit,
     State,
     history,
@@ -50,6 +51,7 @@ __all__ = [
     "KINDS",
     "MATCH",
     "MOST_COLUMNS",
+    "NO_BATCH",
     "PIPELINE",
     "SOFT",
     "Begin",

@@ -24,6 +24,8 @@ from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, time
 from cdc.tasks import Group
 
 _KEPT = "mongodb-cdc.commit"
+# The batch before the first one.
+NO_BATCH = -1
 # How many commits the history is asked for first.
 _FIRST_COMMITS = 4
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
@@ -97,6 +99,7 @@ class Commit:
             tables that follow the changelog read it; see `cdc.delta.followers`.
         follows: of a table that follows changelogs, those that it has read; see
             `Target.relative_to`.
+        rebuilds: how often the table was emptied to be rebuilt from its changelogs.
     """
 
     batch: int
@@ -105,6 +108,12 @@ class Commit:
     offset: Any = None
     groups: tuple[Group, ...] = ()
     follows: frozenset[str] = frozenset()
+    rebuilds: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the commit emptied the table, and no batch was applied to it since."""
+        return self.batch == NO_BATCH
 
     def is_of_the_same(self, other: Commit) -> bool:
         """Whether both are of one batch, with the same end as far as both state it."""
@@ -126,6 +135,8 @@ class Commit:
             fields["groups"] = [_without_offset(group).to_json() for group in self.groups]
         if self.follows:
             fields["follows"] = sorted(self.follows)
+        if self.rebuilds:
+            fields["rebuilds"] = self.rebuilds
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -144,6 +155,7 @@ class Commit:
                 offset=fields.get("offset"),
                 groups=tuple(_with_offset(group, fields.get("offset")) for group in groups),
                 follows=frozenset(fields.get("follows", ())),
+                rebuilds=int(fields.get("rebuilds", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None

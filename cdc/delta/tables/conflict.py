@@ -25,6 +25,12 @@ from cdc.delta.tables.target import Target
 from cdc.errors import ConflictsUnresolved
 
 T = TypeVar("T")
+
+
+class Outdated(Exception):
+    """What this process knows of a table is no longer so: `repeated` tries again."""
+
+
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 300.0
 # In Scala the last is the base of all others; in Python it is not.
@@ -37,6 +43,7 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
     DeltaConcurrentModificationException,
+    Outdated,
 )
 
 

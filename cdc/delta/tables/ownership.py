@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -75,15 +75,18 @@ def present(
 
 
 def existing(
-    spark: SparkSession, layout: Layout, kind: str
+    spark: SparkSession, layout: Layout, kind: str, known: Container[Target] = ()
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
     """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
-    properties; their targets are settled. Costs about 0.3 s per table."""
+    properties; their targets are settled. Costs about 0.3 s per table. Those that are `known` are
+    left out."""
     for options in layout.all():
         if (route := options.routes.get(kind)) is None:
             continue
         for found in _matching(spark, route):
             own = route.own(found)
+            if own in known:
+                continue
             properties = found.properties(spark)
             if properties.get(_KIND) != kind:
                 continue

@@ -15,7 +15,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns, TypedColumn
+from cdc.delta.columns import Columns, TypedColumn, of_table
+from cdc.delta.tables import conflict
 from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.known_table import (
     Begin,
@@ -33,7 +34,13 @@ from cdc.delta.tables.ownership import (
     require_unoccupied,
 )
 from cdc.delta.tables.target import Target, is_local
-from cdc.delta.tables.transaction import NewTable, TableExists, commit_files, create_table
+from cdc.delta.tables.transaction import (
+    NewTable,
+    TableExists,
+    commit_files,
+    create_table,
+    newest_metadata,
+)
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from cdc.tasks import DataFile
@@ -57,14 +64,14 @@ class Tables:
     _claimed: dict[Target, Table] = field(default_factory=dict)
     _lock: Any = field(default_factory=RLock, repr=False, compare=False)
 
-    @property
-    def transaction_id(self) -> str:
-        return f"mongodb-cdc/{self.pipeline}/{self.kind}"
+    def transaction_id(self, rebuilds: int = 0) -> str:
+        """Another one after each rebuild, which applies the batches from the first one again."""
+        return f"mongodb-cdc/{self.pipeline}/{self.kind}" + (f"/{rebuilds}" if rebuilds else "")
 
     def transaction(self, commit: Commit) -> dict[str, Any]:
         """Writer options by which a commit is made once, and says what it has to say."""
         return {
-            "txnAppId": self.transaction_id,
+            "txnAppId": self.transaction_id(commit.rebuilds),
             "txnVersion": commit.batch,
             "userMetadata": commit.text(),
         }
@@ -111,10 +118,11 @@ class Tables:
     def discover(self, spark: SparkSession) -> None:
         """Get to know the tables of earlier runs; those of others are passed over.
 
-        Must be called before the first batch. Costs about 0.3 s per table, once.
+        Must be called before the first batch. Costs about 0.3 s per table, once. Called again, it
+        finds the tables that other programs created since.
         """
         self._spark = spark
-        for table, properties in existing(spark, self.layout, self.kind):
+        for table, properties in existing(spark, self.layout, self.kind, self._known):
             if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)
 
@@ -122,6 +130,14 @@ class Tables:
         """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
         for known in self._known.values():
             known.require_not_ahead(now)
+
+    def require_configured(self, document: str) -> None:
+        """Raises BadOption if a known table has another form than the configuration demands.
+
+        `document` is the SQL type of the images.
+        """
+        for known in self._known.values():
+            known.require_configured(self.kind, known.table, document)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.
@@ -216,7 +232,8 @@ class Tables:
             require_unoccupied(table, self._identity(table))
         try:
             version = commit_files(
-                *(spark, table.target, files, self.transaction_id, commit, new.schema),
+                *(spark, table.target, files, self.transaction_id(commit.rebuilds), commit),
+                new.schema,
                 new=None if known else new,
                 objection=objection if known else None,
                 before_commit=before_commit,
@@ -277,6 +294,21 @@ class Tables:
         with self._lock:
             known = self._known[table.target]
             self._known[table.target] = replace(known, last=commit, version=version)
+
+    def refresh(self, spark: SparkSession, table: Table) -> None:
+        """Read a known table's last commit and columns again, if somebody else has written it."""
+        last = self.last(table)
+        if last is not None and newest_metadata(spark, table.target) == last.text():
+            return
+        properties = table.target.properties(spark)
+        read = KnownTable.read(spark, self.kind, table, properties)
+        with self._lock:
+            self._known[table.target] = read
+
+    def require_current_columns(self, table: Table, schema: StructType) -> None:
+        """Raise Outdated unless a table of this schema has the typed columns that are known."""
+        if self.columns(table) != of_table(schema):
+            raise conflict.Outdated
 
     def commit_nothing(self, spark: SparkSession, table: Table, commit: Commit) -> None:
         """A commit without rows, for what only its metadata says."""

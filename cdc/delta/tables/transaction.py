@@ -150,6 +150,24 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
     delta.create(transaction, [cluster], metadata)
 
 
+def newest_metadata(spark: SparkSession, target: Target) -> str | None:
+    """The userMetadata of a table's newest commit, without a Spark job; None if it has none."""
+    jvm: Any = spark._jvm
+    log: Any = target.delta(spark)._jdt.deltaLog()
+    nothing = jvm.scala.Option.empty()
+    name = f"{log.update(False, nothing, nothing).version():020}.json"
+    path = jvm.org.apache.hadoop.fs.Path(log.logPath(), name)
+    lines = log.store().readAsIterator(path, log.newDeltaHadoopConf())
+    try:
+        while lines.hasNext():
+            if about := json.loads(lines.next()).get("commitInfo"):
+                metadata: str | None = about.get("userMetadata")
+                return metadata
+    finally:
+        lines.close()
+    return None
+
+
 class _Delta:
     """Delta's classes in the JVM of a session."""
 

@@ -1,0 +1,119 @@
+"""The pending batches of a pipeline: those that changelogs contain and followers may lack."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from cdc.delta.followers.pending import Pending
+from cdc.delta.tables import NO_BATCH, Commit, Target, newest_commit
+from cdc.delta.tables import history as read_history
+from cdc.errors import ChangelogTooShort
+
+
+@dataclass(slots=True)
+class PendingBatches:
+    """The batches in their order, of which all changelogs contain all up to `last`.
+
+    One thread calls `add`; any thread may call the other methods.
+    """
+
+    last: int = NO_BATCH
+    _pending: list[tuple[float, Pending]] = field(default_factory=list)
+    _looked: dict[Target, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, pending: Pending) -> None:
+        """Add a batch, in place of what is known of it."""
+        with self._lock:
+            self.last = max(self.last, pending.batch)
+            others = [each for each in self._pending if each[1].batch != pending.batch]
+            self._pending = [*others, (time.monotonic(), pending)]
+
+    def find(
+        self,
+        spark: SparkSession,
+        lacking: Mapping[Target, tuple[int, Iterable[Target]]],
+        known: Mapping[Target, Commit | None],
+    ) -> None:
+        """Add the batches up to `last` that tables lack, from the commits of changelogs.
+
+        Args:
+            spark: The session.
+            lacking: For each table the last batch that it contains, and the changelogs that it
+                follows. Batches that were found for it before are not looked for again.
+            known: The newest commits of changelogs, where they were read just now.
+
+        Raises ChangelogTooShort if the log of a changelog does not reach back to the batches.
+        """
+        last, bounds = self.last, dict[Target, int]()
+        for table, (applied, feeds) in lacking.items():
+            since = max(applied, self._looked.get(table, applied))
+            if since < last:
+                for feed in feeds:
+                    bounds[feed] = min(since, bounds.get(feed, since))
+        found: dict[int, list[tuple[Target, Commit]]] = {}
+        for feed, since in bounds.items():
+            newest = known[feed] if feed in known else _newest(spark, feed)
+            if newest is None or newest.batch <= since:
+                continue
+            for commit in _read_commits_after(spark, feed, since):
+                if commit.batch <= last:
+                    found.setdefault(commit.batch, []).append((feed, commit))
+        self._insert(filter(None, map(Pending.of, found.values())))
+        self._looked.update(dict.fromkeys(lacking, last))
+
+    def forget(self, table: Target) -> None:
+        """Let `find` look again for the batches of a table that lost some."""
+        self._looked.pop(table, None)
+
+    def _insert(self, found: Iterable[Pending]) -> None:
+        with self._lock:
+            pending = {each.batch: (since, each) for since, each in self._pending}
+            for each in found:
+                since, there = pending.get(each.batch, (time.monotonic(), None))
+                pending[each.batch] = since, each if there is None else there.joined(each)
+            self._pending = [pending[batch] for batch in sorted(pending)]
+
+    def up_to(self, last: int) -> list[Pending]:
+        with self._lock:
+            return [each for _, each in self._pending if each.batch <= last]
+
+    def remove(self, done: Iterable[Pending]) -> None:
+        batches = {each.batch for each in done}
+        with self._lock:
+            self._pending = [each for each in self._pending if each[1].batch not in batches]
+
+    def count(self) -> tuple[int, float]:
+        """How many there are, and seconds since the first of them was added."""
+        with self._lock:
+            since = self._pending[0][0] if self._pending else time.monotonic()
+            return len(self._pending), time.monotonic() - since
+
+
+def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
+    newest = newest_commit(spark, changelog) if changelog.exists(spark) else None
+    return newest[1] if newest else None
+
+
+def _read_commits_after(spark: SparkSession, changelog: Target, applied: int) -> Iterator[Commit]:
+    """The commits of later batches, the newest first. Raises ChangelogTooShort."""
+    version = None
+    for row in read_history(spark, changelog, "userMetadata"):
+        version = row.version
+        commit = Commit.parse(row.userMetadata)
+        if commit is not None:
+            if commit.batch <= applied:
+                return
+            yield commit
+    if version != 0:
+        raise ChangelogTooShort(
+            f"The log of the changelog at '{changelog}' no longer contains the batches after"
+            f" {applied}, which a mirror or a history lacks.",
+            "Make them again from the rows of the changelog: mongodb-cdc follow --rebuild"
+            " --collection NAME.",
+        )
