@@ -14,6 +14,7 @@ from cdc.shutdown import Interrupt
 PROGRAMS = {
     "backfill": "Read documents or changes again into tables, while the job continues.",
     "demo": "Run a whole pipeline on this machine, with an embedded MongoDB.",
+    "follow": "Apply changelogs to mirrors and histories, or rebuild these, beside replicate.",
     "infer": "Infer typed columns from documents and write them into the configuration.",
     "maintain": "Compact the tables and delete files that no retained version needs.",
     "plan": "Check whether a run can succeed, and estimate how long its copy takes.",

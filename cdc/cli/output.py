@@ -65,7 +65,7 @@ def print_result(result: Any, json_path: str | None, show: Callable[[], object])
 
 LEFT, INTERRUPTED = 6, 130
 EXIT_CODES = {
-    0: "done, or stopped by a signal (replicate)",
+    0: "done, or stopped by a signal (replicate, follow)",
     1: "the program cannot continue, see the message",
     2: "bad arguments",
     3: "source unreachable or not answering: start the program again",

@@ -12,6 +12,7 @@ from cdc.pipeline.backfill import (
 from cdc.pipeline.checkpoint_repair import repair
 from cdc.pipeline.column_inference import InferredColumns, add_columns, column_text, infer
 from cdc.pipeline.config import Config
+from cdc.pipeline.following import Following
 from cdc.pipeline.maintenance import maintain, replay, require_safe
 from cdc.pipeline.replication import Replication
 from cdc.pipeline.restoration import RestoreResult, restore
@@ -23,6 +24,7 @@ from cdc.pipeline.verification import Verdict, mirrored_until, select_namespaces
 __all__ = [
     "BackfillResult",
     "Config",
+    "Following",
     "InferredColumns",
     "Part",
     "Replication",

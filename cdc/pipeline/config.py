@@ -31,11 +31,14 @@ SINK_KEYS = {
     " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, an object store,"
     " `form = cdf`, a mirror or history without changelog).",
     "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
+    "follow.by": "Which program applies changelogs to mirrors and histories: `replicate` (default),"
+    " or `follow`: `mongodb-cdc follow`, which may run elsewhere.",
     "mirror.interval": "Seconds between two updates of mirrors and histories from the changelogs;"
     " 10 by default, 0 for no pause.",
     "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
 }
 AUTO, TASKS, SPARK = "auto", "tasks", "spark"
+REPLICATE, FOLLOW = "replicate", "follow"
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
 _OVERRIDE = "override"
 _SECTIONS: Mapping[str, Collection[str]] = {
@@ -68,6 +71,7 @@ class Config:
     write_by: str = AUTO
     file_size_mb: int = 128
     mirror_interval: float = 10.0
+    follow_by: str = REPLICATE
 
     @property
     def options(self) -> declared.SourceOptions:
@@ -93,6 +97,20 @@ class Config:
                 "Correct the name, or 'collections' in [source].",
             )
         return namespace
+
+
+def require_followable(layout: Layout) -> None:
+    """Raise BadOption if a mirror or a history has no changelog that it could follow."""
+    named = [("[table]", layout.default)]
+    named += [(f"[[override]] of '{which.text}'", options) for which, options in layout.overrides]
+    for name, options in named:
+        kinds = [kind for kind in ("mirror", "history") if kind in options.routes]
+        if kinds and "changelog" not in options.routes:
+            raise BadOption(
+                f"{name} configures a {kinds[0]} without a changelog, so only replicate can write"
+                " it.",
+                "Set the template 'changelog' there, or leave 'follow.by' in [sink] at replicate.",
+            )
 
 
 def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
@@ -213,6 +231,9 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
             " typed columns can be made from variant only.",
             "Set document.format to variant, or remove 'columns'.",
         )
+    follow_by = _parse_choice(sections["sink"], "follow.by", (REPLICATE, FOLLOW))
+    if follow_by == FOLLOW:
+        require_followable(layout)
     return Config(
         source=source,
         checkpoint=_parse_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
@@ -223,6 +244,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
         write_by=_parse_choice(sections["sink"], "write.by", (AUTO, TASKS, SPARK)),
         file_size_mb=_parse_number(sections["sink"], "file.size.mb", 128, least=1),
         mirror_interval=_parse_number(sections["sink"], "mirror.interval", 10),
+        follow_by=follow_by,
     )
 
 

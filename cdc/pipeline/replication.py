@@ -22,7 +22,7 @@ from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
 from cdc.mongo.inspect import ServerClock
 from cdc.mongo.topology import end_cursors
-from cdc.pipeline.config import SPARK, TASKS, Config
+from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.source import NAME, schema
 from cdc.tasks import discover_once
@@ -55,14 +55,15 @@ class Replication:
         self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
-        self._rows = _columns(config)
+        self._rows = row_columns(config)
         source = NAME
         if writes_by_tasks(spark, config):
             source = LANDING
             spark.dataSource.register(LandingSource)
             # A document's `_id` is unique on each shard only, and a mirror has one row for it.
             has_one_key = not config.options.shards_direct
-            destinations = Destinations.discover(spark, config.layout, with_mirrors=has_one_key)
+            with_mirrors = has_one_key and config.follow_by == REPLICATE
+            destinations = Destinations.discover(spark, config.layout, with_mirrors)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
         self._begin(spark)
         batches = spark.readStream.format(source).options(**options).load()
@@ -104,6 +105,7 @@ class Replication:
             dead_letters_limit=limit,
             rows=self._rows,
             interval=self._config.mirror_interval,
+            applies=self._config.follow_by == REPLICATE,
         )
 
     def is_active(self) -> bool:
@@ -167,7 +169,9 @@ class Replication:
         Raises the error that ended the followers: the next batch would raise it, but an idle
         pipeline has none.
         """
-        backlog = None if self._sink is None else self._sink.backlog()
+        backlog = None
+        if self._sink is not None and self._config.follow_by == REPLICATE:
+            backlog = self._sink.backlog()
         return self._meter.status(self.query.lastProgress, backlog)
 
 
@@ -187,7 +191,8 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
     return not reasons and config.write_by != SPARK
 
 
-def _columns(config: Config) -> StructType:
+def row_columns(config: Config) -> StructType:
+    """The columns of the source's rows."""
     columns = config.options.document_format
     parsed = _parse_datatype_string(schema(columns))
     assert isinstance(parsed, StructType), "the source has columns"

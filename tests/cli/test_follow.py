@@ -1,0 +1,106 @@
+"""Mirrors are brought up to date by a program of their own, beside the one that reads MongoDB."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pymongo.database import Database
+from pyspark.sql import SparkSession
+
+from cdc.cli import follow, replicate, verify
+from cdc.demo import ReplicaSet
+from cdc.errors import BadOption
+from cdc.pipeline import config as configuration
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def config(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) -> Path:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        f'[source]\nuri = "{mongod.uri}"\ncollections = ["{database.name}.orders"]\n'
+        f'[sink]\npath = "{tmp_path / "lakehouse"}"\nfollow.by = "follow"\n'
+    )
+    return file
+
+
+@pytest.fixture
+def run(config: Path) -> Callable[..., Result]:
+    def call(program: Any, *arguments: str) -> Result:
+        return CliRunner().invoke(program.main, ["--config", str(config), *arguments])
+
+    return call
+
+
+def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
+    spark: SparkSession,
+    database: Database[dict[str, Any]],
+    run: Callable[..., Result],
+    tmp_path: Path,
+) -> None:
+    database.orders.insert_many({"_id": i, "n": i} for i in range(20))
+    early = run(follow, "--available-now")
+    assert (early.exit_code, "Run mongodb-cdc replicate first" in early.stderr) == (1, True)
+    assert run(replicate, "--available-now").exit_code == 0
+    lagging = run(verify)
+    assert (lagging.exit_code, "contains no batch yet" in lagging.stderr) == (1, True)
+    done = run(follow, "--available-now")
+    assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
+    assert re.search(r"batch=\d+ pending=0", done.stderr)
+
+    shutil.rmtree(tmp_path / "lakehouse" / database.name / "orders" / "mirror")
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    done = run(follow, "--rebuild", "--collection", f"{database.name}.orders")
+    assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
+    alone = run(follow, "--rebuild")
+    assert (alone.exit_code, "belong together" in alone.stderr) == (2, True)
+
+
+def test_a_mirror_without_a_changelog_cannot_be_left_to_another_program() -> None:
+    given = ["uri=mongodb://h", "collections=a.b", "sink.path=/l", "sink.follow.by=follow"]
+    assert configuration.load(None, given).follow_by == "follow"
+    with pytest.raises(BadOption, match=r"\[table\] configures a mirror without a changelog"):
+        configuration.load(None, [*given, "table.changelog="])
+
+
+def test_the_override_whose_mirror_has_no_changelog_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        '[source]\nuri = "mongodb://h"\ncollections = "a.b"\n'
+        '[sink]\npath = "/l"\nfollow.by = "follow"\n'
+        '[[override]]\nmatch = "a.b"\nchangelog = ""\n'
+    )
+    with pytest.raises(BadOption, match=r"'a\.b' configures a mirror without a changelog"):
+        configuration.load(str(file))
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_program_with_code_0(
+    spark: SparkSession,
+    database: Database[dict[str, Any]],
+    run: Callable[..., Result],
+    config: Path,
+) -> None:
+    database.orders.insert_one({"_id": 1})
+    assert run(replicate, "--available-now").exit_code == 0
+    command = [sys.executable, "-m", "cdc.cli.follow", "--config", str(config)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "pending=0" in line:  # printed once the thread has looked for batches
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, lines
+    assert run(verify).exit_code == 0
