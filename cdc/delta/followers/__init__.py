@@ -1,10 +1,11 @@
 """Mirror and history."""
 
 from cdc.delta.followers import history, mirror
-from cdc.delta.followers.follower import KINDS, Backlog, Followers
+from cdc.delta.followers.follower import Backlog, Followers
 from cdc.delta.followers.follower_thread import FollowerThread
 from cdc.delta.followers.mirror import MirrorState
 from cdc.delta.followers.pending import Pending
+from cdc.delta.followers.table_writer import KINDS
 
 __all__ = [
     "KINDS",

@@ -18,22 +18,19 @@ contains, so a batch is never applied a second time, nor left out:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns
-from cdc.delta.followers import history, mirror, rebuild
-from cdc.delta.followers.copied_mirror import CopiedMirror, is_nothing_but_a_copy
-from cdc.delta.followers.pending import Pending, read_batches, units
+from cdc.delta.followers import rebuild
+from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches
-from cdc.delta.landing import Batch, Facts, join_facts
+from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
 from cdc.delta.tables import (
     NO_BATCH,
     Begin,
@@ -43,33 +40,10 @@ from cdc.delta.tables import (
     Tables,
     Target,
     at_once,
-    conflict,
-    settings,
-    small_write_settings,
 )
 
-_log = logging.getLogger(__name__)
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
-
-
-class _Writer(Protocol):
-    """What brings a table up to date."""
-
-    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
-
-
-class _Kind(_Writer, Protocol):
-    """A module that brings one kind of table up to date."""
-
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
-
-    def form(
-        self, document: DataType, table: Table, typed: Columns | None
-    ) -> tuple[StructType, list[str]]: ...
-
-
-KINDS: Mapping[str, _Kind] = {"mirror": mirror, "history": history}
 
 
 class Backlog(NamedTuple):
@@ -97,11 +71,13 @@ class Followers:
     kinds: Mapping[str, Tables]
     changelogs: Tables
     checkpoints: LogCheckpoints
-    _columns: StructType = field(default_factory=StructType)
+    _writer: TableWriter = field(init=False)
     _pending: PendingBatches = field(default_factory=PendingBatches)
     _emptied: int = 0
     _applying: threading.Lock = field(default_factory=threading.Lock)
-    _sizes: small_write_settings.Sizes = field(default_factory=small_write_settings.Sizes)
+
+    def __post_init__(self) -> None:
+        self._writer = TableWriter(self.checkpoints)
 
     def recover(self, spark: SparkSession, before: int, columns: StructType) -> None:
         """Find the batches before that one which tables do not contain yet.
@@ -120,7 +96,7 @@ class Followers:
 
     def begin(self, before: int, columns: StructType) -> None:
         """Take note that the changelogs contain the batches before that one, as `recover` does."""
-        self._columns, self._pending.last = columns, max(self._pending.last, before - 1)
+        self._writer.columns, self._pending.last = columns, max(self._pending.last, before - 1)
 
     def _find(
         self,
@@ -180,7 +156,7 @@ class Followers:
         tables = self.kinds[kind]
         if table not in tables.known():
             found = {each: [table] if each == kind else [] for each in self.kinds}
-            self.create(spark, found, NO_BATCH, self._columns)
+            self.create(spark, found, NO_BATCH, self._writer.columns)
         rebuild.empty(spark, table, tables)
         self._count_emptied()
 
@@ -204,9 +180,7 @@ class Followers:
             if not self.backlog().batches:
                 return 0
             last = self._pending.last
-            count = sum(
-                self._apply(spark, kind, tables, last) for kind, tables in self.kinds.items()
-            )
+            count = sum(self._apply(spark, tables, last) for tables in self.kinds.values())
             pending = self._pending.up_to(last)
             for each in pending:
                 if each.landed is not None:
@@ -215,17 +189,17 @@ class Followers:
             self._count_emptied()
             return count
 
-    def _apply(self, spark: SparkSession, kind: str, tables: Tables, last: int) -> int:
+    def _apply(self, spark: SparkSession, tables: Tables, last: int) -> int:
         done, emptied = set[Table](), set[Table]()
-        while work := self._work(kind, tables, last, emptied):
+        while work := self._work(tables, last, emptied):
             emptied |= {table for table, pending in work.items() if not pending}
-            at_once(spark, partial(self._bring, kind, tables), [*work.items()])
+            at_once(spark, partial(self._bring, tables), [*work.items()])
             done |= work.keys()
             # Another process has emptied these meanwhile, and may have applied batches to them.
             lacking = [
                 (tables, table)
                 for table, pending in work.items()
-                if pending and not _contains(table, tables, pending[-1].batch)
+                if pending and not contains(table, tables, pending[-1].batch)
             ]
             if not lacking:
                 break
@@ -242,7 +216,7 @@ class Followers:
                 each.landed.remove_leftovers()
 
     def _work(
-        self, kind: str, tables: Tables, last: int, tried: Container[Table]
+        self, tables: Tables, last: int, tried: Container[Table]
     ) -> dict[Table, list[Pending]]:
         """The tables with the batches that they lack, up to `last`. For an emptied table, which
         gets everything, there is none in the list; those that were `tried` are left out."""
@@ -251,13 +225,23 @@ class Followers:
         work: dict[Table, list[Pending]] = {table: [] for table in emptied if table not in tried}
         others = set(known).difference(emptied)
         for each in self._pending.up_to(last):
-            concerned = dict.fromkeys(KINDS[kind].targets(each.facts, tables))
+            concerned = dict.fromkeys(KINDS[tables.kind].targets(each.facts, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))
             for table in concerned:
                 applied = tables.applied(table)
                 if table in others and (applied is None or applied < each.batch):
                     work.setdefault(table, []).append(each)
         return work
+
+    def _bring(
+        self, tables: Tables, spark: SparkSession, work: tuple[Table, list[Pending]]
+    ) -> None:
+        table, pending = work
+        if pending:
+            self._writer.apply(spark, table, tables, pending)
+        else:
+            feeds = self._feeds(table, tables)
+            self._writer.rebuild(spark, table, tables, feeds, self._pending.last)
 
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.
@@ -275,72 +259,6 @@ class Followers:
             elif not pending.changelogs.isdisjoint(self._feeds(table, tables)):
                 yield table
 
-    def _bring(
-        self, kind: str, tables: Tables, spark: SparkSession, work: tuple[Table, list[Pending]]
-    ) -> None:
-        table, pending = work
-        if not pending:
-            self._rebuild(kind, tables, spark, table)
-            return
-
-        def is_copy(each: Pending) -> bool:
-            return kind == "mirror" and is_nothing_but_a_copy(
-                table, tables, each.facts, each.landed
-            )
-
-        for unit in units(pending, is_copy):
-            batch = self._batch(table, tables, unit)
-            # Asked again: an earlier unit may have added columns that the data files lack.
-            landed = unit[0].landed if len(unit) == 1 and is_copy(unit[0]) else None
-            writer = KINDS[kind] if landed is None else CopiedMirror(landed)
-            if not self._write(writer, tables, spark, table, batch):
-                return
-
-    def _rebuild(self, kind: str, tables: Tables, spark: SparkSession, table: Table) -> None:
-        feeds = self._feeds(table, tables)
-        found = rebuild.find_everything(spark, feeds, self._pending.last, self._columns)
-        if found is None:
-            _log.warning("%s waits for the next batch of its changelog to be rebuilt", table.target)
-            return
-        follows = frozenset(feed.relative_to(table.target) for feed in found.feeds)
-        batch = Batch(found.batch, found.facts, self._columns, found.read, follows)
-        self._write(KINDS[kind], tables, spark, table, batch)
-
-    def _write(
-        self, writer: _Writer, tables: Tables, spark: SparkSession, table: Table, batch: Batch
-    ) -> bool:
-        """Write a batch; return whether the table contains it. Not if another process emptied the
-        table: the batch would be taken for all that there is."""
-        rebuilds = _rebuilds(table, tables)
-
-        def write() -> None:
-            # Another process may have added columns. If it empties the table after this, Delta
-            # passes over the batch.
-            tables.refresh(spark, table)
-            is_done = _contains(table, tables, batch.number)
-            if _rebuilds(table, tables) == rebuilds and not is_done:
-                writer.write(spark, table, tables, batch)
-
-        is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
-        with settings(spark, small_write_settings.SETTINGS if is_small else {}):
-            conflict.repeated(write, table.target)
-        tables.refresh(spark, table)
-        self.checkpoints.committed(spark, table.target)
-        return _contains(table, tables, batch.number)
-
-    def _batch(self, table: Table, tables: Tables, unit: Sequence[Pending]) -> Batch:
-        sources = {
-            target
-            for each in unit
-            for namespace, target in each.sources.items()
-            if tables.of(namespace) == table
-        }
-        first, last = unit[0].batch, unit[-1].batch
-        read = partial(read_batches, sources=sources, first=first, last=last, columns=self._columns)
-        follows = frozenset(target.relative_to(table.target) for target in sources)
-        facts = join_facts([each.facts for each in unit])
-        return Batch(last, facts, self._columns, read, follows)
-
     def _feeds(self, table: Table, tables: Tables) -> set[Target]:
         """The changelogs that contain, or may contain, rows about the table's collections."""
         last, begin = tables.last(table), tables.begin(table)
@@ -352,13 +270,3 @@ class Followers:
             return feeds | {each.target for each in self.changelogs.known()}
         own = self.changelogs.of(table.namespace)
         return feeds | ({own.target} if own else set())
-
-
-def _rebuilds(table: Table, tables: Tables) -> int:
-    last = tables.last(table)
-    return last.rebuilds if last else 0
-
-
-def _contains(table: Table, tables: Tables, batch: int) -> bool:
-    applied = tables.applied(table)
-    return applied is not None and applied >= batch
