@@ -19,14 +19,13 @@ After every batch a mirror is exact as of T1. The copy therefore needs no separa
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["live", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -34,19 +33,29 @@ def register(spark: SparkSession) -> None:
 
     Needed only if Spark cannot discover the installed package (see `pyspark_mongodb_cdc`).
     """
-    from cdc.source import MongoCdcSource
+    from cdc.source import register as register_source
 
-    _extend_planner_path(Path(__file__).parents[1], spark)
-    spark.dataSource.register(MongoCdcSource)
+    register_source(spark)
 
 
-def _extend_planner_path(place: Path, spark: SparkSession) -> None:
-    """Make a zip of the job (`--py-files`) importable in the process that plans a stream.
+def live(
+    spark: SparkSession, config: str, collection: str, overrides: Iterable[str] = ()
+) -> DataFrame:
+    """Return a collection as its changelog reports it by now, however far its mirror lags.
 
-    Spark 4.2 passes the path of the zip to tasks. The planning process gets the path of a folder
-    that does not exist.
+    Args:
+        spark: the session.
+        config: the path of the pipeline's TOML file.
+        collection: `db.coll`.
+        overrides: options as `name=value`, which override those of the file.
+
+    The rows have the columns of the mirror. They are the mirror together with the batches of the
+    changelog that it does not contain yet, and they stay as of this call. Raises BadOption if the
+    pipeline has no mirror or no changelog of the collection, and NotCovered if the mirror contains
+    no batch yet.
     """
-    if not place.is_dir():
-        environment = spark.sparkContext.environment
-        paths = [str(place), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))
+    from cdc.delta.reading import live as live_view
+    from cdc.pipeline import config as configuration
+
+    loaded = configuration.load(config, overrides)
+    return live_view(spark, loaded.layout, loaded.parse_captured(collection)).rows

@@ -74,7 +74,6 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.topology"),
         *("cdc.mongo.plan", "cdc.mongo.inspect"),
     },
-    "cdc": {"pyspark", "cdc.source"},
     "cdc.delta.sql": set(),
     "cdc.delta.columns": {"pyarrow", "pyspark", "cdc.arrow", "cdc.model.typed", "cdc.delta.sql"},
     "cdc.delta.tables": {
@@ -82,7 +81,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.delta.columns", "cdc.delta.sql"),
     },
     "cdc.delta.landing": {
-        *("pyarrow", "pyspark", "cdc", "cdc.model", "cdc.model.encoding", "cdc.options"),
+        *("pyarrow", "pyspark", "cdc.model", "cdc.model.encoding", "cdc.options"),
         *("cdc.source", "cdc.tasks", "cdc.delta.columns", "cdc.delta.tables"),
     },
     "cdc.delta.followers": {
@@ -95,7 +94,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "cdc.delta.reading": {
         *("bson", "pyspark", "cdc.model", "cdc.model.bson", "cdc.model.encoding"),
-        *("cdc.delta.landing", "cdc.delta.tables"),
+        *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.tables"),
     },
     "cdc.delta.maintenance": {
         *("pyspark", "cdc.model", "cdc.model.encoding", "cdc.delta.columns"),
@@ -110,7 +109,6 @@ LAYERS: dict[str, set[str]] = {
             "pyarrow",
             "pyspark",
             "tomlkit",
-            "cdc",
             "cdc.checkpoint",
             "cdc.file_lock",
             "cdc.logs",
@@ -121,6 +119,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing"),
         *("cdc.delta.maintenance", "cdc.delta.reading", "cdc.delta.sink", "cdc.delta.tables"),
     },
+    "cdc": {"pyspark", "cdc.delta.reading", "cdc.pipeline", "cdc.source"},
     "cdc.monitoring": {
         *("deltalake", "pyarrow", "pyspark", "rich"),
         *("cdc.checkpoint", "cdc.delta.sink", "cdc.delta.tables", "cdc.logs", "cdc.model"),

@@ -1,7 +1,7 @@
-"""Program `verify`: compare collections with their mirrors as of one time.
+"""Program `verify`: compare collections with their mirrors, or live views, as of one time.
 
-The time is the watermark of the mirror's newest commit. Writers and the replication may continue
-meanwhile. `cdc.pipeline.verification` contains the comparison.
+The time is the watermark of the newest commit. Writers and the replication may continue meanwhile.
+`cdc.pipeline.verification` contains the comparison.
 """
 
 from __future__ import annotations
@@ -40,19 +40,28 @@ def _show(console: Console, verdict: Verdict) -> None:
 @click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
 @click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
 @click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
+@click.option(
+    "--live", "is_live", is_flag=True, help="Compare with the live views instead of the mirrors."
+)
 @json_option
 @run_as_command
 def main(
-    path: str | None, overrides: tuple[str, ...], only: tuple[str, ...], json_path: str | None
+    path: str | None,
+    overrides: tuple[str, ...],
+    only: tuple[str, ...],
+    is_live: bool,
+    json_path: str | None,
 ) -> int:
     """Compare collections with their mirrors as of the mirrors' times. Exit code 6: they differ.
+
+    With --live, a mirror counts together with what its changelog contains already.
 
     Example: mongodb-cdc verify --config conf/local.toml
     """
     config = configuration.load(path, overrides)
     chosen = select_namespaces(config, only)
     spark, console = session("mongodb-cdc verify"), Terminal()
-    verdicts = [verify(spark, config, namespace) for namespace in chosen]
+    verdicts = [verify(spark, config, namespace, is_live) for namespace in chosen]
     result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
     print_result(result, json_path, lambda: show(console, verdicts))
     return 0 if all(verdict.is_equal for verdict in verdicts) else LEFT

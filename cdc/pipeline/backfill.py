@@ -14,7 +14,6 @@ from bson import json_util
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import cdc
 from cdc.checkpoint import checkpoint
 from cdc.delta.followers import MirrorState, mirror
 from cdc.delta.maintenance import extend_changelog, extend_once, lacking, repair_mirror, settle
@@ -23,6 +22,7 @@ from cdc.errors import BadOption, NotComparable
 from cdc.model import Namespace, Timestamp, encode_key, resume_token, timestamp
 from cdc.pipeline.config import Config
 from cdc.pipeline.verification import compare, exact_state, read
+from cdc.source import register
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def backfill_mirror(
     """
     if repair:
         require_whole(part)
-    cdc.register(spark)
+    register(spark)
 
     def changes(after: Timestamp, upto: Timestamp) -> DataFrame:
         window = {"from": timestamp.text(timestamp.after(after))}
@@ -192,7 +192,7 @@ def _for_changelog(
     spark: SparkSession, config: Config, namespace: Namespace, options: Mapping[str, str]
 ) -> tuple[Table, DataFrame]:
     """The changelog, and the rows that the source reads, in the changelog's form."""
-    cdc.register(spark)
+    register(spark)
     table = _table(config, "changelog", namespace)
     if not table.target.exists(spark):
         raise NotComparable(f"{namespace} has no changelog yet.", "Run replicate first.")

@@ -11,12 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tomlkit.items import AoT
 
-import cdc
 from cdc.delta.columns import Columns, TypedColumn, has_room, path_text
 from cdc.delta.tables import MATCH, MOST_COLUMNS, families_of, main_type
 from cdc.model import Namespace, Selection
 from cdc.pipeline.config import Config
-from cdc.source import NAME
+from cdc.source import NAME, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def infer(
 
     Each top-level field gets the type of most of its values; objects and arrays get variant.
     """
-    cdc.register(spark)
+    register(spark)
     options = {
         name: value for name, value in config.source.items() if name not in ("mode", "start")
     }

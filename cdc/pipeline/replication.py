@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-import cdc
 from cdc.checkpoint import COMMITS, Folder, is_local
 from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
@@ -24,7 +23,7 @@ from cdc.mongo.inspect import ServerClock
 from cdc.mongo.topology import end_cursors
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
-from cdc.source import NAME, schema
+from cdc.source import NAME, register, schema
 from cdc.tasks import discover_once
 
 _log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class Replication:
         available_now: bool = False,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        cdc.register(spark)
+        register(spark)
         self._config, self._on_batch = config, on_batch
         self._sink: Sink | None = None
         self._meter = Meter()

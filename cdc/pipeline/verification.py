@@ -1,7 +1,8 @@
-"""Compare a collection with its mirror as of the mirror's time.
+"""Compare a collection with its mirror, or with its live view, as of the time of that.
 
-The time is the watermark of the mirror's newest commit. The source is read as of that time by the
-same code that copies it. Writers and the replication may continue meanwhile.
+The time is the watermark of the newest commit, of the mirror or of the changelog. The source is
+read as of that time by the same code that copies it. Writers and the replication may continue
+meanwhile.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import cdc
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.followers import MirrorState, mirror
+from cdc.delta.reading import live
 from cdc.delta.tables import Target
 from cdc.errors import BadOption, NotComparable
 from cdc.model import Namespace, Selection, Timestamp, timestamp
 from cdc.pipeline.config import Config
-from cdc.source import NAME, preflight
+from cdc.source import NAME, preflight, register
 
 _SHOWN = 20
 
@@ -28,10 +29,10 @@ _SHOWN = 20
 class Verdict:
     """The comparison of one collection as of time `at`, in numbers of documents.
 
-    `missing`: only in MongoDB. `extra`: only in the mirror. `differing`: in both, but not equal.
-    `doubled`: additional rows of a key in the mirror. `undecided`: the source cannot reconstruct
-    the document as of that time, because it records no pre-images. `keys`: the first keys of each
-    kind of difference.
+    `missing`: only in MongoDB. `extra`: only in the mirror, or in the live view. `differing`: in
+    both, but not equal. `doubled`: additional rows of a key in the mirror. `undecided`: the source
+    cannot reconstruct the document as of that time, because it records no pre-images. `keys`: the
+    first keys of each kind of difference.
     """
 
     namespace: str
@@ -49,19 +50,26 @@ class Verdict:
         return not (self.missing or self.extra or self.differing or self.doubled or self.undecided)
 
 
-def verify(spark: SparkSession, config: Config, namespace: Namespace) -> Verdict:
-    """Compare one collection with its mirror.
+def verify(
+    spark: SparkSession, config: Config, namespace: Namespace, is_live: bool = False
+) -> Verdict:
+    """Compare one collection with its mirror, or with its live view.
 
-    Raises BadOption if the pipeline has no mirror, and NotComparable if there is no time at which
-    to compare.
+    Raises BadOption if the pipeline has no mirror (or no changelog, for the live view), and
+    NotComparable if there is no time at which to compare.
     """
     mirrored = config.table("mirror", namespace)
     if mirrored is None:
         raise BadOption("[table] configures no mirror to verify.", "Set the template 'mirror'.")
-    cdc.register(spark)
-    state = exact_state(spark, mirrored.target, namespace)
-    rows = mirrored.target.read(spark, state.version)
-    table = mirror.documents(rows, mirrored, namespace)
+    register(spark)
+    if is_live:
+        view = live(spark, config.layout, namespace)
+        table, state = view.rows, view.state
+        _require_exact(state, mirrored.target, namespace)
+    else:
+        state = exact_state(spark, mirrored.target, namespace)
+        rows = mirrored.target.read(spark, state.version)
+        table = mirror.documents(rows, mirrored, namespace)
     verdict = Verdict(str(namespace), timestamp.text(state.watermark))
     differences = compare(_source(spark, config, namespace, state), table).persist()
     try:
@@ -95,6 +103,11 @@ def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> Mi
             f"The mirror of {namespace} at {target} contains no batch yet.",
             "Run replicate first. If it is running, verify again later.",
         )
+    _require_exact(state, target, namespace)
+    return state
+
+
+def _require_exact(state: MirrorState, target: Target, namespace: Namespace) -> None:
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it"
@@ -109,7 +122,6 @@ def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> Mi
         )
     if state.copying is not None and state.copying.get("below") is None:
         raise NotComparable(f"{namespace} waits to be copied again.", "Verify again later.")
-    return state
 
 
 def _source(

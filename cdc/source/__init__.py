@@ -7,6 +7,7 @@ Batch: the same splits, all at one cluster time. `inquiry`: what programs ask wi
 from cdc.source.batch_readers import SnapshotReader, WindowReader
 from cdc.source.data_source import NAME, MongoCdcSource, schema
 from cdc.source.inquiry import CapturedCollection, plan, preflight, query_status
+from cdc.source.registration import register
 from cdc.source.stream_reader import ChangeReader
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "plan",
     "preflight",
     "query_status",
+    "register",
     "schema",
 ]

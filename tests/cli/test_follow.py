@@ -17,8 +17,9 @@ from pymongo.database import Database
 from pyspark.sql import SparkSession
 
 from cdc.cli import follow, replicate, verify
-from cdc.demo import ReplicaSet
+from cdc.demo import ReplicaSet, Writers
 from cdc.errors import BadOption
+from cdc.model import Namespace
 from cdc.pipeline import config as configuration
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +45,12 @@ def run(config: Path) -> Callable[..., Result]:
 
 def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     spark: SparkSession,
+    mongod: ReplicaSet,
     database: Database[dict[str, Any]],
     run: Callable[..., Result],
     tmp_path: Path,
 ) -> None:
+    """Guards besides: a live view, which is as late as the changelog, under writers."""
     database.orders.insert_many({"_id": i, "n": i} for i in range(20))
     early = run(follow, "--available-now")
     assert (early.exit_code, "Run mongodb-cdc replicate first" in early.stderr) == (1, True)
@@ -58,6 +61,14 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
     assert re.search(r"batch=\d+ pending=0", done.stderr)
 
+    database.orders.update_many({}, {"$inc": {"n": 1}})
+    with Writers(mongod.uri, Namespace(database.name, "orders"), 1):
+        assert run(replicate, "--available-now").exit_code == 0
+        live = run(verify, "--live")
+    lagging = run(verify)
+    assert (live.exit_code, lagging.exit_code) == (0, 0), live.output + lagging.output
+    assert as_of(live) > as_of(lagging)
+
     shutil.rmtree(tmp_path / "lakehouse" / database.name / "orders" / "mirror")
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
@@ -65,6 +76,13 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
     alone = run(follow, "--rebuild")
     assert (alone.exit_code, "belong together" in alone.stderr) == (2, True)
+
+
+def as_of(done: Result) -> tuple[int, int]:
+    """The cluster time at which `verify` has compared."""
+    found = re.search(r"T=(\d+):(\d+)", done.output)
+    assert found, done.output
+    return int(found[1]), int(found[2])
 
 
 def test_a_mirror_without_a_changelog_cannot_be_left_to_another_program() -> None:

@@ -40,9 +40,10 @@ spark = session("readme")
 {hour}
 {point_in_time}
 {history}
+{live}
 found = [spark.sql(each).count() for each in {queries}]
 counts = {{"snapshot": snapshot.count(), "streams": changes.isStreaming, "hour": hour.count()}}
-counts |= {{"orders": orders.count(), "states": states.count()}}
+counts |= {{"orders": orders.count(), "states": states.count(), "now": orders_now.count()}}
 print("found", json.dumps({{**counts, "queries": found}}))
 """
 
@@ -162,7 +163,7 @@ def use(here: Newcomer, replicate: str, orders: Collection[dict[str, Any]]) -> N
     assert restored.distinct("state", first) == ["then"]
     found = read(here, began, noon)
     mirrored, as_at_noon, of_the_seventh = found["queries"]
-    assert found["snapshot"] == found["orders"] == mirrored == documents
+    assert found["snapshot"] == found["orders"] == found["now"] == mirrored == documents
     assert found["streams"] is True
     assert found["hour"] == changed
     assert as_at_noon >= changed
@@ -182,6 +183,7 @@ def read(here: Newcomer, began: str, noon: str) -> dict[str, Any]:
     source, hour = code("The data source by itself", "python")
     [point_in_time] = code("Point in time", "python")
     [history] = code("History", "python")
+    [live] = code("Live view", "python")
     [versions] = code("History", "sql")
     queries = [*code("Your own collection in five minutes", "sql"), *versions.split(";")[:2]]
     at = noon.rstrip("Z").replace("T", " ")
@@ -190,6 +192,7 @@ def read(here: Newcomer, began: str, noon: str) -> dict[str, Any]:
         hour=hour.replace("2026-01-31T11:00:00Z", began).replace(_NOON, noon),
         point_in_time=point_in_time.replace(_NOON, noon),
         history=history,
+        live=live,
         queries=[
             each.replace("2026-01-31 12:00:00", at).replace("/home/me", str(here.folder))
             for each in queries

@@ -4,7 +4,8 @@ from cdc.delta.followers import history, mirror
 from cdc.delta.followers.follower import Backlog, Followers
 from cdc.delta.followers.follower_thread import FollowerThread
 from cdc.delta.followers.mirror import MirrorState
-from cdc.delta.followers.pending import Pending
+from cdc.delta.followers.pending import Pending, join
+from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.table_writer import KINDS
 
 __all__ = [
@@ -14,6 +15,9 @@ __all__ = [
     "Followers",
     "MirrorState",
     "Pending",
+    "PendingBatches",
+    "feeds",
     "history",
+    "join",
     "mirror",
 ]

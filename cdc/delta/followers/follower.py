@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.followers import rebuild
 from cdc.delta.followers.pending import Pending
-from cdc.delta.followers.pending_batches import PendingBatches
+from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
 from cdc.delta.tables import (
     NO_BATCH,
@@ -105,7 +105,7 @@ class Followers:
         known: Mapping[Target, Commit | None],
     ) -> None:
         found = {
-            table.target: (applied, self._feeds(table, tables))
+            table.target: (applied, feeds(table, tables, self.changelogs))
             for tables, table in lacking
             if not rebuild.is_emptied(table, tables)
             and (applied := tables.applied(table)) is not None
@@ -146,7 +146,9 @@ class Followers:
         Call it after `begin` or `recover`.
         """
         tables, last = self.kinds[kind], self._pending.last
-        rebuild.require_possible(spark, kind, table, tables, self._feeds(table, tables), last)
+        rebuild.require_possible(
+            spark, kind, table, tables, feeds(table, tables, self.changelogs), last
+        )
 
     def empty(self, spark: SparkSession, kind: str, table: Table) -> None:
         """Empty a table, or create it, so that `apply` gives it everything again.
@@ -240,8 +242,8 @@ class Followers:
         if pending:
             self._writer.apply(spark, table, tables, pending)
         else:
-            feeds = self._feeds(table, tables)
-            self._writer.rebuild(spark, table, tables, feeds, self._pending.last)
+            found = feeds(table, tables, self.changelogs)
+            self._writer.rebuild(spark, table, tables, found, self._pending.last)
 
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.
@@ -256,17 +258,5 @@ class Followers:
             if table.is_shared:
                 if pending.batch - applied >= _QUIET_BATCHES:
                     yield table
-            elif not pending.changelogs.isdisjoint(self._feeds(table, tables)):
+            elif not pending.changelogs.isdisjoint(feeds(table, tables, self.changelogs)):
                 yield table
-
-    def _feeds(self, table: Table, tables: Tables) -> set[Target]:
-        """The changelogs that contain, or may contain, rows about the table's collections."""
-        last, begin = tables.last(table), tables.begin(table)
-        texts = set(last.follows) if last else set()
-        if begin is not None and begin.changelog is not None:
-            texts.add(begin.changelog)
-        feeds = {table.target.resolved(text) for text in texts}
-        if table.namespace is None:
-            return feeds | {each.target for each in self.changelogs.known()}
-        own = self.changelogs.of(table.namespace)
-        return feeds | ({own.target} if own else set())

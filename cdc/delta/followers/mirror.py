@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.landing import Batch, Bounds, Facts, effects
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Table, Tables, Target, grow, merging, newest_commit
+from cdc.delta.tables import SOFT, Commit, Table, Tables, Target, grow, merging, newest_commit
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
@@ -65,7 +65,11 @@ def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorSt
     newest = newest_commit(spark, target) if target.exists(spark) else None
     if newest is None or newest[1].is_empty:
         return None
-    version, commit = newest
+    return state_of(*newest, namespace)
+
+
+def state_of(version: int, commit: Commit, namespace: Namespace) -> MirrorState:
+    """What a commit states of the namespace."""
     said = commit.state(namespace)
     return MirrorState(
         version, commit.batch, commit.watermark, said.exact_from, said.copying, said.kept
@@ -160,7 +164,7 @@ def _merge(
 ) -> DeltaMergeBuilder:
     count = sum(facts.rows(name) for name in names)
     rows = placed(effects.rows(batch, names, emptied, facts), key_of(table), count)
-    last = with_image(_last_changes(rows, key_of(table)), typed)
+    last = with_image(last_changes(rows, key_of(table)), typed)
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
@@ -222,7 +226,7 @@ def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
     return rows.repartition(tasks, *key) if tasks > int(shuffled or 1) else rows
 
 
-def _last_changes(rows: DataFrame, key: list[str]) -> DataFrame:
+def last_changes(rows: DataFrame, key: list[str]) -> DataFrame:
     """One row per key, the last."""
     change = F.struct(
         F.col("op").alias("_op"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.delta.landing import ROW_OPS, Facts, LandedBatch, facts_of
-from cdc.delta.tables import BATCH, Commit, Target, with_after
+from cdc.delta.landing import ROW_OPS, Batch, Facts, LandedBatch, facts_of, join_facts
+from cdc.delta.tables import BATCH, Commit, Table, Tables, Target, with_after
 from cdc.model import Namespace
 from cdc.tasks import Group
 
@@ -94,7 +94,24 @@ def units(
         yield unit
 
 
-def read_batches(
+def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructType) -> Batch:
+    """Return successive batches as one, with the rows that concern a table.
+
+    `columns` are those of the source's rows.
+    """
+    sources = {
+        target
+        for each in unit
+        for namespace, target in each.sources.items()
+        if tables.of(namespace) == table
+    }
+    first, last = unit[0].batch, unit[-1].batch
+    read = partial(_read_batches, sources=sources, first=first, last=last, columns=columns)
+    follows = frozenset(target.relative_to(table.target) for target in sources)
+    return Batch(last, join_facts([each.facts for each in unit]), columns, read, follows)
+
+
+def _read_batches(
     spark: SparkSession, *, sources: Iterable[Target], first: int, last: int, columns: StructType
 ) -> DataFrame:
     """The rows of whole batches in changelogs."""

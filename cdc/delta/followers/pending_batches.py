@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from cdc.delta.followers.pending import Pending
-from cdc.delta.tables import NO_BATCH, Commit, Target, newest_commit
+from cdc.delta.tables import NO_BATCH, Commit, Table, Tables, Target, newest_commit
 from cdc.delta.tables import history as read_history
 from cdc.errors import ChangelogTooShort
 
@@ -93,6 +93,19 @@ class PendingBatches:
         with self._lock:
             since = self._pending[0][0] if self._pending else time.monotonic()
             return len(self._pending), time.monotonic() - since
+
+
+def feeds(table: Table, tables: Tables, changelogs: Tables) -> set[Target]:
+    """The changelogs that contain, or may contain, rows about a table's collections."""
+    last, begin = tables.last(table), tables.begin(table)
+    texts = set(last.follows) if last else set()
+    if begin is not None and begin.changelog is not None:
+        texts.add(begin.changelog)
+    found = {table.target.resolved(text) for text in texts}
+    if table.namespace is None:
+        return found | {each.target for each in changelogs.known()}
+    own = changelogs.of(table.namespace)
+    return found | ({own.target} if own else set())
 
 
 def _newest(spark: SparkSession, changelog: Target) -> Commit | None:

@@ -6,9 +6,8 @@ Several processes may write to a table: each write begins with what the table co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -17,8 +16,8 @@ from pyspark.sql.types import DataType, StructType
 from cdc.delta.columns import Columns
 from cdc.delta.followers import history, mirror, rebuild
 from cdc.delta.followers.copied_mirror import CopiedMirror, is_nothing_but_a_copy
-from cdc.delta.followers.pending import Pending, read_batches, units
-from cdc.delta.landing import Batch, Facts, join_facts
+from cdc.delta.followers.pending import Pending, join, units
+from cdc.delta.landing import Batch, Facts
 from cdc.delta.tables import (
     LogCheckpoints,
     Table,
@@ -82,7 +81,7 @@ class TableWriter:
             )
 
         for unit in units(pending, is_copy):
-            batch = self._join(table, tables, unit)
+            batch = join(unit, table, tables, self.columns)
             # Asked again: an earlier unit may have added columns that the data files lack.
             landed = unit[0].landed if len(unit) == 1 and is_copy(unit[0]) else None
             writer = KINDS[tables.kind] if landed is None else CopiedMirror(landed)
@@ -130,20 +129,6 @@ class TableWriter:
         tables.refresh(spark, table)
         self.checkpoints.committed(spark, table.target)
         return contains(table, tables, batch.number)
-
-    def _join(self, table: Table, tables: Tables, unit: Sequence[Pending]) -> Batch:
-        """Several batches as one."""
-        sources = {
-            target
-            for each in unit
-            for namespace, target in each.sources.items()
-            if tables.of(namespace) == table
-        }
-        first, last = unit[0].batch, unit[-1].batch
-        read = partial(read_batches, sources=sources, first=first, last=last, columns=self.columns)
-        follows = frozenset(target.relative_to(table.target) for target in sources)
-        facts = join_facts([each.facts for each in unit])
-        return Batch(last, facts, self.columns, read, follows)
 
 
 def _rebuilds(table: Table, tables: Tables) -> int:

@@ -126,6 +126,18 @@ class Tables:
             if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)
 
+    def learn(self, spark: SparkSession, namespace: Namespace) -> Table | None:
+        """Get to know the table of one namespace; None if this pipeline has not created it yet."""
+        self._spark = spark
+        table = self.of(namespace)
+        if table is None or not table.target.exists(spark):
+            return None
+        properties = table.target.properties(spark)
+        if properties.get(PIPELINE) != self.pipeline:
+            return None
+        self._remember(spark, table, properties)
+        return table
+
     def require_not_ahead(self, now: Commit) -> None:
         """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
         for known in self._known.values():
