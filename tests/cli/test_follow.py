@@ -43,6 +43,7 @@ def run(config: Path) -> Callable[..., Result]:
     return call
 
 
+@pytest.mark.slow
 def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     spark: SparkSession,
     mongod: ReplicaSet,

@@ -109,6 +109,7 @@ def test_a_rebuilt_table_is_as_if_it_had_never_been_damaged(
     assert state(spark, base) == state(spark, lake)
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_know_of_a_rebuild_applies_no_batch_to_the_emptied_table(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_run_that_does_not_know_of_a_rebuild_applies_no_batch_to_the_emptied_t
     assert set(content(spark, base / MIRROR)) == set("cefghi")
 
 
+@pytest.mark.slow
 def test_columns_that_another_run_added_are_kept_by_one_that_did_not_know_of_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ def test_columns_that_another_run_added_are_kept_by_one_that_did_not_know_of_the
     assert found.select("key", "n", "x").collect() == [("a", 1, None)]
 
 
+@pytest.mark.slow
 def test_rows_that_no_batch_wrote_count_by_their_position_for_a_rebuild(
     spark: SparkSession, tmp_path: Path
 ) -> None:
