@@ -1,7 +1,7 @@
-"""The mirror: a collection as it is at the watermark, in one Delta table per namespace.
+"""The mirror: a collection as of the watermark, in one Delta table per namespace.
 
-A batch reaches a mirror in one commit: the DDL that empties it, the deletes and the last image of
-each changed key together. So there is no state between them that a crash could leave behind.
+One commit applies a batch: the DDL that empties the mirror, the deletes, and the last image of each
+changed key. So a crash cannot leave a state between them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ _ROWS_PER_TASK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """The table at version `version` is the collection as of `watermark`, which is the end of
-    `batch`, with three exceptions:
+    """What a mirror contains of a collection.
 
-    before `exact_from` (if not None) some of its documents may be from a later time; while
-    `copying` is not None, it holds only what lies below that frontier (opaque, from the source);
-    and with `kept` it holds documents that were dropped with their collection.
+    Attributes:
+        version: the version of the table.
+        batch: the last batch that it contains.
+        watermark: the end of that batch. The mirror is the collection as of this time, with the
+            exceptions below.
+        exact_from: before this time some documents may be from a later time; None: no exception.
+        copying: the frontier of an unfinished copy, opaque. Keys at or above it are missing.
+        kept: whether the mirror retains documents that were dropped with their collection.
     """
 
     version: int
@@ -55,12 +59,13 @@ class MirrorState:
 
 
 def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorState | None:
-    """The table's newest version, and what the newest commit of ours says of the namespace in it;
-    None if there is no table or no such commit, or if it was emptied to be rebuilt. Later commits
-    of others (OPTIMIZE) are taken to change no rows.
+    """Return what the newest commit of this project states of the namespace.
 
-    A table without changes in a batch gets no commit: `watermark` may be older than the pipeline's,
-    and the mirror is right for every time from there to the pipeline's watermark.
+    None if there is no table or no such commit, or if the table was emptied to be rebuilt. Later
+    commits of others (OPTIMIZE) must not change rows.
+
+    A table without changes in a batch gets no commit. So `watermark` may be older than that of the
+    pipeline, and the mirror is right for every time between both.
     """
     newest = newest_commit(spark, target) if target.exists(spark) else None
     if newest is None or newest[1].is_empty:
@@ -70,21 +75,21 @@ def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorSt
 
 def state_of(version: int, commit: Commit, namespace: Namespace) -> MirrorState:
     """What a commit states of the namespace."""
-    said = commit.state(namespace)
+    stated = commit.state(namespace)
     return MirrorState(
-        version, commit.batch, commit.watermark, said.exact_from, said.copying, said.kept
+        version, commit.batch, commit.watermark, stated.exact_from, stated.copying, stated.kept
     )
 
 
 def documents(frame: DataFrame, table: Table, namespace: Namespace) -> DataFrame:
-    """Of a mirror's rows, those of the documents that the namespace holds."""
+    """The rows of a mirror that are documents of the namespace."""
     if table.is_shared:
         frame = frame.where(F.col("_namespace") == F.lit(str(namespace)))
     return present(frame, table)
 
 
 def present(frame: DataFrame, table: Table) -> DataFrame:
-    """Of a mirror's rows, those of documents that are there."""
+    """The rows of a mirror without those of deleted documents."""
     return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
 
 
@@ -107,21 +112,21 @@ def schema(document: DataType, table: Table, typed: Columns | None) -> StructTyp
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The mirrors that this batch changes, or of which it has something to say."""
+    """The mirrors that get a commit for this batch."""
     found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
-    own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.said.copied
+    own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.progress.copied
     found |= {table for n in own if (table := tables.of(n))}
     return sorted(found, key=lambda table: table.target)
 
 
 def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Bring the mirror to the batch's watermark, in one commit; idempotent per batch.
+    """Apply a batch to the mirror in one commit. Idempotent per batch.
 
-    Of each key the last change by position counts, and only if it is later than what the mirror
-    holds. Deletes match by `key`, except those by which a document only moves to another shard.
-    The position guard cannot see a key that is gone: rows older than a delete that an earlier batch
-    applied would bring it back, and it is the source's promise not to send them. A mirror with
-    `delete = soft` sees it.
+    For each key the change with the greatest position counts, if that is greater than the position
+    in the mirror. Deletes match by `key`, except those by which a document only moves to another
+    shard. The comparison of positions does not protect a deleted key: a row older than the delete
+    would bring it back. The source never sends such a row. A mirror with `delete = soft` compares
+    positions of deleted keys too.
     """
     facts, rows = batch.facts, batch.read(spark)
     commit = effects.commit(table, batch, tables)
@@ -176,7 +181,7 @@ def _merge(
 
 
 def _within(bounds: list[Bounds]) -> Column:
-    """So that files without any of the keys are not read."""
+    """A condition by which Delta skips files that contain none of the keys."""
     least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
     return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
 
@@ -184,8 +189,17 @@ def _within(bounds: list[Bounds]) -> Column:
 def with_changes(
     merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
 ) -> DeltaMergeBuilder:
-    """Of each key of `change`, a row `with_image` and with `_op`, `_position`, `_cluster_time` and
-    `_cluster_inc`, what becomes of it where `later` holds, or where `mirror` has no such key."""
+    """Add the clauses that apply `change` to `mirror`.
+
+    Args:
+        merge: a MERGE of `change` into `mirror`.
+        table: the mirror.
+        typed: its typed columns.
+        later: the SQL condition under which a change replaces the row of its key.
+
+    `change` has one row per key: the columns of `with_image`, `_op`, `_position`, `_cluster_time`
+    and `_cluster_inc`.
+    """
     names = [field.name for field in image(StringType(), typed)]
     deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
     stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
@@ -216,7 +230,7 @@ def _with_void(merge: DeltaMergeBuilder, each: NamespaceEvent, table: Table) -> 
 
 
 def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
-    """So many rows, in as many tasks as they need to be grouped by key."""
+    """Distribute so many rows over the tasks that group them by key."""
     tasks = math.ceil(count / _ROWS_PER_TASK)
     if tasks <= 1:  # a batch of one row is the rule, and one partition need not be shuffled
         return rows.coalesce(1)

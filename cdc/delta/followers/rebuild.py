@@ -225,18 +225,18 @@ def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[Facts]) -> 
         for each in older
         if each.op in ROW_OPS and each.db is not None and each.coll is not None
     }
-    said = Watermark(
+    progress = Watermark(
         time=later[0].watermark if later else end,
         copying={},
-        copied=frozenset(n for n in names if later and later[0].said.contains_changes(n)),
+        copied=frozenset(n for n in names if later and later[0].progress.contains_changes(n)),
         selection=_ALL,
         following=_ALL,
         swept="",  # so it does not state that any collection is complete
         apart=frozenset(),
         offset=None,
     )
-    position = resume_token.position_after(said.time)
-    mark = Mark(position, said.text(), said.time.time, said.time.inc)
+    position = resume_token.position_after(progress.time)
+    mark = Mark(position, progress.text(), progress.time.time, progress.time.inc)
     facts = facts_of([*older, Group(None, None, WATERMARK, 1, marks=(mark,))])
     assert facts is not None, "it has a watermark"
     return facts

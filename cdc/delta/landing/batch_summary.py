@@ -1,4 +1,4 @@
-"""What the sinks have to know about a batch before they write: counts, DDL, watermark."""
+"""The summary of a batch, which the sink needs before it writes: counts, DDL, watermark."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class Bounds(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """When the oldest and the newest event of a batch were committed, in seconds of the server's
-    clock; whole ones where the server states no wall time (before 6.0)."""
+    """Commit times of the oldest and the newest event of a batch.
+
+    In seconds of the server's clock, without a fraction before MongoDB 6.0.
+    """
 
     oldest: float
     newest: float
@@ -49,24 +51,28 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One batch. `counts` is rows per namespace and op, of those that a changelog holds.
+    """The summary of one batch, or of several that are applied together.
 
-    `copied` are those of the watermark row whose copy is complete; `torn` are the namespaces of
-    which some documents were copied before a gap, and which are still being copied.
-    `shared` lists what more tables than its own get: (db, None) for rows without a
-    collection, (None, None) for those without a database, (db, coll) for the target of a rename.
-    `keys` bounds those of each namespace that has any.
-    `exact_from` holds the greatest time at which some row's image was taken, per namespace.
-    `inexact` counts those that are not exact: an image that was asked for is missing, or was taken
-    later.
-    `unmappable` counts the images in whose place there is a stand-in.
-    `departures` are the namespaces with a delete in a transaction of a cluster: it may be half of a
-    move to another shard. `happened` is None where the batch holds no event.
-    `groups` is what all of this was read from.
-    `steps` are the facts of the batches that these facts join, in their order; none: it is one.
+    Attributes:
+        progress: how far the pipeline is after the batch: time, unfinished copies, offset.
+        copied: the namespaces whose copy is complete.
+        torn: the namespaces of which a part was copied before a gap, and whose copy goes on.
+        counts: rows per namespace and op, without those that no changelog gets.
+        keys: the least and the greatest key of each namespace.
+        exact_from: per namespace, the latest time at which an image was taken.
+        inexact: per namespace, the rows whose images are missing or were taken later.
+        unmappable: per namespace, the images that were replaced by a stand-in.
+        departures: the namespaces with a delete in a transaction of a cluster. It may be one half
+            of a move to another shard.
+        namespace_events: the DDL of the batch.
+        shared: which rows go to more than one changelog: (db, None) for rows without a collection,
+            (None, None) for rows without a database, (db, coll) for the target of a rename.
+        happened: None if the batch contains no event.
+        groups: the groups of rows that all of this was read from.
+        steps: the summaries of the batches that this one joins, in their order; empty for one.
     """
 
-    said: Watermark
+    progress: Watermark
     copied: frozenset[Namespace]
     torn: frozenset[Namespace]
     counts: Mapping[Namespace, Mapping[str, int]]
@@ -83,11 +89,11 @@ class Facts:
 
     @property
     def watermark(self) -> Timestamp:
-        return self.said.time
+        return self.progress.time
 
     @property
     def copying(self) -> Mapping[Namespace, Any]:
-        return self.said.copying
+        return self.progress.copying
 
     @property
     def voiding(self) -> list[NamespaceEvent]:
@@ -106,7 +112,9 @@ class Facts:
 
     def is_born(self, namespace: Namespace) -> bool:
         """Whether the namespace was created, and all its changes are captured since."""
-        return "create" in self.counts.get(namespace, {}) and self.said.contains_changes(namespace)
+        return "create" in self.counts.get(namespace, {}) and self.progress.contains_changes(
+            namespace
+        )
 
     def coverage(
         self,
@@ -115,11 +123,17 @@ class Facts:
         last: Timestamp | None,
         exact_from: Timestamp | None,
     ) -> Coverage:
-        """The coverage of the namespace's changelog after this batch; `last`: the watermark of the
-        commit that said `before`. `exact_from`: when all of its images so far are as of their own
-        time; a copy that is not exact may lack documents too."""
+        """Return the coverage of the namespace's changelog after this batch.
+
+        Args:
+            namespace: the collection.
+            before: the coverage after the last commit.
+            last: the watermark of that commit.
+            exact_from: the time from which all images so far are as of their own time. A copy
+                that is not exact may also lack documents.
+        """
         marks = [each.mark for each in self.namespace_events if each.concerns(namespace)]
-        if self.said.is_deselected(namespace):
+        if self.progress.is_deselected(namespace):
             marks.append(
                 Mark(resume_token.position_after(self.watermark), self.watermark, What.LOST)
             )
@@ -127,20 +141,20 @@ class Facts:
         return before.after(
             last,
             marks,
-            is_complete=self.said.contains_changes(namespace),
+            is_complete=self.progress.contains_changes(namespace),
             is_copying=namespace in self.torn,
             copied_from=max(self.watermark, exact_from or self.watermark) if is_copied else None,
         )
 
     def shares_with(self, namespace: Namespace) -> bool:
-        """Whether the batch holds rows that the namespace's changelog gets besides its own."""
+        """Whether the namespace's changelog gets rows of the batch besides its own."""
         db, coll = namespace
         return not self.shared.isdisjoint({(db, coll), (db, None), (None, None)})
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a table is brought up to date with: one batch of the source, or successive ones joined.
+    """One batch of the source, or successive batches joined, as a writer of tables gets them.
 
     Attributes:
         number: the number of the batch, or of the last one, in the checkpoint.

@@ -42,10 +42,12 @@ _CLUSTER = ("cluster_time", "key")
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The changelogs that get rows of this batch, or of which it has something to say: that of a
-    collection without documents is empty."""
+    """The changelogs that get rows of this batch, or a commit without rows.
+
+    A collection without documents also gets a changelog, which is empty.
+    """
     shared = {table for table in tables.known() if _gets_shared_rows(table, facts, tables)}
-    names = facts.counts.keys() | facts.said.copied | facts.torn
+    names = facts.counts.keys() | facts.progress.copied | facts.torn
     own = {table for namespace in names if (table := tables.of(namespace))}
     return sorted(shared | own, key=lambda table: table.target)
 
@@ -153,7 +155,7 @@ def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
 def _gets_shared_rows(table: Table, facts: Facts, tables: Tables) -> bool:
     """Whether the table gets rows besides those of its collections, or one of these ends."""
     last = tables.last(table)
-    if any(facts.said.is_deselected(namespace) for namespace in (last.states if last else ())):
+    if any(facts.progress.is_deselected(namespace) for namespace in (last.states if last else ())):
         return True
     if table.namespace is not None:
         return facts.shares_with(table.namespace)

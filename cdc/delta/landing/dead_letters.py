@@ -1,8 +1,7 @@
-"""Dead letters: what could not be mapped, with the reason and the raw bytes, one row per image.
+"""Dead letters: images that could not be mapped, with the reason and the raw bytes.
 
-The row that held it stands in the changelog and in the mirror all the same, with a stand-in in the
-image's place. `cdc.delta.maintenance.redelivery` delivers a letter that
-was repaired.
+Changelog and mirror contain the row all the same, with a stand-in for the image.
+`cdc.delta.maintenance.redelivery` delivers a letter that was repaired.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from cdc.delta.landing.batch_summary import Batch, Facts
 from cdc.delta.tables import Commit, Table, Tables, is_of
 
 IMAGES = ("before", "after")
-# `image` is the column that it was to stand in. The last two are the user's: the bytes to deliver
-# in place of `raw`, and when they were.
+# `image` is the column of the changelog that lacks the image. The user fills `repaired` with the
+# bytes to deliver instead of `raw`; `delivered` is the time of the delivery.
 SCHEMA = (
     StructType()
     .add("reason", StringType())
@@ -46,7 +45,7 @@ SCHEMA = (
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The tables that get a letter of this batch: one, unless the configuration says otherwise."""
+    """The tables that get a letter of this batch: one, if all collections share it."""
     found = {table for namespace in facts.unmappable if (table := tables.of(namespace))}
     return sorted(found, key=lambda table: table.target)
 
@@ -55,7 +54,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     """Append the batch's letters, creating the table if need be. Idempotent per batch."""
     kind, facts = batch.document.simpleString(), batch.facts
     tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
-    commit = Commit(batch.number, facts.watermark, offset=facts.said.offset)
+    commit = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
     own = [name for name in facts.unmappable if tables.of(name) == table]
     rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
     letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))

@@ -1,6 +1,6 @@
-"""What a batch does to a table that holds documents: which rows count, and what voids older ones.
+"""The rules by which a batch changes mirrors and histories.
 
-Mirrors and histories follow these rules alike.
+They say which rows count, and which events void older rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
 
 
 def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
-    """What voids rows of the table, the last first; without what the table is to keep."""
+    """The events that void rows of the table, the last first.
+
+    Without those after which the table keeps its rows, see `kept`.
+    """
     found = [
         each
         for each in facts.voiding
@@ -35,7 +38,7 @@ def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
 
 
 def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
-    """What would void rows of the table, were it not for `on.drop` or `on.rename`."""
+    """The events after which the table keeps its rows because of `on.drop` or `on.rename`."""
     return [
         each
         for each in facts.voiding
@@ -66,7 +69,7 @@ def make_commit(
     names: Iterable[Namespace],
     state: Callable[[Namespace, State], State],
 ) -> Commit:
-    """The commit of a batch. One that is made again says what it said before.
+    """The commit of a batch. A commit that is made again states what it stated before.
 
     `state` gets each of `names` that lies in the table, and each that was there, with its state
     before the batch; it returns the state after it.
@@ -78,29 +81,29 @@ def make_commit(
     own = before.keys() | {name for name in names if tables.of(name) == table}
     states = {name: state(name, before.get(name, State())) for name in own}
     facts = batch.facts
-    return Commit(batch.number, facts.watermark, states, facts.said.offset)
+    return Commit(batch.number, facts.watermark, states, facts.progress.offset)
 
 
 def require_allowed(facts: Facts, tables: Tables) -> None:
-    """Raises CollectionGone if something was dropped or renamed that must not be."""
+    """Raise CollectionGone if a collection was dropped or renamed whose policy is `fail`."""
     for table in tables.known():
         for each in facts.voiding:
             if _holds(each, table, tables) and _policy(each, table.options) == FAIL:
                 option = "on.drop" if each.reason == DROPPED else "on.rename"
                 raise CollectionGone(
                     f"{table.namespace or each.db} was {each.reason}, and {option} = fail.",
-                    f"Set {option} in [table] to truncate or keep to go on; the changelog tells of"
-                    " it already, everything else is as before.",
+                    f"Set {option} in [table] to truncate or keep to go on. The changelog contains"
+                    " the event already; all other tables are unchanged.",
                 )
 
 
 def rows(
     batch: DataFrame, names: Iterable[Namespace], emptied: Iterable[NamespaceEvent], facts: Facts
 ) -> DataFrame:
-    """Those that say what has become of a key, after the last DDL that emptied its namespace; with
-    the full name in `_namespace`.
+    """The rows that decide the state of a key, with the full name in `_namespace`.
 
-    A row of an insert, update or replace without `after` does not count.
+    These are the rows after the last event that emptied the namespace. A row of an insert, update
+    or replace without `after` does not count.
     """
     names = list(names)
     found = key_changes(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
@@ -130,7 +133,7 @@ def _state(name: Namespace, before: State, facts: Facts, kept: list[NamespaceEve
     exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
     # A collection that was removed in the midst of its copy is reported no more, and is incomplete.
-    unfinished = None if name in facts.said.copied else before.copying
+    unfinished = None if name in facts.progress.copied else before.copying
     return State(exact_from, facts.copying.get(name, unfinished), is_kept)
 
 
@@ -148,9 +151,11 @@ def _policy(each: NamespaceEvent, options: Options) -> str | None:
 
 
 def without_moves(rows: DataFrame) -> DataFrame:
-    """A change of a shard key's value may move a document to another shard, by a transaction that
-    deletes it here and inserts it there. The two shards report it at times of their own, so the
-    delete may come last; but both are in one batch. Only the shard where it ended up counts.
+    """Leave out the half of a move between shards that does not decide where the document is.
+
+    A change of a shard key's value may move a document to another shard. One transaction deletes
+    it on one shard and inserts it on the other. Each shard reports it at a time of its own, so the
+    delete may come last; both are in one batch. Only the shard that has the document counts.
     """
     transaction = ("_namespace", "key", "txn.lsid", "txn.number")
     last = (

@@ -64,15 +64,15 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
             "The batch holds no watermark row, so nothing says up to when it is complete.",
             "Read the source with its watermark rows switched on.",
         )
-    said = Watermark.parse(_description(watermark.marks[0]))
+    progress = Watermark.parse(_description(watermark.marks[0]))
     own = [row for row in groups if row.op not in UNSTORED]
     has_gap = any(row.op == GAP for row in own)
     void = {_namespace(row) for row in groups if row.op == VOID}
     return Facts(
-        said=said,
+        progress=progress,
         # A batch with a gap has read nothing.
-        copied=frozenset() if has_gap else said.copied - void,
-        torn=frozenset(_begun(said) if has_gap else ()),
+        copied=frozenset() if has_gap else progress.copied - void,
+        torn=frozenset(_begun(progress) if has_gap else ()),
         counts=_counts(own),
         keys=_keys(own),
         exact_from=_exact_from(own),
@@ -104,8 +104,8 @@ def join_facts(batches: Sequence[Facts]) -> Facts:
     return replace(joined, steps=tuple(batches))
 
 
-def _begun(said: Watermark) -> Iterator[Namespace]:
-    return (name for name, at in said.copying.items() if at["below"] is not None)
+def _begun(progress: Watermark) -> Iterator[Namespace]:
+    return (name for name, at in progress.copying.items() if at["below"] is not None)
 
 
 def voiding_events(rows: DataFrame) -> list[NamespaceEvent]:

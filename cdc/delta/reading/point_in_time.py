@@ -114,17 +114,17 @@ def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:
     names = ("document_key", "position", "cluster_time", "cluster_inc")
     image = F.struct("op", F.col("after").alias("document"), _is_exact(at).alias("exact"), *names)
     says = (F.col("op") == "delete") | F.col("after").isNotNull()
-    said = F.max_by(F.when(says, image), F.when(says, F.col("position")))
-    last = rows.groupBy("key").agg(said.alias("said"), F.max("position").alias("last"))
-    exact = F.col("said.exact") & (F.col("said.position") == F.col("last"))
-    return last.where(F.col("said.op") != "delete").select(
+    stated = F.max_by(F.when(says, image), F.when(says, F.col("position")))
+    last = rows.groupBy("key").agg(stated.alias("stated"), F.max("position").alias("last"))
+    exact = F.col("stated.exact") & (F.col("stated.position") == F.col("last"))
+    return last.where(F.col("stated.op") != "delete").select(
         "key",
-        "said.document_key",
-        "said.document",
+        "stated.document_key",
+        "stated.document",
         exact.alias("exact"),
-        "said.position",
-        "said.cluster_time",
-        "said.cluster_inc",
+        "stated.position",
+        "stated.cluster_time",
+        "stated.cluster_inc",
     )
 
 

@@ -177,7 +177,7 @@ class Sink:
         self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases
     ) -> int:
         facts = batch.facts
-        now = Commit(batch.number, facts.watermark, offset=facts.said.offset)
+        now = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
         if not self._has_begun:
             self.begin(spark, batch.number, batch.columns)
         if self._is_first:

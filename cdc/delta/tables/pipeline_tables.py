@@ -1,7 +1,7 @@
-"""The Delta tables of one pipeline: which exist, whose they are, and what their last commit said.
+"""The Delta tables of one pipeline: which exist, who owns them, and what their last commits state.
 
-The properties of a table and its last commit are read once per table and run: after that this
-process is the only writer, and remembers.
+The properties of a table and its last commit are read once, and again only where another process
+may have written to the table.
 """
 
 from __future__ import annotations
@@ -48,11 +48,15 @@ from cdc.tasks import DataFile
 
 @dataclass(slots=True)
 class Tables:
-    """All tables of one kind that one pipeline writes. Threads may share it, if each table is
-    written by one at a time.
+    """All tables of one kind that one pipeline writes.
 
-    `pipeline` identifies the checkpoint, not the job's name: Delta skips a (transaction id,
-    version) that it has seen, and a new checkpoint counts its batches from 0 again.
+    Threads may share it if one at a time writes a table.
+
+    Attributes:
+        kind: "changelog", "mirror", "history" or "dead_letters".
+        layout: where the tables are.
+        pipeline: identifies the checkpoint, not the job's name. Delta skips a (transaction id,
+            version) that it has seen, and a new checkpoint counts its batches from 0 again.
     """
 
     kind: str
@@ -65,11 +69,11 @@ class Tables:
     _lock: Any = field(default_factory=RLock, repr=False, compare=False)
 
     def transaction_id(self, rebuilds: int = 0) -> str:
-        """Another one after each rebuild, which applies the batches from the first one again."""
+        """The id for Delta. A rebuild applies all batches again, so it needs another id."""
         return f"mongodb-cdc/{self.pipeline}/{self.kind}" + (f"/{rebuilds}" if rebuilds else "")
 
     def transaction(self, commit: Commit) -> dict[str, Any]:
-        """Writer options by which a commit is made once, and says what it has to say."""
+        """Options of Spark's writer for a commit that is made once, with its metadata."""
         return {
             "txnAppId": self.transaction_id(commit.rebuilds),
             "txnVersion": commit.batch,
@@ -77,8 +81,10 @@ class Tables:
         }
 
     def of(self, namespace: Namespace) -> Table | None:
-        """The namespace's table, there or not; None if it is to have none of this kind. Its target
-        is settled, once for each table. After `discover`."""
+        """The namespace's table, whether it exists or not; None if the layout has none.
+
+        Call it after `discover` or `learn`.
+        """
         table = self.layout.table(self.kind, namespace)
         if table is None or table.target.former is None:
             return table
@@ -88,18 +94,21 @@ class Tables:
         return replace(table, target=self._settled[table.target])
 
     def known(self) -> list[Table]:
-        """The tables of this pipeline that are there. Complete after `discover`."""
+        """The existing tables of this pipeline. Complete after `discover`."""
         with self._lock:
             return [self._known[target].table for target in sorted(self._known)]
 
     def last(self, table: Table) -> Commit | None:
-        """What the table's last commit of ours says; None without such a commit or table."""
+        """The last commit of this project to the table; None if there is none."""
         known = self._known.get(table.target)
         return known.last if known else None
 
     def applied(self, table: Table) -> int | None:
-        """The last batch that a table contains which follows changelogs; None if nothing says it:
-        the table is not known, or an earlier release created it and wrote nothing to it."""
+        """The last batch that a mirror or history contains.
+
+        None if it is not known: the table does not exist, or an earlier release created it and
+        wrote nothing to it.
+        """
         last, begin = self.last(table), self.begin(table)
         if last is not None:
             return last.batch
@@ -111,15 +120,15 @@ class Tables:
         return known.begin if known else None
 
     def columns(self, table: Table) -> Columns | None:
-        """The typed columns that the table has, or is to be made with; None if it has documents."""
+        """The typed columns of the table, or those it will get; None if it contains documents."""
         known = self._known.get(table.target)
         return known.columns if known else configured_columns(self.kind, table)
 
     def discover(self, spark: SparkSession) -> None:
-        """Get to know the tables of earlier runs; those of others are passed over.
+        """Read the state of this pipeline's existing tables; tables of others are left out.
 
-        Must be called before the first batch. Costs about 0.3 s per table, once. Called again, it
-        finds the tables that other programs created since.
+        Call it before the first batch. Costs about 0.3 s per table, once. Called again, it finds
+        the tables that other programs created since.
         """
         self._spark = spark
         for table, properties in existing(spark, self.layout, self.kind, self._known):
@@ -127,7 +136,7 @@ class Tables:
                 self._remember(spark, table, properties)
 
     def learn(self, spark: SparkSession, namespace: Namespace) -> Table | None:
-        """Get to know the table of one namespace; None if this pipeline has not created it yet."""
+        """Read the state of one namespace's table; None if this pipeline has not created it."""
         self._spark = spark
         table = self.of(namespace)
         if table is None or not table.target.exists(spark):
