@@ -1,14 +1,13 @@
-"""The history: every version of each document, with the interval in which it held.
+"""The history: every version of each document, with the interval in which it was valid.
 
-Slowly changing dimension, type 2, with the names of AUTO CDC: the keys are `key` (in a table that
-several collections share, with their name), `sequence_by` is the position. `__START_AT` and
-`__END_AT` are structs of the second of cluster time and of the position, in whose order they are; a
-version holds from the one on up to the other, itself not included, or for ever where that is null.
+A slowly changing dimension of type 2, with the column names of AUTO CDC. The keys are `key` and, in
+a table that several collections share, the collection's name. `sequence_by` is the position.
+`__START_AT` and `__END_AT` are structs of the second of the cluster time and of the position. A
+version is valid from `__START_AT` on and before `__END_AT`; null means that it is still valid.
 
-Rows whose interval is empty, as both are equal, are no versions and hold at no time: they remember
-what a row that comes late has to know (`cdc.delta.followers.scd2_rule`); those without a key, what
-emptied the namespace. They may be deleted when nothing that is older can come any more.
-"""
+Rows whose `__START_AT` and `__END_AT` are equal are no versions. They store what a late row needs
+(`cdc.delta.followers.scd2_rule`); those without a key store which event emptied the namespace. They
+may be deleted once no older row can come any more."""
 
 from __future__ import annotations
 
@@ -43,12 +42,14 @@ def history(
     columns: Sequence[Column] = (),
     track_history_columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """All versions of the documents of a changelog of either form: `_namespace`, `key`, `document`,
-    `__START_AT`, `__END_AT`.
+    """Return all versions of the documents of a changelog of either form.
 
-    `columns` are taken from `after`, with names, in place of `document`. Of these only changes of
-    `track_history_columns` begin a new version, if they are given; the others are as they were
-    last while the version held. Reads what emptied the collections at once, all else when asked.
+    The columns are `_namespace`, `key`, `document`, `__START_AT`, `__END_AT`.
+
+    `columns` are taken from `after`, with their names, instead of `document`. With
+    `track_history_columns` only changes of those begin a new version; the other columns have their
+    last value in the version. The events that emptied the collections are read at once, all else
+    when the result is used.
     """
     changelog = with_after(changelog)
     shown = columns or [F.col("after").alias("document")]
@@ -78,18 +79,18 @@ def form(document: DataType, table: Table, typed: Columns | None) -> tuple[Struc
 
 
 def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The histories that this batch changes."""
+    """The histories that get a commit for this batch."""
     found = {table for table in tables.known() if effects.emptied(table, facts, tables)}
     found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
     return sorted(found, key=lambda table: table.target)
 
 
 def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Bring the history to the batch's watermark, in one commit; idempotent per batch.
+    """Apply a batch to the history in one commit. Idempotent per batch.
 
-    Late rows belong where their position is. Rows count as in a mirror: a row
-    without `after` does not count, images count as they are, exact or not, and a delete by which a
-    document only moves to another shard is none.
+    A late row takes the place of its position. Rows count as in a mirror: a row without `after`
+    does not count, an image counts whether it is exact or not, and a delete by which a document
+    only moves to another shard does not count.
     """
     facts = batch.facts
     names = effects.changed(table, facts, tables)

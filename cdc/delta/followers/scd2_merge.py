@@ -1,7 +1,7 @@
-"""A table of versions: which of its rows a batch can change, and the merge that does it.
+"""The MERGE of a table of versions, and which of its rows a batch can change.
 
-Changes that come late, in disorder or again make the same table as they do in order and once.
-"""
+Changes that come late, in another order, or repeatedly give the same table as changes that come in
+order and once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _NEEDED = "_needed"
 
 
 class Scope(NamedTuple):
-    """What was emptied, where and why. `names` is a namespace, the name of a database, or None for
-    all that there is in the table."""
+    """An event that emptied collections: which, where and why.
+
+    `names` is a namespace, the name of a database, or None for the whole table.
+    """
 
     names: str | None
     position: str
@@ -47,9 +49,12 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a table of versions. `keys` identify a document; `image` holds one;
-    `track` are those of the image that begin a new version (`track_history_columns`). None: each
-    event does; only what is read again, and is the same, does not."""
+    """The columns of a table of versions.
+
+    `keys` identify a document, `image` contains one. `track` are the columns of the image that
+    begin a new version (`track_history_columns`). With None each event begins one, except a
+    document that was read again and is the same.
+    """
 
     keys: tuple[str, ...]
     image: tuple[StructField, ...]
@@ -75,14 +80,14 @@ class Shape:
 
 
 def sequence(position: Column) -> Column:
-    """A place in the order of all rows, as `__START_AT` has it. Null for null."""
+    """A place in the order of all rows, in the form of `__START_AT`; null for null."""
     seconds = F.conv(F.substring(position, 3, 8), 16, 10).cast("long")
     place = F.struct(F.timestamp_seconds(seconds).alias("time"), position.alias("position"))
     return F.when(position.isNotNull(), place)
 
 
 def emptied_events(events: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> DataFrame:
-    """For each key of `events` what emptied its namespace, as events."""
+    """The events that emptied the namespace, repeated for each key of `events`."""
     each = events.select(*keys).distinct()
     frame, nothing = F.broadcast(_frame(events.sparkSession, scopes)), F.lit(None)
     found = each.join(frame, _concerns(F.col("names"), keys))
@@ -103,12 +108,12 @@ def merge(
     shape: Shape,
     bounds: Iterable[Bounds],
 ) -> DeltaMergeBuilder:
-    """A merge after which the table contains the versions of all rows that it ever got.
+    """Return a MERGE after which the table contains the versions of all rows that it ever got.
 
-    `rows` has the shape's keys, `position`, `op` (of a row), and `image`, a struct of the shape's
-    columns; `bounds` are those of its `key`. It is read more than once. In whatever order, batches
-    and repetition the same rows and emptyings come, the table becomes the same; of rows that share
-    key and position, the first counts.
+    `rows` has the keys of the shape, `position`, `op` (of a row), and `image`, a struct of the
+    columns of the shape. `bounds` are those of its `key`. `rows` is read more than once. The order
+    of rows and batches, and repetitions, make no difference; of rows that share key and position,
+    the first counts.
     """
     there = table.toDF().alias(_TABLE)
     known = _known_scopes(there, shape)
@@ -136,7 +141,7 @@ def _frame(spark: SparkSession, scopes: Iterable[Scope]) -> DataFrame:
 
 
 def _concerns(names: Column, keys: Sequence[str]) -> Column:
-    """Whether what `names` says concerns a row. A database's name has no dot, a namespace one."""
+    """Whether `names` includes a row. A database name has no dot, a namespace has one."""
     if NAMESPACE not in keys:
         return F.lit(True)
     name = F.col(NAMESPACE)
@@ -145,10 +150,10 @@ def _concerns(names: Column, keys: Sequence[str]) -> Column:
 
 
 def _touched(rows: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> DataFrame:
-    """The keys of `rows`, with the position `_lowest`: what ended before it stays as it is.
+    """The keys of `rows`, with the position `_lowest`; versions that ended before it do not change.
 
-    That is the first position of the key; but a document that is read again may go on with the
-    version that ended where the copy of its namespace was to be repeated.
+    It is the first position of the key. But a document that is read again may continue the version
+    that ended where the copy of its namespace was repeated.
     """
     lowest = F.col("position")
     if anew := [(each.names, each.position) for each in scopes if each.reason == REPLACED]:
@@ -160,7 +165,7 @@ def _touched(rows: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> D
 
 
 def _within(bounds: Sequence[Bounds]) -> Column:
-    """So that files without any of the keys are not read."""
+    """A condition by which Delta skips files that contain none of the keys."""
     if not bounds:
         return F.lit(False)
     least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
@@ -170,7 +175,7 @@ def _within(bounds: Sequence[Bounds]) -> Column:
 def _affected(
     rows: DataFrame, touched: DataFrame, new: Collection[Scope], shape: Shape
 ) -> DataFrame:
-    """The rows that what is new may change, and what has to be known for that.
+    """The rows that new events may change, and the rows that are needed to decide that.
 
     Documents that were read again are affected wherever they are: they decide which versions go on.
     """
@@ -187,7 +192,7 @@ def _affected(
 
 
 def _known(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Each row as the event that it began with, and, if something ended it, that as another."""
+    """Each row as its first event and, if something ended it, as a second event."""
     image, nothing = shape.struct(), F.lit(None).cast("string")
     position, end = F.col(f"{START}.position"), F.col(f"{END}.position")
     own = _event(position, KNOWN, F.col(OP), image, end)
@@ -202,7 +207,7 @@ def _event(position: Column, rank: int, op: Column, image: Column, end: Column) 
 
 
 def _changes(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Those rows that the table does not hold as they are to be."""
+    """The rows that differ from those in the table."""
     is_new = (F.col("rank") != KNOWN) | ~F.col("needed")
     is_other = is_new | ~F.col("until").eqNullSafe(F.col("end"))
     if shape.track is not None:

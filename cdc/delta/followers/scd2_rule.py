@@ -1,16 +1,15 @@
-"""The rule by which the events of a key become versions, each with the interval in which it held.
+"""The rule by which the events of a key become versions with intervals of validity.
 
-A version begins at the position of its event and ends at that of the next one: [start, end). So
-what the versions are depends on which events there are, not on when or how often they became known.
-For that an event that begins no version is remembered too, as an empty interval [p, p):
+A version begins at the position of its event and ends at that of the next one: [start, end). So the
+versions depend on the events alone, not on when or how often the events became known. Therefore an
+event that begins no version is stored too, as an empty interval [p, p):
 
-* a delete that no version stands before: one from before it may still become known;
-* an image with which a version goes on (it "folds"): a `read` of the same document, or with tracked
-  columns any image in which those are the same. With tracked columns the version shows the last
-  image, and the row of the one that folds holds what was shown before it; else it holds none.
+* a delete with no version before it: an earlier event may still become known;
+* an image that continues a version (it "folds"): a `read` of the same document or, with tracked
+  columns, any image in which those are the same. With tracked columns the version shows the last
+  image, and the row of the folded image contains the image that was shown before it.
 
-A delete after a version needs no row: it is where the version ends.
-"""
+A delete after a version needs no row: it is the end of the version."""
 
 from __future__ import annotations
 
@@ -54,14 +53,14 @@ class Same:
 
 
 def versions(events: DataFrame, keys: Sequence[str], same: Same) -> DataFrame:
-    """All rows that the events of each key make: versions, and what is remembered.
+    """Return all rows that the events of each key make: versions, and stored events.
 
     `events` has the columns `keys`; `position` and `rank`, its place; `op`; `image`, a struct; and
-    `end`, for a KNOWN event where its row ends by now (null: nowhere). Of each key it holds all
-    events from some position on, and the version that held there. Each may be there repeatedly.
+    `end`, for a KNOWN event the present end of its row (null: none). It contains all events of each
+    key from some position on, and the version that was valid there. Events may be repeated.
 
-    The result has `keys`, `op`, `rank` and `end` as they were; `position`, where the row begins;
-    `until`, where it has to end; `image`; and `needed`: false for a KNOWN row that has to go.
+    The result has `keys`, `op`, `rank` and `end` unchanged; `position`, the begin of the row;
+    `until`, its end; `image`; and `needed`, which is false for a KNOWN row that must be deleted.
     """
     image = events.schema["image"].dataType
     assert isinstance(image, StructType), "an image is a struct of a table's columns"
@@ -73,7 +72,7 @@ def versions(events: DataFrame, keys: Sequence[str], same: Same) -> DataFrame:
 
 
 class _Walk:
-    """Along the events of each key, there and back. `op` of a row of `events` is never null."""
+    """Passes over the events of each key, forwards and backwards. `op` is never null."""
 
     def __init__(self, key: WindowSpec, same: Same) -> None:
         self._same = same
@@ -157,7 +156,7 @@ def _is_image() -> Column:
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """What Spark can compare: a VARIANT is none, alone or within another type."""
+    """A value that Spark can compare, in place of a VARIANT, alone or inside another type."""
     text = kind.simpleString()
     if text == "variant":
         # In the text alone a decimal would be a double, and binary a string.

@@ -22,13 +22,16 @@ _IMAGES = {
 
 
 def cdf(changelog: DataFrame) -> DataFrame:
-    """Event form as a change data feed: `_change_type`, `_commit_timestamp`, and `document` in the
-    place of `before` and `after`; all other columns as they are.
+    """Convert events to the form of a change data feed.
 
-    `read` and `insert` are `insert`; `update` and `replace` an `update_preimage`, if there is an
-    image before, and an `update_postimage`, if there is one after it or none at all; `delete` has
-    the image before as its document, which may be null: the key states what is gone. Rows that are
-    about no document (DDL, `gap`, `resync`) are kept, with their `op` as type and no document.
+    The columns `_change_type`, `_commit_timestamp` and `document` replace `before` and `after`; all
+    other columns are unchanged.
+
+    `read` and `insert` become `insert`. `update` and `replace` become an `update_preimage`, if
+    there is an image before, and an `update_postimage`, if there is an image after or none at all.
+    `delete` has the image before as its document, which may be null; the key says which document is
+    gone. Rows that concern no document (DDL, `gap`, `resync`) keep their `op` as type and have no
+    document.
     """
     has_row = {
         _BEFORE: F.col("before").isNotNull(),
@@ -49,13 +52,15 @@ def cdf(changelog: DataFrame) -> DataFrame:
 
 
 def form_of(changelog: DataFrame) -> str:
-    """Which form a changelog has."""
+    """The form of a changelog."""
     return CDF if "_change_type" in changelog.columns else EVENT
 
 
 def place(image: str, form: str) -> tuple[str, tuple[str, ...]]:
-    """Where a changelog of that form keeps the image `before` or `after`: the column, and the
-    `_change_type`s of the rows that have it there (empty: all)."""
+    """Where a changelog of that form stores the image `before` or `after`.
+
+    Returns the column, and the `_change_type`s of the rows that have the image there (empty: all).
+    """
     if form == EVENT:
         return image, ()
     return "document", (_DELETE, _BEFORE) if image == "before" else (_INSERT, _AFTER)

@@ -1,9 +1,8 @@
-"""What a commit states about its table, in the commit itself; and how a commit gets to state it.
+"""The metadata of a commit: what it states about its table, and how that is written and read.
 
-The userMetadata of each commit of ours states up to which watermark the table is complete. The rows
-of a table and that statement become visible in the same instant, so they cannot contradict each
-other.
-"""
+The userMetadata of each commit of this project states up to which watermark the table is complete.
+The rows and this statement become visible in the same instant, so they cannot contradict each
+other."""
 
 from __future__ import annotations
 
@@ -40,12 +39,13 @@ _MERGE_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a commit says of one namespace's rows in the table.
+    """The state of one namespace in a table.
 
-    `exact_from`: before that time there may be images that are not as of their own time.
-    `copying`: the frontier of the unfinished initial copy, opaque; None: it is whole.
-    `kept`: there are documents of a collection that was dropped or renamed away.
-    `whole`: of a changelog, the times as of which its rows give the collection.
+    Attributes:
+        exact_from: before this time there may be images that are not as of their own time.
+        copying: the frontier of an unfinished initial copy, opaque; None: the copy is complete.
+        kept: whether there are documents of a collection that was dropped or renamed away.
+        whole: for a changelog, the times as of which its rows give the collection.
     """
 
     exact_from: Timestamp | None = None
@@ -54,7 +54,7 @@ class State:
     whole: Coverage = field(default_factory=Coverage)
 
     def exact_after(self, newest: Timestamp | None, watermark: Timestamp) -> Timestamp | None:
-        """`exact_from` after the next batch. `newest`: the greatest time of an image in it."""
+        """`exact_from` after the next batch. `newest`: the latest time of an image in it."""
         # Images from the future of an earlier batch are still there until the watermark passes
         # them.
         if self.exact_from and self.exact_from > watermark:
@@ -62,7 +62,7 @@ class State:
         return newest
 
     def to_json(self) -> dict[str, Any]:
-        """Only what is not as in a new state."""
+        """Only the values that differ from those of a new state."""
         fields: dict[str, Any] = {}
         if self.exact_from is not None:
             fields["exactFrom"] = timestamp.text(self.exact_from)
@@ -116,7 +116,7 @@ class Commit:
         return self.batch == NO_BATCH
 
     def is_of_the_same(self, other: Commit) -> bool:
-        """Whether both are of one batch, with the same end as far as both state it."""
+        """Whether both are of one batch, with the same end if both state an end."""
         has_one_end = None in (self.offset, other.offset) or are_equal(self.offset, other.offset)
         return (self.batch, self.watermark) == (other.batch, other.watermark) and has_one_end
 
@@ -143,7 +143,7 @@ class Commit:
 
     @classmethod
     def parse(cls, text: str | None) -> Commit | None:
-        """None for the userMetadata of anybody else: OPTIMIZE, a user's own statement."""
+        """Parse userMetadata; None for that of anybody else: OPTIMIZE, a user's own statement."""
         try:
             fields = json.loads(text or "null")
             of = fields.get("of", {}).items()
@@ -162,7 +162,7 @@ class Commit:
 
 
 def _without_offset(group: Group) -> Group:
-    """The watermark's group without the batch's end, which the commit has already."""
+    """The watermark's group without the end of the batch, which the commit contains already."""
     return _with_offset(group, None)
 
 
@@ -176,15 +176,17 @@ def _with_offset(group: Group, offset: Any) -> Group:
 
 
 def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
-    """The table's newest version and, from it or before it, the newest commit of ours, or what
-    `keep` has kept of it; None if there is none. The table exists."""
+    """Return the newest version of an existing table, and the newest commit of this project.
+
+    The commit is of that version or of an earlier one, or is what `keep` has stored; None if there
+    is no such commit.
+    """
     newest = _newest(spark, target)
     return (newest.version, newest.commit) if newest else None
 
 
 def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
-    """Keep what our newest commit says, if it is older than `age`, beyond the log's retention: the
-    commits of others, which say nothing, are what makes Delta delete it."""
+    """Store the metadata of our newest commit beyond the retention of the log, if it is old."""
     newest = _newest(spark, target)
     if newest is None or newest.made is None or newest.made > time.time() - age.total_seconds():
         return
@@ -194,8 +196,10 @@ def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
 
 
 class _Newest(NamedTuple):
-    """The table's newest version, the newest commit of ours up to it, and when that was made, in
-    seconds since 1970; None where only a property of the table still states the commit."""
+    """The newest version of a table, and our newest commit up to it with its time.
+
+    The time is in seconds since 1970; None if only a property of the table still states the commit.
+    """
 
     version: int
     commit: Commit
@@ -215,10 +219,10 @@ def _newest(spark: SparkSession, target: Target) -> _Newest | None:
 
 
 def history(spark: SparkSession, target: Target, *columns: str | Column) -> Iterator[Row]:
-    """The commits of a table in its log, the newest first: `version` and the given columns.
+    """Yield the commits in the log of a table, the newest first: `version` and the given columns.
 
-    The log is read in growing parts, because the commit that is looked for is mostly among the
-    newest. A version is yielded once, also if other writers commit meanwhile.
+    The log is read in growing parts, because callers mostly need one of the newest commits. A
+    version is yielded once, also if other writers commit meanwhile.
     """
     limit, oldest = _FIRST_COMMITS, None
     while True:
@@ -233,15 +237,15 @@ def history(spark: SparkSession, target: Target, *columns: str | Column) -> Iter
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """A MERGE takes no writer options; within this it has those of `Tables.transaction`."""
+    """Give a MERGE the options of `Tables.transaction`, which it takes from the session only."""
     return settings(spark, {_MERGE_OPTIONS[name]: str(each) for name, each in transaction.items()})
 
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings for the length of the block, whatever happens in it.
+    """Apply settings to the session for the length of the block, and remove them in any case.
 
-    A transaction id left behind would make Delta skip somebody's later write in silence.
+    With a transaction id that remains, Delta would skip a later write of another table in silence.
     """
     before = {name: spark.conf.get(name, None) for name in values}
     try:

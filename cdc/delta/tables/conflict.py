@@ -1,4 +1,4 @@
-"""Writers of the same moment: several tables written at once, and a table that others write too."""
+"""Concurrent writes: several tables at once, and a table that others write to as well."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Outdated(Exception):
-    """What this process knows of a table is no longer so: `repeated` tries again."""
+    """The state of a table that this process knows is outdated; `repeated` tries again."""
 
 
 _log = logging.getLogger(__name__)
@@ -48,10 +48,11 @@ _CONFLICTS = (
 
 
 def repeated(write: Callable[[], T], target: Target) -> T:
-    """What the write returns, made anew whenever it meets another one. It has to read the table
-    anew each time, and may have been done already when it is made again.
+    """Return the result of a write, and repeat it after each conflict with another writer.
 
-    Raises ConflictsUnresolved if it is met for five minutes on end.
+    The write must read the table anew each time. It may have been done already when it is repeated.
+
+    Raises ConflictsUnresolved if there were only conflicts for five minutes.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_CONFLICTS),
@@ -75,9 +76,11 @@ _THREADS = 4
 def at_once(
     spark: SparkSession, write: Callable[[SparkSession, T], None], tables: Sequence[T]
 ) -> None:
-    """Call `write` for each table, with a session of its own: what MERGE is to do reaches it only
-    through the session. Returns when all have ended; raises the error of the first that failed, in
-    the order of `tables`."""
+    """Call `write` for each table, in parallel, each with a session of its own.
+
+    MERGE takes its transaction from the settings of the session. Returns when all calls have ended;
+    raises the error of the first call that failed, in the order of `tables`.
+    """
     if len(tables) == 1:
         write(spark, tables[0])
         return
@@ -93,5 +96,5 @@ def at_once(
 
 
 def _clone(spark: SparkSession) -> SparkSession:
-    """A session with the same settings, views and cached frames, and settings of its own."""
+    """A session with the same settings, views and cached frames, whose settings are its own."""
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

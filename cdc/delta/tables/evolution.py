@@ -1,9 +1,8 @@
-"""Which fields of documents could be columns, and of what type: for a table that grows, and for a
-configuration that is to be written.
+"""New typed columns: which fields of documents can be columns, and of what type.
 
-Only fields at the top of a document, and only those whose names a table can have; all others stay
-in `_rescued`. What is rescued already stays there: a column is filled from its first batch on.
-"""
+For a table that grows, and for a configuration that is to be written. Only top-level fields whose
+names a table can have become columns. All other fields stay in `_rescued`. Values that are already
+in `_rescued` stay there: a column is filled from its first batch on."""
 
 from __future__ import annotations
 
@@ -35,8 +34,11 @@ _NUMBER = re.compile(r"BIGINT|DOUBLE|DECIMAL\(\d+,(\d+)\)")
 
 
 def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> None:
-    """Add to a table of typed columns, before `rows` are written to it, those that were added to
-    the configuration, and with `schema.evolution` those that the rows' documents suggest."""
+    """Add typed columns to a table before `rows` are written to it.
+
+    These are the columns that were added to the configuration and, with `schema.evolution`, those
+    that the documents in `rows` suggest.
+    """
     columns, configured = tables.columns(table), table.options.columns
     if columns is None or configured is None:
         return
@@ -49,11 +51,11 @@ def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> 
 
 
 def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedColumn]:
-    """Columns for the fields of the VARIANT column `document` that none of `columns` takes, by
-    name. One job of Spark.
+    """Return columns for the fields of the VARIANT column `document` that no column takes.
 
-    Their type is that of all values in `rows`, and variant where there is no one scalar type. Not
-    until there is a value that is not null.
+    They are sorted by name. A column gets the type of all values in `rows`, and variant if no
+    scalar type takes them. A field gets no column before it has a value that is not null. One Spark
+    job.
     """
     grown: list[TypedColumn] = []
     for name, families in sorted(families_of(rows, document, columns.columns).items()):
@@ -66,8 +68,11 @@ def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedC
 def families_of(
     rows: DataFrame, document: str, columns: Iterable[TypedColumn]
 ) -> dict[str, Counter[str]]:
-    """Of each field at the top that none of `columns` takes, how many values of each family it has
-    that are not null: BIGINT, DOUBLE, DECIMAL(digits,scale), STRING, OBJECT, ARRAY …"""
+    """Count the values of each field by family.
+
+    Families are BIGINT, DOUBLE, DECIMAL(digits,scale), STRING, OBJECT, ARRAY …. Only top-level
+    fields that none of `columns` takes, and only values that are not null.
+    """
     known = {column.path[0] for column in columns if column.path}
     name = F.col("name")
     groups = (
@@ -100,7 +105,7 @@ def type_of(families: Iterable[str]) -> DataType:
 
 
 def main_type(families: Mapping[str, int]) -> DataType:
-    """The type that most of the values have, numbers counted together."""
+    """The type of most of the values. All kinds of numbers count together."""
     counts: Counter[str] = Counter()
     for family, count in families.items():
         counts["" if _NUMBER.fullmatch(family) else family] += count

@@ -1,8 +1,7 @@
-"""A table of a pipeline as its properties, its columns and its newest commit describe it.
+"""An existing table of a pipeline: its properties, its columns and its newest commit.
 
-The properties are written when the table is created. Later runs read them, and compare them with
-their configuration.
-"""
+The properties are written when the table is created. Later runs compare them with their
+configuration."""
 
 from __future__ import annotations
 
@@ -41,9 +40,12 @@ _OF_KIND = {"mirror": _MERGED, "history": _MERGED}
 
 
 class Begin(NamedTuple):
-    """Where a table began that follows changelogs: after which batch, and of which changelog.
+    """Where a table that follows changelogs begins.
 
-    `changelog`: see `Target.relative_to`; None if the table contains several collections.
+    Attributes:
+        after: the number of the last batch that it does not need.
+        changelog: the changelog, see `Target.relative_to`; None if the table contains several
+            collections.
     """
 
     after: int
@@ -104,8 +106,10 @@ class KnownTable:
         )
 
     def require_configured(self, kind: str, table: Table, document: str) -> None:
-        """Raises BadOption if the configuration demands other images, another form or other
-        columns than the table has."""
+        """Raise BadOption if the configuration does not fit the table.
+
+        It must demand the same type of images, the same form and the same columns.
+        """
         if self.document != document:
             raise BadOption(
                 f"The table at '{table.target}' holds documents as {self.document}, not as"
@@ -139,9 +143,9 @@ class KnownTable:
             )
 
     def require_not_ahead(self, now: Commit) -> None:
-        """Raises ForeignOffset if the table is ahead of the checkpoint.
+        """Raise ForeignOffset if the table is ahead of the checkpoint.
 
-        Delta would skip the batch as done, without a word, though this checkpoint means other rows.
+        Delta would skip the batch in silence, although this checkpoint gives the number other rows.
         """
         last = self.last
         if last is None or last.batch < now.batch or last.is_of_the_same(now):
@@ -169,7 +173,7 @@ def properties_of_new(
 
 
 def form_of(kind: str, table: Table) -> str:
-    """What the rows of the table mean, where an option decides it. It holds for all of them."""
+    """The option, if any, that decides what the rows of the table mean. It applies to all rows."""
     if kind == "history" and table.options.track:
         return f"[{', '.join(table.options.track)}]"
     if kind == "mirror":
@@ -178,5 +182,5 @@ def form_of(kind: str, table: Table) -> str:
 
 
 def configured_columns(kind: str, table: Table) -> Columns | None:
-    """The typed columns that a new table gets."""
+    """The typed columns that the configuration gives a new table."""
     return table.options.columns if kind in TYPED else None

@@ -1,4 +1,4 @@
-"""Which tables a pipeline keeps of which collection, and how: `[table]` and its overrides."""
+"""The layout: which tables a pipeline writes for which collection (`[table]`, overrides)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def table() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What holds for some collections. A kind of table without a route is not kept."""
+    """The options of some collections. A kind of table without a route is not written."""
 
     routes: Mapping[str, Route]
     changelog_form: str = EVENT
@@ -116,7 +116,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, there or not. `namespace` None: it contains several, and each row names its own."""
+    """A table, whether it exists or not.
+
+    `namespace` None: the table contains several collections, and each row names its own.
+    """
 
     target: Target
     namespace: Namespace | None
@@ -129,9 +132,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`overrides` are asked in order, and the first that selects a collection holds for it.
+    """The tables of a pipeline. The first override that selects a collection applies to it.
 
-    Raises BadOption if tables of different kinds could meet.
+    Raises BadOption if tables of different kinds could have the same place.
     """
 
     default: Options
@@ -172,8 +175,10 @@ class Layout:
         return cls.parse(*json.loads(text))
 
     def letters(self) -> list[Target]:
-        """The tables of dead letters, there or not: one, unless overrides say otherwise. Raises
-        BadOption if a template has fields."""
+        """The tables of dead letters: one, unless overrides name others.
+
+        Raises BadOption if a template has fields.
+        """
         routes = (options.routes.get(LETTERS) for options in self.all())
         return sorted({route.fixed for route in routes if route})
 
@@ -184,7 +189,7 @@ class Layout:
         return self.default
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
-        """The namespace's table of that kind, there or not; None if it is to have none."""
+        """The namespace's table of that kind, whether it exists or not; None if it has none."""
         options = self.of(namespace)
         if (route := options.routes.get(kind)) is None:
             return None

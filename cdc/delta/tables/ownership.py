@@ -1,4 +1,4 @@
-"""Whose a table is: it names its pipeline, its namespace and its kind in its properties."""
+"""Ownership: a table names its pipeline, its namespace and its kind in its properties."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _KIND = "mongodb-cdc.table"
 
 
 def identity(pipeline: str, kind: str, table: Table) -> dict[str, str]:
-    """The properties by which a table of that pipeline and kind is known."""
+    """The properties that identify a table of that pipeline and kind."""
     return {PIPELINE: pipeline, _KIND: kind, _NAMESPACE: json.dumps(table.namespace)}
 
 
 def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]) -> None:
-    """Raises TableOwnedElsewhere unless the properties that are there hold our identity."""
+    """Raise TableOwnedElsewhere unless the properties of a table contain our identity."""
     if ours.items() <= there.items():
         return
     if PIPELINE in there:
@@ -45,7 +45,7 @@ def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]
 
 
 def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
-    """For a folder of somebody else that has no table of Delta."""
+    """The error for a folder that contains files of others and no Delta table."""
     return TableOwnedElsewhere(
         f"The folder {table.target} holds files, and no Delta table; the {ours[_KIND]} of"
         f" {_name(ours[_NAMESPACE])} cannot go there.",
@@ -63,8 +63,10 @@ def require_unoccupied(table: Table, ours: Mapping[str, str]) -> None:
 def present(
     spark: SparkSession, layout: Layout, kind: str, tables: Iterable[Table]
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
-    """Those of these tables that are there, whoever made them, and their properties. Costs about
-    0.3 s for each that is."""
+    """Yield those of these tables that exist, whoever created them, and their properties.
+
+    Costs about 0.3 s for each existing table.
+    """
     settled = (replace(table, target=table.target.settled(spark)) for table in tables)
     wanted = {table.target: table for table in settled}
     routes = (options.routes.get(kind) for options in layout.all())
@@ -77,9 +79,11 @@ def present(
 def existing(
     spark: SparkSession, layout: Layout, kind: str, known: Container[Target] = ()
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
-    """The tables of that kind, of all pipelines, that lie where the layout puts them, and their
-    properties; their targets are settled. Costs about 0.3 s per table. Those that are `known` are
-    left out."""
+    """Yield the tables of a kind, of all pipelines, at the places of the layout.
+
+    With their properties. Their targets are settled. Tables that are `known` are left out. Costs
+    about 0.3 s per table.
+    """
     for options in layout.all():
         if (route := options.routes.get(kind)) is None:
             continue

@@ -1,4 +1,4 @@
-"""One Delta table, by its path or by its name in a catalog: the only place that knows which."""
+"""One Delta table by its path or by its name in a catalog. No other module makes the difference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """`address` is a path, or a quoted name such as `` `main`.`sales`.`orders` ``. Nothing is read
-    or written before a method is called.
+    """The place of a table. Nothing is read or written before a method is called.
 
-    `former` is the path that earlier versions gave the table, None if it is the same. A table that
-    is there is the table; each method looks for it, and that of a `settled` target need not.
+    Attributes:
+        address: a path, or a quoted name such as `` `main`.`sales`.`orders` ``.
+        is_name: whether `address` is a name.
+        former: the path that earlier versions gave the table; None if it is the same. A table at
+            that path stays there. Each method looks for it, except after `settled`.
     """
 
     address: str
@@ -34,8 +36,10 @@ class Target:
 
     @classmethod
     def named(cls, parts: Sequence[str]) -> Target:
-        """A table of a catalog, by the parts of its name, whatever they hold. In lower case, as
-        catalogs have it: to them, names that differ in case only are the same."""
+        """A table of a catalog, by the parts of its name, whatever characters they contain.
+
+        In lower case, because catalogs do not distinguish names that differ in case only.
+        """
         return cls(".".join(map(quoted, parts)).lower(), is_name=True)
 
     def __str__(self) -> str:
@@ -56,11 +60,11 @@ class Target:
         return Target(text, is_name=text.startswith("`"))
 
     def settled(self, spark: SparkSession) -> Target:
-        """The one place of the table, there or not: the former one if there is a table.
+        """The one place of the table, whether it exists or not: the former one if a table is there.
 
-        Depends on nothing but what is there, so that all programs agree. Raises TableOwnedElsewhere
-        if there is one at either place: an earlier version went on with a newer one's tables, and
-        each holds only a part of the changes.
+        The result depends on the existing tables alone, so all programs agree. Raises
+        TableOwnedElsewhere if there is a table at both places: an earlier version continued beside
+        a newer one, and each table contains only a part of the changes.
         """
         if self.former is None:
             return self
@@ -104,8 +108,10 @@ class Target:
         properties: Mapping[str, str],
         cluster: Sequence[str],
     ) -> None:
-        """Make the table, which must not be there (AnalysisException), clustered by some columns;
-        its schema (database) too, if need be."""
+        """Create the table, clustered by some columns, and its schema (database) if needed.
+
+        Raises AnalysisException if the table exists.
+        """
         if self.is_name:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
             # Delta's builder takes no name with a catalog.
@@ -125,13 +131,13 @@ class Target:
         return dict(detail.properties) if detail else {}
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
-        """In one commit, which conflicts with all others."""
+        """Set a property in one commit, which conflicts with all other commits."""
         spark.sql(
             f"ALTER TABLE {self.sql(spark)} SET TBLPROPERTIES {_property_list({name: value})}"
         )
 
     def append(self, frame: DataFrame, options: dict[str, Any]) -> None:
-        """Add rows to the table, which is there, in one commit."""
+        """Add rows to the existing table in one commit."""
         writer = frame.write.format("delta").mode("append").options(**options)
         if self.is_name:
             writer.saveAsTable(self.address)
@@ -193,8 +199,11 @@ def like(
 
 
 def _declared(column: StructField) -> str:
-    """A column as CREATE TABLE takes it. Its comment holds names of fields of documents, and
-    Spark's own text for a comment escapes nothing but quotes: a backslash before one ends it."""
+    """A column as CREATE TABLE takes it.
+
+    Its comment contains names of fields of documents. In Spark's own text for a comment only quotes
+    are escaped: a backslash before a quote ends the comment.
+    """
     bare = StructType([StructField(column.name, column.dataType, column.nullable)]).toDDL()
     comment = column.metadata.get("comment")
     return f"{bare} COMMENT {literal(comment)}" if comment else bare
