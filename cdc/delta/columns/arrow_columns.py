@@ -1,4 +1,4 @@
-"""The typed columns of a VARIANT, and what is left of it, by one function over Arrow batches."""
+"""Conversion of VARIANTs into typed columns and the rest, by a function over Arrow batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCALARS: dict[type[DataType], Kind] = {
 
 
 def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column:
-    """A struct of the columns and of `rest`, what is left; for a null all of them are null."""
+    """A struct of the columns and of `rest`, the remaining VARIANT; for a null all are null."""
     result = StructType([column.field() for column in columns]).add(rest, T.VariantType())
     plan, kind = plan_of(columns), to_arrow_type(result, timezone="UTC")
     # Without type hints: Spark would derive the kind of function from them.
@@ -46,7 +46,7 @@ def taken(document: Column, columns: Sequence[TypedColumn], rest: str) -> Column
 def take_columns(
     documents: pa.StructArray, columns: Sequence[TypedColumn], kind: pa.StructType
 ) -> pa.StructArray:
-    """The columns of VARIANTs and what is left of each, as a struct of type `kind`; in a task."""
+    """Convert VARIANTs into a struct of type `kind`: typed columns and the rest. Runs in a task."""
     return typed_columns.take_columns(documents, plan_of(columns), kind)
 
 
@@ -55,7 +55,7 @@ def plan_of(columns: Iterable[TypedColumn]) -> Plan:
 
 
 def kind_of(kind: DataType) -> Kind:
-    """The type, in the words of the rule."""
+    """The type as `cdc.model.typed` names it."""
     if isinstance(kind, T.ArrayType):
         return Array(kind_of(kind.elementType))
     if isinstance(kind, T.MapType):

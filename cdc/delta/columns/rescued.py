@@ -1,9 +1,8 @@
-"""The document, made again of its typed columns and of what they left of it.
+"""Conversion of typed columns and `_rescued` back into the document, as SQL text.
 
-Which is the other direction of `cdc.model.typed.typed_columns`, as SQL text: Spark's own
-expressions, none of which can raise, under ANSI mode either. A `value` is the text of something
-cheap to name again and again, a column or what `let` has bound.
-"""
+The inverse of `cdc.model.typed.typed_columns`. It uses Spark's own expressions, none of which can
+raise, even in ANSI mode. A `value` is the text of an expression that is cheap to repeat: a column,
+or a name that `let` has bound."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _NO_FIELDS = "CAST(map() AS map<string,variant>)"
 
 
 def document_text(columns: Sequence[TypedColumn]) -> str:
-    """The VARIANT that the columns of a row and its `_rescued` were made of, as SQL text."""
+    """SQL text for the VARIANT from which a row got its columns and its `_rescued`."""
     whole = _whole(0, RESCUED, plan_of(columns), columns)
     return f"coalesce({whole}, to_variant_object({_NO_FIELDS}))"
 
@@ -32,7 +31,7 @@ def family_of(value: str) -> str:
 
 
 def fields(value: str) -> str:
-    """The fields of an object, a map by their names; null for what is no object."""
+    """The fields of an object, a map by name; null for other values."""
     return f"try_variant_get({value}, '$', 'map<string,variant>')"
 
 
@@ -63,9 +62,9 @@ def to_variant(value: str, kind: DataType) -> str:
 
 
 def _whole(number: int, rescued: str, plan: Plan, columns: Sequence[TypedColumn]) -> str:
-    """The value of a place of which `rescued` is left, if that is anything; null if there was none.
+    """The value at a place, of which `rescued` is the part that the columns lack; null if none.
 
-    All names begin with an underscore, as that of no typed column does but `_id`.
+    All names begin with an underscore, like no typed column except `_id`.
     """
     place = plan.places[number]
     if place.variant is not None:
@@ -89,12 +88,15 @@ def _whole(number: int, rescued: str, plan: Plan, columns: Sequence[TypedColumn]
 
 
 def _present(values: Mapping[str, str]) -> str:
-    """A map of those of the VARIANTs that are not null."""
+    """A map of the VARIANTs that are not null."""
     pairs = [f"{literal(name)}, {value}" for name, value in values.items()]
     return f"map_filter(map({', '.join(pairs)}), (name, each) -> each IS NOT NULL)"
 
 
 def _let(name: str, value: str, body: str) -> str:
-    """`body`, in which `name` is `value`. Spark would work out again what is written twice, and a
-    path of n names would be written 2**n times."""
+    """Return `body` with `name` bound to `value`.
+
+    Spark computes an expression as often as it is written: without a binding, a path of n names
+    would be written 2**n times.
+    """
     return f"transform(array({value}), {name} -> {body})[0]"

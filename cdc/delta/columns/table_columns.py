@@ -1,13 +1,12 @@
-"""Typed columns of a document, and `_rescued`, which holds all that they do not.
+"""Typed columns of a document, and `_rescued`, which contains all other values.
 
     columns = { total = "decimal(18,2)", city = "string from address.city" }
 
 Each value of a document is in exactly one place: in its column if it fits there (see
-`cdc.model.typed.casts`), else in `_rescued`, a VARIANT object that holds it where the document
-does. So columns and `_rescued` together are the document, but for two things: a null and a missing
-field are one in a typed column, and a number keeps its value there, not its own type. A column of
-type variant takes whatever there is, its null too.
-"""
+`cdc.model.typed.casts`), else in `_rescued`, a VARIANT object that contains it where the document
+does. So columns and `_rescued` together are the document, with two exceptions. A typed column does
+not distinguish a null from a missing field, and a number keeps its value there, not its own type. A
+column of type variant takes any value, also null."""
 
 from __future__ import annotations
 
@@ -34,8 +33,11 @@ _TAKEN = "_taken"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The typed columns of one table, in their order. Raises BadOption for what cannot be stored:
-    a reserved name, one that another column has but for its case, or two places for one value."""
+    """The typed columns of one table, in their order.
+
+    Raises BadOption for columns that cannot be stored: a reserved name, two names that differ in
+    case only, or two columns for one value.
+    """
 
     columns: tuple[TypedColumn, ...]
 
@@ -74,11 +76,11 @@ class Columns:
         return [*(column.field() for column in self.columns), rescued]
 
     def select(self, rows: DataFrame, document: str) -> DataFrame:
-        """The rows with the typed columns and `_rescued`, under their names, after what they have.
+        """Return the rows with their typed columns and `_rescued` after their other columns.
 
-        `document` is the name of a VARIANT column of theirs, which is not kept; for a null in it
-        all are null. `_rescued` is null if nothing is left over. Nothing that a document may hold
-        can raise.
+        `document` is the name of their VARIANT column, which is left out. For a null in it all are
+        null. `_rescued` is null if there is no other value. No value in a document can raise an
+        error.
         """
         others = [F.col(quoted(name)) for name in rows.columns if name != document]
         taken = arrow_columns.taken(F.col(quoted(document)), self.columns, RESCUED)
@@ -87,32 +89,34 @@ class Columns:
         return rows.select(*others, *found)
 
     def take(self, documents: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-        """The columns and `_rescued` of VARIANTs, as a struct of type `kind`. For tasks.
+        """Convert VARIANTs into a struct of type `kind`: the columns and `_rescued`. For tasks.
 
-        The same values as those of `select`; `kind` is `fields` as an Arrow type.
+        The values are those of `select`; `kind` is `fields` as an Arrow type.
         """
         return arrow_columns.take_columns(documents, self.columns, kind)
 
     def document(self) -> Column:
-        """The VARIANT that a row's columns and `_rescued` are made of; an empty object where all
-        are null."""
+        """The VARIANT that the columns and `_rescued` of a row were made from.
+
+        An empty object where all of them are null.
+        """
         return F.expr(document_text(self.columns))
 
 
 def of_table(schema: StructType) -> Columns | None:
-    """Those of a table that was made with `Columns.fields`, or grew; None if it has none."""
+    """The typed columns of an existing table; None if it has none."""
     found = map(typed_column.of_field, schema.fields)
     columns = tuple(column for column in found if column is not None)
     return Columns(columns) if columns else None
 
 
 def image(document: DataType, typed: Columns | None) -> list[StructField]:
-    """What a table of documents holds of each: its typed columns, or all of it."""
+    """The columns in which a table stores documents: typed columns, or the whole document."""
     return typed.fields() if typed else [StructField(_DOCUMENT, document)]
 
 
 def with_image(rows: DataFrame, typed: Columns | None) -> DataFrame:
-    """Rows with that in place of their `document`."""
+    """The rows with these columns instead of their `document`."""
     return typed.select(rows, _DOCUMENT) if typed else rows
 
 
@@ -147,7 +151,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _require_own_place(column: TypedColumn, columns: Iterable[TypedColumn]) -> None:
-    """A value has one place. A variant column may stand beside typed ones: it has all of it."""
+    """A value has one column. A variant column beside typed ones contains all of it."""
     for other in columns:
         is_inside = other.path[: len(column.path)] == column.path and other is not column
         if is_inside and (

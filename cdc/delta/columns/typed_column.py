@@ -1,9 +1,9 @@
 """A typed column as text: `decimal(18,2)`, `array<string> from lines`, ``date from `at.utc` ``.
 
-The types are Spark's own, and are read here without Spark: a configuration is checked where no JVM
-runs. A path names fields from the document's top, separated by dots; a name with a dot or a
-backtick in it stands in backticks, and is doubled there as in SQL. `$` is the whole document.
-"""
+The types are those of Spark, parsed here without Spark: a configuration is checked where no JVM
+runs. A path names fields from the top of the document, separated by dots. A name that contains a
+dot or a backtick stands in backticks, and a backtick is doubled there, as in SQL. `$` is the whole
+document."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ _SEGMENT = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 @dataclass(frozen=True, slots=True)
 class TypedColumn:
-    """A column, its type, and the field of the document that it takes; the whole for no path.
+    """A column, its type, and the field of the document that it takes.
 
-    `is_evolved`: it was not configured; the table got it from its documents.
+    An empty path is the whole document. `is_evolved`: it was not configured; the table got it from
+    its documents.
     """
 
     name: str
@@ -59,7 +60,7 @@ class TypedColumn:
         return isinstance(self.type, T.VariantType)
 
     def field(self) -> StructField:
-        """With its source in the comment, by which `of_field` knows the column again."""
+        """With its source in the comment, by which `of_field` recognizes the column."""
         comment = (_EVOLVED if self.is_evolved else _SOURCE) + path_text(self.path)
         return StructField(self.name, self.type, True, {"comment": comment})
 
@@ -75,8 +76,10 @@ def of_field(found: StructField) -> TypedColumn | None:
 
 
 def parse(text: str) -> tuple[DataType, Path | None]:
-    """(type, path) of `type` or `type from path`; the path is None if there is none, and empty for
-    the whole document. Raises BadOption."""
+    """Parse `type` or `type from path` into (type, path).
+
+    The path is None if there is none, and empty for the whole document. Raises BadOption.
+    """
     tokens = _Tokens(text)
     kind = _type(tokens)
     if tokens.is_done():
@@ -105,7 +108,7 @@ def parse_path(text: str) -> Path:
 
 
 def path_text(path: Path) -> str:
-    """What `parse_path` reads as this path."""
+    """The inverse of `parse_path`."""
     if not path:
         return "$"
     is_plain = re.compile(r"(?!\$$)[\w$-]+").fullmatch
@@ -118,7 +121,7 @@ def is_storable(name: str) -> bool:
 
 
 def folded(name: str) -> str:
-    """Equal for names that Spark holds equal (Java's equalsIgnoreCase, one character at a time)."""
+    """Equal for names that Spark takes as equal (equalsIgnoreCase of Java, by characters)."""
     upper = (big if len(big := char.upper()) == 1 else char for char in name)
     return "".join(char.lower()[0] for char in upper)
 
@@ -135,7 +138,7 @@ class _Tokens:
         return self.text[self.at :].strip()
 
     def take(self, *expected: str) -> str:
-        """The next token, which is one of those expected, if any are. Raises BadOption."""
+        """The next token. Raises BadOption if some are expected and it is none of them."""
         match = _TOKEN.match(self.text, self.at)
         token = match[0].strip() if match else ""
         if match is None or (expected and token not in expected):

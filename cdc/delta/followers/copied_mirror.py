@@ -1,8 +1,7 @@
-"""The mirror of a batch that does nothing but add rows which tasks have written to files of it.
+"""The mirror of a batch that only adds rows, which tasks have written to files of the mirror.
 
-The files are committed as they are where the mirror provably has none of their keys. Otherwise the
-batch is merged: a second row of a key would stay for ever.
-"""
+The files are committed as they are if the mirror provably contains none of their keys. Otherwise
+the batch is merged: a second row of a key would stay for ever."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class CopiedMirror:
         self._landed = landed
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-        """Bring the mirror to the batch's watermark, in one commit; idempotent per batch."""
+        """Apply a batch to the mirror in one commit. Idempotent per batch."""
         files = self._landed.files_of(table.target.address)
         facts = batch.facts
         columns = mirror.schema(batch.document, table, tables.columns(table))
@@ -53,7 +52,7 @@ class CopiedMirror:
 def _find_common_keys(
     spark: SparkSession, table: Table, files: Sequence[DataFile], bounds: Bounds, version: int
 ) -> str | None:
-    """Why the files may not be appended to that version of the mirror; None if they may."""
+    """The reason why the files may not be appended to that version; None if they may."""
     there = table.target.read(spark, version).select("key").where(F.col("key").between(*bounds))
     if there.isEmpty():
         return None
@@ -65,7 +64,7 @@ def _find_common_keys(
 def is_nothing_but_a_copy(
     table: Table, tables: Tables, facts: Facts, landed: LandedBatch | None
 ) -> bool:
-    """Whether all that a batch does to the mirror is to add the rows of its files of the mirror."""
+    """Whether a batch only adds rows to the mirror, and its files contain these rows."""
     files = [] if landed is None else landed.files_of(table.target.address)
     names = effects.changed(table, facts, tables)
     # The tasks know the configured columns only; a table that is there may have other ones.

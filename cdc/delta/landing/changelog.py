@@ -53,10 +53,10 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
 
 
 def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Append the table's rows, creating it if need be. Idempotent per batch.
+    """Append the rows of a table, and create the table if needed. Idempotent per batch.
 
-    Besides the rows of its own collections a changelog gets what concerns them: a rename onto their
-    name, and rows without a collection (dropDatabase) or without a database (a gap), so that each
+    Besides the rows of its own collections a changelog gets rows that concern them: a rename onto
+    their name, and rows without a collection (dropDatabase) or without a database (a gap). So each
     changelog alone contains everything that changed its collections.
     """
     facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
@@ -76,8 +76,8 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
 class LandedChangelog:
     """The changelog of a batch whose rows the tasks have written to data files already.
 
-    It commits the files. The rows of the manifest it writes itself, for each table that they
-    concern. A table that demands more than a task can write gets the rows by way of Spark.
+    It commits the files. It writes the rows of the manifest itself, for each table that they
+    concern. A table that demands more than a task can write gets the rows through Spark.
     """
 
     def __init__(self, landed: LandedBatch) -> None:
@@ -87,7 +87,7 @@ class LandedChangelog:
         return targets(facts, tables)
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-        """Commit the table's files, creating it if need be. Idempotent per batch."""
+        """Commit the files of a table, and create it if needed. Idempotent per batch."""
         schema = _nullable(batch.columns).add(BATCH, "long")
         document = batch.document.simpleString()
         commit = _commit(table, batch, tables)
@@ -141,7 +141,7 @@ def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
 
 
 def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
-    """The summary of the table's rows, and what the source says of its namespaces."""
+    """The summary of the rows of a table, and of its namespaces."""
     concerns = _selector(table, facts, tables)
     for group in facts.groups:
         if group.op == VOID and tables.of(Namespace(group.db or "", group.coll or "")) == table:

@@ -1,9 +1,8 @@
-"""Which rows a task writes where: the rule of the layout, as it travels to tasks.
+"""The rule by which tasks write rows to tables: the layout, in a form that travels to tasks.
 
 All rows about a document go to the changelog of their collection. The rows of a copy also go to its
-mirror, in the mirror's own columns: where the mirror has none of their keys, they are committed as
-they are, without a MERGE.
-"""
+mirror, in the columns of the mirror. Where the mirror contains none of their keys, these files are
+committed without a MERGE."""
 
 from __future__ import annotations
 

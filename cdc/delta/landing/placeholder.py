@@ -1,8 +1,6 @@
-"""The stand-in of a document that cannot be mapped, in a column of images: see
-cdc.model.encoding.document.
+"""The stand-in of a document that cannot be mapped (see `cdc.model.encoding.document`).
 
-Raw bytes (`binary`) are never mapped, and so hold none.
-"""
+Raw bytes (`binary`) are never mapped, so such a column contains no stand-ins."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _VARIANT = f"OBJECT<`{RAW}`: BINARY, `{UNMAPPABLE}`: STRING>"
 
 
 def is_stand_in(image: Column, kind: str) -> Column:
-    """Whether an image, a column of the type `kind`, is one; never null."""
+    """Whether an image, a column of type `kind`, is a stand-in; never null."""
     if kind == "variant":
         found = _field(image, UNMAPPABLE, "string").isNotNull()
         return F.coalesce(found & (F.schema_of_variant(image) == _VARIANT), F.lit(False))
@@ -27,7 +25,7 @@ def is_stand_in(image: Column, kind: str) -> Column:
 
 
 def reason(image: Column, kind: str) -> Column:
-    """Why the document could not be mapped."""
+    """The reason why the document could not be mapped."""
     return _field(_as_variant(image, kind), UNMAPPABLE, "string")
 
 

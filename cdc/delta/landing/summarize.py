@@ -1,4 +1,4 @@
-"""The facts of a batch, from its rows grouped by namespace and operation."""
+"""The summary of a batch, from its rows grouped by namespace and operation."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled
 
 
 def read_facts(batch: DataFrame) -> Facts | None:
-    """The facts of rows of the source, by one Spark job; see `facts_of`."""
+    """Summarize rows of the source with one Spark job; see `facts_of`."""
     return facts_of(read_groups(batch))
 
 
 def read_groups(rows: DataFrame) -> list[Group]:
-    """The summary of any rows of the source, by one Spark job."""
+    """Group rows of the source by namespace and operation with one Spark job."""
     # Few groups whatever the rows are: more than one reducer would be empty tasks only.
     with settings(rows.sparkSession, _ONE_REDUCER):
         return [_group(row) for row in _groups(rows).collect()]
 
 
 def facts_of(groups: Sequence[Group]) -> Facts | None:
-    """The facts of a batch with these groups, one for each namespace and operation.
+    """Return the summary of a batch from its groups, one for each namespace and operation.
 
     None for a batch without any row. Raises BadOption if the watermark row is missing.
     """
@@ -94,7 +94,7 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
 
 
 def join_facts(batches: Sequence[Facts]) -> Facts:
-    """The facts of successive batches as those of one, which ends where the last one does."""
+    """Join the summaries of successive batches into one, which ends where the last one ends."""
     if len(batches) == 1:
         return batches[0]
     groups = merge(group for facts in batches for group in facts.groups if group.op != WATERMARK)
@@ -207,7 +207,7 @@ def _exact_from(groups: Sequence[Group]) -> dict[Namespace, Timestamp]:
 
 
 def _sum(groups: Sequence[Group], column: str) -> dict[Namespace, int]:
-    """Of each namespace for which it is not 0."""
+    """The sum of each namespace for which it is not 0."""
     counts = Counter[Namespace]()
     for row in groups:
         if row.coll is not None:

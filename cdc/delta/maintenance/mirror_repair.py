@@ -1,9 +1,8 @@
-"""Documents read again, into tables that a job keeps writing meanwhile.
+"""Repair of tables with documents that were read again, while a job goes on writing them.
 
-What is read again is as of one cluster time, and so are its rows' positions: whatever the job knows
-to be newer wins, whichever of the two comes first. The rows of a mirror cannot state that a
-document is gone. See `repair_mirror`.
-"""
+The documents are as of one cluster time, and so are the positions of their rows. Therefore a newer
+change in the job wins, whichever of both comes first. The rows of a mirror cannot state that a
+document was deleted, see `repair_mirror`."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ Changes = Callable[[Timestamp, Timestamp], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class _Slip:
-    """A repair's rows, and the time up to which the job had written when they came in."""
+    """The rows of a repair, and the time up to which the job had written when they were added."""
 
     at: Timestamp
     job: Timestamp
@@ -48,12 +47,12 @@ def repair_mirror(
     at: Timestamp,
     changes: Changes,
 ) -> None:
-    """Merge rows of the source, `read` as of `at` and `delete` for keys that are not there then.
+    """Merge rows of the source into a mirror.
 
-    `at` is a time at which the mirror's job had written everything. A document of `rows` that was
-    deleted since, by a change that the job has applied before this merge, is taken out again:
-    `changes` reports it. May be repeated after any failure, if `settle` was called first. Raises
-    ConflictsUnresolved.
+    `rows` are `read` as of `at`, and `delete` for keys that do not exist then. At `at` the job of
+    the mirror had written everything. A document that was deleted since, by a change that the job
+    has applied before this merge, is removed again: `changes` reports it. May be repeated after any
+    failure, if `settle` was called first. Raises ConflictsUnresolved.
     """
     conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
     settle(spark, table, namespace, changes)
@@ -62,7 +61,7 @@ def repair_mirror(
 def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Changes) -> None:
     """Delete the documents that repairs added although the job had applied their deletion.
 
-    Also those of repairs that were killed before they could delete them.
+    This includes repairs that were killed before they could delete them.
     """
     for slip in _slips(spark, table):
         gone = changes(slip.at, slip.job)
@@ -72,15 +71,17 @@ def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Cha
 
 
 def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
-    """Add the rows that the changelog does not have; returns how many. May be repeated."""
+    """Add the rows that the changelog lacks; return how many. May be repeated."""
     return conflict.repeated(partial(_add, spark, table, rows), table.target)
 
 
 def extend_once(
     spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp, run: str
 ) -> tuple[int, Timestamp]:
-    """Add the documents in `rows`, `read` as of `at`, unless they were added by an earlier try of
-    the same `run`, whose time was another one. Returns how many were, and as of when."""
+    """Add the documents in `rows`, `read` as of `at`, once per `run`.
+
+    An earlier try of the same `run` had another time. Returns how many were added, and as of when.
+    """
     # As hexadecimal digits: a MERGE takes both from settings, where `${` has a meaning.
     name = f"{_RUN}{run.encode().hex()}"
     transaction = {"txnAppId": name, "txnVersion": 1}
@@ -91,7 +92,7 @@ def extend_once(
 
 
 def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
-    """How many of the rows the changelog does not have."""
+    """The number of rows that the changelog lacks."""
     log = table.target.read(spark).alias("row")
     return rows.alias("new").join(log, _is_the_same(rows), "left_anti").count()
 
@@ -117,7 +118,7 @@ def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) ->
 
 
 def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
-    """Of the repairs among the newest commits, those that the job was ahead of, not settled yet."""
+    """The repairs among the newest commits that the job was ahead of and that are not settled."""
     history = table.target.delta(spark).history(_COMMITS).select("version", "userMetadata")
     slips, job = dict[str, _Slip](), None
     for row in sorted(history.collect()):
@@ -136,7 +137,7 @@ def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
 def _take_out(
     spark: SparkSession, table: Table, namespace: Namespace, gone: DataFrame, at: Timestamp
 ) -> None:
-    """Rows as of `at` whose keys were deleted since, or all of them if the collection was."""
+    """Rows as of `at` whose keys were deleted since, or all if the collection was."""
     position = F.lit(resume_token.position_after(at))
     own = F.col("mirror._position") == position
     if table.is_shared:
@@ -171,7 +172,7 @@ def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
 
 
 def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:
-    """What the commit of that run says: the newest one, if this was the first try."""
+    """The numbers in the commit of that run, or in the newest one if this was the first try."""
     for row in history(spark, table.target, "userMetadata", "operationMetrics"):
         run, _, at = (row.userMetadata or "").partition(" as of ")
         if run == name:

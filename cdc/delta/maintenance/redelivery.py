@@ -1,9 +1,8 @@
-"""Putting dead letters through again: images that can be mapped now, or that were repaired.
+"""Redelivery of dead letters: images that were repaired, or that can be mapped now.
 
-A letter's image takes the place of its stand-in, in the changelog's row and, if nothing newer has
-happened to the document, in the mirror. Both at the position that the row had: so a job that
-replicates meanwhile, and a second delivery, change nothing of it.
-"""
+An image replaces its stand-in, in the row of the changelog and, if no later change concerns the
+document, in the mirror. Both keep the position of the row, so a job that replicates meanwhile and a
+second delivery change nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +39,10 @@ _ROW = ("position", "key", "db", "coll")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How many letters were delivered. `left`: how many still cannot be mapped, or wait until the
-    mirror contains their batch."""
+    """The number of delivered letters.
+
+    `left`: those that still cannot be mapped, or wait until the mirror contains their batch.
+    """
 
     delivered: int
     left: int
@@ -50,11 +51,12 @@ class Delivery:
 def deliver(
     spark: SparkSession, letters: Target, layout: Layout, document_format: str, json_mode: str
 ) -> Delivery:
-    """Deliver all letters of a table that were not delivered yet and can be mapped, `repaired` in
-    place of `raw` where it is set. May be repeated after any failure.
+    """Deliver all letters of a table that were not delivered yet and can be mapped.
 
-    A letter of a batch that the mirror does not contain yet is put into the changelog, but waits:
-    the mirror may be about to get the stand-in.
+    `repaired` counts instead of `raw` where it is set. May be repeated after any failure.
+
+    A letter whose batch the mirror does not contain yet is delivered to the changelog, and stays
+    pending: the mirror may be about to get the stand-in.
     """
     kind = "variant" if document_format == "variant" else "string"
     mapped = _mapping(partial(encoder, document_format, json_mode), kind)
@@ -108,7 +110,7 @@ def _put(
 
 
 def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFrame | None:
-    """The rows that the changelog has and the mirror may lack; None if the mirror lacks none."""
+    """The rows of the changelog that the mirror may lack; None if it lacks none."""
     changelog, mirror = layout.table("changelog", namespace), layout.table("mirror", namespace)
     if changelog is None or mirror is None or not changelog.target.exists(spark):
         return None
@@ -132,7 +134,7 @@ def _replace(
     column: str,
     kind: str,
 ) -> None:
-    """Where a stand-in still is: a row of the table and the letter agree in columns of both."""
+    """Replace stand-ins where a row of the table and the letter agree in columns of both."""
     if not target.exists(spark):
         return
     agree = [F.col(f"row.{own}") == F.col(f"letter.{theirs}") for own, theirs in same.items()]

@@ -1,4 +1,4 @@
-"""Looking after tables: tombstones, small files, files that nobody needs any more."""
+"""Maintenance of tables: tombstones, small files, unused files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was done to a table or, in a dry run, would be: tombstones purged, files rewritten into
-    `added` larger ones (None: a dry run does not know), files deleted from storage."""
+    """The result for a table, or in a dry run the expected result.
+
+    Attributes: tombstones purged; files rewritten into `added` larger ones (None: unknown in a dry
+    run); files deleted from storage.
+    """
 
     table: str
     purged: int
@@ -33,10 +36,12 @@ class Maintained:
 def maintain(
     spark: SparkSession, kind: str, table: Table, hours: float, days: float, dry_run: bool
 ) -> Maintained:
-    """Purge tombstones (rows of documents deleted more than `days` ago, in mirrors with `delete =
-    soft`), OPTIMIZE, and VACUUM what no version younger than `hours` needs.
+    """Purge tombstones, OPTIMIZE, and VACUUM the files that no retained version needs.
 
-    The jobs that write the table may go on. Raises ConflictsUnresolved if they leave no gap.
+    Tombstones are rows of documents that were deleted more than `days` ago, in mirrors with
+    `delete = soft`. Versions younger than `hours` are retained.
+
+    The jobs that write the table may continue. Raises ConflictsUnresolved if they leave no gap.
     """
     target, purged = table.target, 0
     if kind == "mirror" and table.options.delete == SOFT:
@@ -57,14 +62,14 @@ def _ago(days: float) -> Column:
 
 
 def _compact(spark: SparkSession, table: Table) -> tuple[int, int]:
-    """Files rewritten, and what they became. Clusters by the table's columns at the same time."""
+    """The number of rewritten files and of new ones. Also clusters by the columns of the table."""
     done = table.target.delta(spark).optimize().executeCompaction().head()
     assert done is not None
     return done.metrics.numFilesRemoved, done.metrics.numFilesAdded
 
 
 def _vacuum(spark: SparkSession, table: Table, hours: float, dry_run: bool) -> int:
-    """How many files; a dry run's list of them ends at 1,000."""
+    """The number of deleted files; in a dry run at most 1,000."""
     vacuum = f"VACUUM {table.target.sql(spark)} RETAIN {float(hours)} HOURS"
     # By default the files are listed in 10,000 tasks, be there as many of them or not.
     tasks = {_LISTING_TASKS: str(4 * spark.sparkContext.defaultParallelism)}

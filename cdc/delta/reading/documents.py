@@ -1,4 +1,4 @@
-"""Documents of a table back as BSON: what each `document.format` can give."""
+"""Conversion of images in tables back to BSON, for each `document.format`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOSSES: Mapping[str, str] = {
 
 
 def restored(image: Any, document_key: str) -> bytes:
-    """The BSON of a document as Arrow gives it: bytes, text, or the two binaries of a VARIANT.
+    """Return the BSON of a document that Arrow gives as bytes, text or two binaries of a VARIANT.
 
-    Bytes and canonical Extended JSON give what the server held; see `bson_from_json` for what such
-    text cannot express. Of others the `_id` is exact, and see LOSSES. An image that could not be
-    mapped was kept as bytes, and is returned as those. Raises UnmappableValue for an image that no
-    encoder writes: one that was damaged or written by somebody else.
+    Bytes and canonical Extended JSON give the document of the server; see `bson_from_json` for what
+    such text cannot express. For other formats the `_id` is exact, and LOSSES lists the
+    differences. An image that could not be mapped was stored as bytes, which are returned. Raises
+    UnmappableValue for an image that no encoder of this project writes.
     """
     if isinstance(image, bytes):
         return image
@@ -59,7 +59,7 @@ def _object(tree: Any) -> dict[str, Any]:
 
 
 def _own_key(document_key: str) -> bytes:
-    """BSON of `{"_id": …}`. A shard key without Extended JSON has its documentKey kept as bytes."""
+    """BSON of `{"_id": …}`. A shard key without Extended JSON has its documentKey as bytes."""
     tree = _object(_parsed(document_key))
     if tree.keys() == {UNMAPPABLE, RAW}:
         return key_of(_kept(tree[RAW]))

@@ -20,17 +20,18 @@ def as_of(
     at: Timestamp,
     complete_until: Timestamp | None = None,
 ) -> DataFrame:
-    """The collection's documents with all changes up to `at`, that time included, and no later one:
-    `key`, `document_key`, `document`, `exact`, `position`, `cluster_time`, `cluster_inc` of the row
-    that each comes from.
+    """Return the documents of a collection as of a time, with all changes up to and at `at`.
 
-    The changelog may have either form, and hold other collections too; it may be written to
-    meanwhile. `complete_until`: a time up to which it is known to be complete, if that is later
-    than what its own commits say (a collection at rest gets none).
+    The columns are `key`, `document_key`, `document`, `exact`, `position`, `cluster_time` and
+    `cluster_inc` of the row that each document comes from.
 
-    `exact` is false where the document may be another than it was at that time: its image was taken
-    later than `at`, or a later change came without one. On a sharded cluster a transaction across
-    shards counts from the first time at which one of them reports it, a little later than its
+    The changelog may have either form, contain other collections too, and be written meanwhile.
+    `complete_until` is a time up to which it is known to be complete, if that is later than its own
+    commits state: a collection without changes gets no commit.
+
+    `exact` is false if the document may have been another one at that time: its image was taken
+    later than `at`, or a later change came without an image. On a sharded cluster a transaction
+    across shards counts from the first time at which a shard reports it, a little later than its
     commit. Raises NotCovered.
     """
     version, span = _covering(spark, changelog, namespace, at, complete_until)
@@ -76,8 +77,7 @@ def _covering(
 def _beginning(
     rows: DataFrame, namespace: Namespace, own: Column, span: Span, last: str
 ) -> tuple[str, bool]:
-    """The position after which the collection was empty; and whether shards report its
-    transactions."""
+    """The position after which the collection was empty; whether shards report transactions."""
     to = F.from_json("description", "to struct<db string, coll string>")["to"]
     wide = F.col("coll").isNull() & F.coalesce(F.col("db") == F.lit(namespace.db), F.lit(True))
     concerns = own | wide | ((F.col("op") == "rename") & is_of(namespace, to))
@@ -110,7 +110,7 @@ def _whole_transactions(rows: DataFrame, last: str) -> DataFrame:
 
 
 def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:
-    """Of each key the last row that says what has become of it, if it is there."""
+    """The last state of each key, without the keys that were deleted."""
     names = ("document_key", "position", "cluster_time", "cluster_inc")
     image = F.struct("op", F.col("after").alias("document"), _is_exact(at).alias("exact"), *names)
     says = (F.col("op") == "delete") | F.col("after").isNotNull()
@@ -129,7 +129,7 @@ def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:
 
 
 def _is_exact(at: Timestamp) -> Column:
-    """An image that was taken later than its event is right from that time on."""
+    """Whether an image is right as of `at`: one that was taken later is right from then on."""
     taken = F.get_json_object("description", "$.exactFrom")
     second, increment = (F.split_part(taken, F.lit(":"), F.lit(n)).cast("long") for n in (1, 2))
     is_past = (second < at.time) | ((second == at.time) & (increment <= at.inc))

@@ -1,4 +1,4 @@
-"""What the sink reports of a batch."""
+"""The report of the sink on a batch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class Phases:
 
 
 class Freshness(NamedTuple):
-    """Seconds from a change's commit in MongoDB until its changelog contained it, by the server's
-    clock: of the newest and of the oldest change of a batch."""
+    """Seconds from the commit of a change in MongoDB until its changelog contained it.
+
+    Of the newest and of the oldest change of a batch, by the clock of the server.
+    """
 
     newest: float
     oldest: float

@@ -1,9 +1,9 @@
-"""Checkpoints of Delta's logs, written by a thread of its own: no commit waits for one.
+"""Checkpoints of the logs of Delta, written by a thread of their own: no commit waits for one.
 
-Delta writes a checkpoint within the commit whose version its interval divides. That took twelve
-seconds on two cores, in which no change landed. So our tables have a long interval, and this thread
-writes the checkpoints and cleans the log in between. If it fails, Delta still does at the interval.
-"""
+Delta writes a checkpoint within each commit whose version is a multiple of an interval. That took
+twelve seconds on two cores, in which no change landed. So our tables have a long interval, and this
+thread writes the checkpoints and cleans the log in between. If it fails, Delta still does so at the
+interval."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogCheckpoints:
         self._thread: threading.Thread | None = None
 
     def committed(self, spark: SparkSession, target: Target) -> None:
-        """To be called after each commit. Returns at once."""
+        """Note a commit. Returns at once."""
         with self._lock:
             count = self._commits[target] = self._commits.get(target, 0) + 1
             # The first commit too: a run may be too short for a second look.
@@ -52,8 +52,11 @@ class LogCheckpoints:
         self._due.put((spark, target))
 
     def close(self) -> None:
-        """Start no further checkpoint. One that is being written is completed or left unfinished,
-        which harms nothing: no reader sees it before it is complete."""
+        """Start no further checkpoint.
+
+        A checkpoint that is being written is completed or left unfinished. No reader sees an
+        unfinished one.
+        """
         self._due.put(None)
 
     def _run(self) -> None:

@@ -1,5 +1,4 @@
-"""Small writes into small tables: what Spark does to be fast with many rows takes longer than all
-the few that there are."""
+"""Settings for small writes to small tables, where the overhead of Spark takes most of the time."""
 
 from __future__ import annotations
 
@@ -27,21 +26,22 @@ _UNMEASURED_ROWS = 100_000
 
 @dataclass(slots=True)
 class Sizes:
-    """Which tables are small, as far as one process that writes them has to know. One that was
-    found to be large is taken to stay so."""
+    """The sizes of tables, as far as they decide about the settings.
+
+    A table that was large once counts as large from then on.
+    """
 
     _left: dict[Target, int] = field(default_factory=dict)
     _large: set[Target] = field(default_factory=set)
 
     def are_small(self, spark: SparkSession, targets: Sequence[Target], rows: int) -> bool:
-        """Whether `rows`, which are about to be written into tables, there or not, are few, and so
-        are those of each table."""
+        """Whether a write of `rows` rows is small, and all of its tables are."""
         for each in targets:
             self._left[each] = self._left.get(each, 0) - rows
         return rows <= _ROWS and all(self._is_small(spark, each) for each in targets)
 
     def _is_small(self, spark: SparkSession, target: Target) -> bool:
-        """Measures the table only where that decides."""
+        """Measures the table only if the answer depends on it."""
         if target not in self._large and self._left[target] < 0:
             if target.exists(spark) and not _is_within(target, spark):
                 self._large.add(target)
