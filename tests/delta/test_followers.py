@@ -289,6 +289,7 @@ def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
     assert (second.delivered, second.left) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
