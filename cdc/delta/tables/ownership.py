@@ -96,7 +96,8 @@ def existing(
                 continue
             name = json.loads(properties[_NAMESPACE])
             if name is None:
-                table: Table | None = Table(own, None, options)
+                # The route of another table of one collection may match its path too.
+                table: Table | None = Table(own, None, options) if route.is_shared else None
             else:
                 table = layout.table(kind, Namespace(*name))
             # One that the layout puts elsewhere now stays behind.

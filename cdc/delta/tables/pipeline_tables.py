@@ -131,7 +131,7 @@ class Tables:
         the tables that other programs created since.
         """
         self._spark = spark
-        for table, properties in existing(spark, self.layout, self.kind, self._known):
+        for table, properties in existing(spark, self.layout, self.kind, frozenset(self._known)):
             if properties[PIPELINE] == self.pipeline:
                 self._remember(spark, table, properties)
 
