@@ -21,7 +21,7 @@ except LookupError:
 """
 PROGRAMS = {
     "a job": """
-from cdc.cli.output import run_as_command
+from cdc.cli.commands import run_as_command
 @run_as_command
 def program():
     exec({warns!r})

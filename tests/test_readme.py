@@ -12,8 +12,7 @@ import click
 import pytest
 
 from cdc import errors
-from cdc.cli.commands import main
-from cdc.cli.output import EXIT_CODES
+from cdc.cli.commands import EXIT_CODES, main
 from cdc.delta.tables import KEYS, MATCH
 from cdc.errors import CdcError, UnmappableValue
 from cdc.model import Change, Namespace, Selection

@@ -19,7 +19,7 @@ from airflow.sdk.log import mask_secret
 
 PROGRAM = Path(__file__).with_name("scripts") / "backfill.py"
 FLAGS = ("repair", "dry-run")
-# Exit codes after which a retry can succeed: those of `cdc.cli.output`, and those of a kill.
+# Exit codes after which a retry can succeed: those of `cdc.cli.commands`, and those of a kill.
 _TRANSIENT = {3, 5, 130, 137, 143, -9, -15}
 _CODE = re.compile(r"Error code is: (-?\d+)")
 

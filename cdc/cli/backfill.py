@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
 from cdc.errors import BadOption
 from cdc.model import Timestamp, timestamp
 from cdc.pipeline import (

@@ -1,14 +1,27 @@
-"""The command `mongodb-cdc NAME`, which starts one of the programs."""
+"""The command `mongodb-cdc NAME`: its programs, and what they share: output, errors, exit codes.
+
+`token` has no `--json FILE`: click would read its argument as the file.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
 
 import click
 from click.shell_completion import CompletionItem
 
-from cdc.cli.output import EXIT_CODES
+from cdc import errors
+from cdc.errors import CdcError
+from cdc.logs import escape_controls, escape_default_logs
 from cdc.shutdown import Interrupt
 
 PROGRAMS = {
@@ -26,6 +39,22 @@ PROGRAMS = {
     "token": "Explain a resume token or a row's position.",
     "verify": "Compare collections with their mirrors.",
 }
+STDOUT = "-"
+LEFT, INTERRUPTED = 6, 130
+EXIT_CODES = {
+    0: "done, or stopped by a signal (replicate, follow)",
+    1: "the program cannot continue, see the message",
+    2: "bad arguments",
+    3: "source unreachable or not answering: start the program again",
+    4: "history lost",
+    5: "other writers changed a table at each attempt: start the program again",
+    LEFT: "differences remain (verify, backfill, replay-dead-letters, restore, demo)",
+    INTERRUPTED: "ended at once by Ctrl-C",
+    143: "ended at once by SIGTERM",
+}
+
+P = ParamSpec("P")
+_RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 
 
 def command(name: str) -> click.Command:
@@ -72,3 +101,87 @@ class _Programs(click.Group):
 @click.version_option(package_name="mongodb-cdc-spark")
 def main() -> None:
     """Replicate MongoDB into Delta tables: snapshot, change stream, changelog and mirror."""
+
+
+def _require_folder(
+    context: click.Context, parameter: click.Parameter, path: str | None
+) -> str | None:
+    """Check the folder of the file before an hour's work, not after it."""
+    if path not in (None, STDOUT) and not (folder := Path(path).absolute().parent).is_dir():
+        raise click.BadParameter(f"there is no folder {folder}")
+    return path
+
+
+json_option = click.option(
+    "--json",
+    "json_path",
+    is_flag=False,
+    flag_value=STDOUT,
+    metavar="[FILE]",
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
+    callback=_require_folder,
+    help="Print the result as JSON; with FILE, print text and write the JSON to the file.",
+)
+
+
+def print_result(result: Any, json_path: str | None, show: Callable[[], object]) -> None:
+    """Print a result as text or as JSON.
+
+    Args:
+        result: The result, as values that JSON has.
+        json_path: None for text alone; `-` for JSON alone, on stdout; else the file to write the
+            JSON to, besides the text.
+        show: Prints the text.
+    """
+    text = json.dumps(result, indent=2)
+    if json_path == STDOUT:
+        click.echo(text)
+        return
+    show()
+    if json_path:
+        Path(json_path).write_text(f"{text}\n")
+
+
+def run_as_command(program: Callable[P, int]) -> Callable[P, None]:
+    """Decorate a program: it ends the process with its exit code, or an error line.
+
+    Spark wraps an error of a task or of the source's planner in its own exceptions and several
+    stack traces. The last error of `cdc.errors` in their text is the original one.
+    """
+
+    @wraps(program)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        escape_default_logs()
+        # py4j logs the stack trace of an error in a batch, which is reported below.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+        try:
+            with Interrupt():
+                code = program(*args, **kwargs)
+            sys.exit(code)
+        except KeyboardInterrupt:  # by code, or in a thread without `Interrupt`'s handler
+            sys.exit(INTERRUPTED)
+        except CdcError as error:
+            _end(type(error), str(error))
+        except Exception as error:
+            kind, message = _find_cause(error)
+            if kind is None:
+                raise
+            _end(kind, message)
+
+    return run
+
+
+def _find_cause(error: Exception) -> tuple[type[CdcError] | None, str]:
+    """The class and message of the error of `cdc.errors` in an error of Spark; None if none is."""
+    from pyspark.errors import PySparkException  # half a second, and not every program needs Spark
+
+    causes = _RAISED.findall(str(error)) if isinstance(error, PySparkException) else []
+    if not causes:
+        return None, ""
+    name, message = causes[-1]
+    return getattr(errors, name, None), message.rstrip()
+
+
+def _end(kind: type[CdcError], message: str) -> None:
+    sys.stderr.write(f"error: {escape_controls(message)}\n")
+    sys.exit(kind.exit_code)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.output import LEFT, STDOUT, json_option, print_result, run_as_command
+from cdc.cli.commands import LEFT, STDOUT, json_option, print_result, run_as_command
 from cdc.cli.verify import show
 from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet, Writers, drop_orders, load_orders

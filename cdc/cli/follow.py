@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.console import Console
 
-from cdc.cli.output import run_as_command
+from cdc.cli.commands import run_as_command
 from cdc.logs import escape_controls, format_line
 from cdc.pipeline import Config, Following, session
 from cdc.pipeline import config as configuration

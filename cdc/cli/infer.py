@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cdc.cli.output import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.pipeline import (
     InferredColumns,
     add_columns,

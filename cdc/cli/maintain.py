@@ -8,7 +8,7 @@ import click
 import rich.table
 from rich.console import Console
 
-from cdc.cli.output import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
 from cdc.pipeline import config as configuration
 from cdc.pipeline import maintain, require_safe, session

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.output import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.errors import CdcError
 from cdc.logs import escape_controls
 from cdc.model import timestamp

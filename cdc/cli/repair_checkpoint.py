@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cdc.cli.output import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.pipeline import config as configuration
 from cdc.pipeline import repair, session
 from cdc.terminal import Terminal

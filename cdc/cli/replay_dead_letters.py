@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from cdc.cli.output import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
 from cdc.pipeline import config as configuration
 from cdc.pipeline import replay, session
 from cdc.terminal import Terminal

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cdc.checkpoint import OFFSETS, Folder, lock_checkpoint, require_whole
-from cdc.cli.output import run_as_command
+from cdc.cli.commands import run_as_command
 from cdc.delta.followers import mirror
 from cdc.monitoring import Display, Gauges, prometheus_settings
 from cdc.options import MODES

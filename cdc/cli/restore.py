@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import RestoreResult, restore, session
 from cdc.pipeline import config as configuration

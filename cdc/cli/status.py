@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.checkpoint import Checkpoint
-from cdc.cli.output import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.errors import BadOption, CdcError
 from cdc.logs import escape_controls
 from cdc.model import Timestamp, timestamp

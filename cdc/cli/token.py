@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cdc.cli.output import run_as_command
+from cdc.cli.commands import run_as_command
 from cdc.errors import BadToken
 from cdc.model import Token, document_key_json, resume_token, timestamp
 from cdc.terminal import Terminal

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.output import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
 from cdc.pipeline import Verdict, select_namespaces, session, verify
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal

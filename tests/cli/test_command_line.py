@@ -16,8 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from cdc import errors
-from cdc.cli.commands import PROGRAMS, main
-from cdc.cli.output import EXIT_CODES, json_option
+from cdc.cli.commands import EXIT_CODES, PROGRAMS, json_option, main
 from tests.documents import README, ROOT
 
 # Bash as it is when somebody presses the tabulator after `mongodb-cdc re`.

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdc.checkpoint import checkpoint
 from cdc.cli import restore
-from cdc.cli.output import LEFT
+from cdc.cli.commands import LEFT
 from cdc.delta.reading import as_of
 from cdc.demo import ReplicaSet
 from cdc.errors import NotCovered
