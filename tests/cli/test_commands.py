@@ -32,6 +32,7 @@ from cdc.delta.tables.routing import folder, former_folder
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import config as configuration
+from tests.pipeline_file import write_pipeline
 
 Run = Callable[..., Result]
 
@@ -39,11 +40,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) -> Run:
     """Calls a program in this process, on a configuration of the test's own."""
-    file = tmp_path / "pipeline.toml"
-    file.write_text(
-        f'[source]\nuri = "{mongod.uri}"\ncollections = ["{database.name}.orders"]\n'
-        f'[sink]\npath = "{tmp_path / "lakehouse"}"\n'
-    )
+    file = write_pipeline(tmp_path, mongod, database)
 
     def call(program: Any, *arguments: str) -> Result:
         return CliRunner().invoke(program.main, ["--config", str(file), *arguments])

@@ -21,18 +21,14 @@ from cdc.demo import ReplicaSet, Writers
 from cdc.errors import BadOption
 from cdc.model import Namespace
 from cdc.pipeline import config as configuration
+from tests.pipeline_file import write_pipeline
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def config(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) -> Path:
-    file = tmp_path / "pipeline.toml"
-    file.write_text(
-        f'[source]\nuri = "{mongod.uri}"\ncollections = ["{database.name}.orders"]\n'
-        f'[sink]\npath = "{tmp_path / "lakehouse"}"\nfollow.by = "follow"\n'
-    )
-    return file
+    return write_pipeline(tmp_path, mongod, database, 'follow.by = "follow"\n')
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from cdc.cli import backfill, replicate, verify
 from cdc.delta.maintenance import mirror_repair
 from cdc.demo import ReplicaSet
+from tests.pipeline_file import write_pipeline
 
 Run = Callable[..., Result]
 
@@ -24,11 +25,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) -> Run:
     """Calls a program in this process, on a configuration of the test's own."""
-    file = tmp_path / "pipeline.toml"
-    file.write_text(
-        f'[source]\nuri = "{mongod.uri}"\ncollections = ["{database.name}.orders"]\n'
-        f'[sink]\npath = "{tmp_path / "lakehouse"}"\n'
-    )
+    file = write_pipeline(tmp_path, mongod, database)
 
     def call(program: Any, *arguments: str, code: int = 0) -> Result:
         done = CliRunner().invoke(program.main, ["--config", str(file), *arguments])

@@ -184,9 +184,7 @@ class Followers:
             last = self._pending.last
             count = sum(self._apply(spark, tables, last) for tables in self.kinds.values())
             pending = self._pending.up_to(last)
-            for each in pending:
-                if each.landed is not None:
-                    each.landed.remove_leftovers()
+            _remove_leftovers(pending)
             self._pending.remove(pending)
             self._count_emptied()
             return count
@@ -213,9 +211,7 @@ class Followers:
     def discard(self) -> None:
         """Remove the data files that no table needs. Pending batches are recovered by the next
         run."""
-        for each in self._pending.up_to(self._pending.last):
-            if each.landed is not None:
-                each.landed.remove_leftovers()
+        _remove_leftovers(self._pending.up_to(self._pending.last))
 
     def _work(
         self, tables: Tables, last: int, tried: Container[Table]
@@ -260,3 +256,9 @@ class Followers:
                     yield table
             elif not pending.changelogs.isdisjoint(feeds(table, tables, self.changelogs)):
                 yield table
+
+
+def _remove_leftovers(pending: Iterable[Pending]) -> None:
+    for each in pending:
+        if each.landed is not None:
+            each.landed.remove_leftovers()

@@ -219,7 +219,7 @@ def _summarize_older(
 
 
 def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[Facts]) -> Facts:
-    """Facts of these rows. The first of the `later` batches tells which copies were complete."""
+    """Facts of these rows. The first of the `later` batches states which copies were complete."""
     names = {
         Namespace(each.db, each.coll)
         for each in older
