@@ -8,7 +8,6 @@ SHELL := /bin/sh
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 AIRFLOW := .venv-airflow
-CLASSES := build/java-classes.jsa
 SERVERLESS := $(wildcard tests/test_*.py) $(addprefix tests/,model options checkpoint monitoring tasks \
 	pipeline/test_config.py cli/test_command_line.py security/test_untrusted.py)
 
@@ -27,7 +26,7 @@ test: $(INSTALLED) ## every test but the slow ones and the soak, against a real 
 test-of: $(INSTALLED) ## the tests of one subject, a folder or file below tests: SUBJECT=mongo/plan
 	@$(BIN)/pytest -n 0 tests/$(SUBJECT)
 
-test-slow: $(INSTALLED) $(CLASSES) ## programs with a Java of their own, and other tests of half a minute and more
+test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of half a minute and more
 	@$(BIN)/pytest -m slow
 
 test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"
@@ -96,13 +95,8 @@ $(INSTALLED): pyproject.toml requirements.lock | java
 	@echo "installing into .venv: $$($(BIN)/python --version), $$(grep -c == requirements.lock) packages" >&2
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
-	@echo "compiling what encodes documents, once on this machine" >&2
-	@$(BIN)/python -c 'from cdc.kernel import loading; loading.columns(), loading.typed()'
+	@$(BIN)/mongodb-cdc prepare
 	@touch $@
-
-$(CLASSES): $(INSTALLED)
-	@echo "storing the classes that Spark loads, once in this folder" >&2
-	@$(BIN)/python -m tests.java_classes && touch $@
 
 # Made anew whenever its list changes.
 $(AIRFLOW)/.installed: tests/airflow/requirements.lock | $(INSTALLED)

@@ -8,21 +8,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-# What tests/java_classes.py makes, once for each checkout.
-ARCHIVE = Path(__file__).parents[1] / "build" / "java-classes.jsa"
-
 # Threads that collect garbage beside the tests would take their time from them.
 _SERIAL = "-XX:+UseSerialGC"
 
-# A JVM whose class path is another one leaves the archive alone. It would say so on its stdout.
-_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-_STORED = f"-XX:SharedArchiveFile={ARCHIVE} {_QUIET}" if ARCHIVE.exists() else ""
-
 # The second compiler takes more time than it saves before a short program is over.
 _SHORT = f"{_SERIAL} -XX:TieredStopAtLevel=1"
-
-# For the JVM that makes the archive.
-ARCHIVING = f"{_SHORT} -XX:ArchiveClassesAtExit={ARCHIVE}.part {_QUIET}"
 
 # For the JVM of a run, which does the same over and over.
 LONG_LIVED = " ".join(
@@ -36,12 +26,11 @@ LONG_LIVED = " ".join(
         "-XX:Tier4MinInvocationThreshold=5000",
         "-XX:Tier4CompileThreshold=60000",
         "-XX:Tier4BackEdgeThreshold=160000",
-        _STORED,
     )
 )
 
 # In the environment of a program with a JVM of its own.
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{_SHORT} {_STORED}".rstrip()}
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": _SHORT}
 
 # Generated code does not pay for a handful of rows.
 INTERPRETED = {

@@ -31,6 +31,7 @@ PROGRAMS = {
     "infer": "Infer typed columns from documents and write them into the configuration.",
     "maintain": "Compact the tables and delete files that no retained version needs.",
     "plan": "Check whether a run can succeed, and estimate how long its copy takes.",
+    "prepare": "Make later starts faster, once per machine.",
     "repair-checkpoint": "Return a damaged checkpoint to the last batch that is known.",
     "replay-dead-letters": "Deliver images again that were repaired or can be mapped now.",
     "replicate": "Copy collections into Delta tables, then follow their changes.",
@@ -38,6 +39,11 @@ PROGRAMS = {
     "status": "Show the status of a pipeline, running or not.",
     "token": "Explain a resume token or a row's position.",
     "verify": "Compare collections with their mirrors.",
+}
+# Programs that are not the `main` of a module of their own name.
+_SHARED = {
+    "repair-checkpoint": ("repairs", "repair_checkpoint"),
+    "replay-dead-letters": ("repairs", "replay_dead_letters"),
 }
 STDOUT = "-"
 LEFT, INTERRUPTED = 6, 130
@@ -60,9 +66,9 @@ _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 def command(name: str) -> click.Command:
     """The command of a name of `PROGRAMS`. Its module is imported by this call: `--help` must not
     wait for Spark's modules."""
+    module, function = _SHARED.get(name, (name, "main"))
     with Interrupt():  # some modules swallow what is raised while they are imported
-        module = importlib.import_module(f"cdc.cli.{name.replace('-', '_')}")
-    program: click.Command = module.main
+        program: click.Command = getattr(importlib.import_module(f"cdc.cli.{module}"), function)
     return program
 
 

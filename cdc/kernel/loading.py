@@ -3,9 +3,8 @@
 Compiling takes half a minute. The result is cached on disk for this version of the sources and of
 numba; loading it takes a fraction of a second. If several processes of a machine need it at the
 same time, one compiles and the others wait, even if they load the sources from different places.
-The cache is in the first of these folders that is writable: `NUMBA_CACHE_DIR`, the user's cache
-(`XDG_CACHE_HOME`, `~/.cache`), the folder for temporary files. The folder is never shared with
-other users, because its contents are executed.
+The cache is in `NUMBA_CACHE_DIR` if that is set and writable, otherwise where `cdc.private_cache`
+puts it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import gc
 import hashlib
 import importlib
 import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from cdc.file_lock import lock
+from cdc.private_cache import create_folder
 
 
 @functools.cache
@@ -61,13 +59,7 @@ def _folder(version: str) -> Path:
     """
     sources = [*_sources("cdc.kernel"), *_sources("cdc.model")]
     digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
-    errors: list[OSError] = []
-    for base in _bases():
-        try:
-            return _create_private(base, digest)
-        except OSError as error:
-            errors.append(error)
-    raise errors[0]
+    return create_folder(digest, os.environ.get("NUMBA_CACHE_DIR"))
 
 
 def _sources(package: str) -> Iterator[bytes]:
@@ -82,26 +74,6 @@ def _sources_below(folder: Traversable) -> Iterator[bytes]:
             yield from _sources_below(each)
         elif each.name.endswith(".py"):
             yield each.read_bytes()
-
-
-def _bases() -> Iterator[Path]:
-    given, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
-    if given:
-        yield Path(given)
-    yield (Path(home) if home else Path("~/.cache").expanduser()) / "mongodb-cdc"
-    yield Path(tempfile.gettempdir()) / f"mongodb-cdc-{os.getuid()}"
-
-
-def _create_private(base: Path, name: str) -> Path:
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = base / name
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for each in (base, folder):
-        status = each.stat()
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
-            raise PermissionError(f"{each} belongs to another user or is writable by others")
-    with tempfile.TemporaryFile(dir=folder):
-        return folder
 
 
 @contextmanager

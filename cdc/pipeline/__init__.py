@@ -9,11 +9,11 @@ from cdc.pipeline.backfill import (
     backfill_mirror,
     require_whole,
 )
-from cdc.pipeline.checkpoint_repair import repair
 from cdc.pipeline.column_inference import InferredColumns, add_columns, column_text, infer
 from cdc.pipeline.config import Config
 from cdc.pipeline.following import Following
-from cdc.pipeline.maintenance import maintain, replay, require_safe
+from cdc.pipeline.maintenance import maintain, repair, replay, require_safe
+from cdc.pipeline.preparation import prepare
 from cdc.pipeline.replication import Replication
 from cdc.pipeline.restoration import RestoreResult, restore
 from cdc.pipeline.run_metrics import Status, count_changes
@@ -42,6 +42,7 @@ __all__ = [
     "infer",
     "maintain",
     "mirrored_until",
+    "prepare",
     "repair",
     "replay",
     "require_new",

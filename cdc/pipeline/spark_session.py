@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from cdc.errors import CdcError
 from cdc.model import CONNECTION_STRING
 from cdc.pipeline.jvm import end_jvm, start_jvm
+from cdc.pipeline.start_cache import PACKAGES, record_jars, use_cache
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -136,9 +137,10 @@ def session(
     master = master or "local[*]"
     local = master.startswith("local")
     settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
-    packages = [each for each in settings.get("spark.jars.packages", "").split(",") if each]
-    builder = _configure(builder.master(master), settings)
-    builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
+    packages = [each for each in settings.get(PACKAGES, "").split(",") if each]
+    settings[PACKAGES] = delta_packages(packages)
+    started = use_cache(settings) if local else settings
+    builder = _configure(builder.master(master), started)
     if local:
         # No Spark setting binds the web UI and the block manager to one address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -146,7 +148,16 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if local and PACKAGES in started:
+        record_jars(settings[PACKAGES], spark)
+    return spark
+
+
+def delta_packages(others: Iterable[str] = ()) -> str:
+    """The Maven coordinates of Delta for this PySpark, and others, as Spark's setting has them."""
+    builder = configure_spark_with_delta_pip(SparkSession.builder, extra_packages=list(others))
+    return str(builder._options[PACKAGES])
 
 
 def end(spark: SparkSession) -> None:

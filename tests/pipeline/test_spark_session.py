@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
+from cdc.kernel import loading
+from cdc.pipeline import start_cache
 from cdc.pipeline.jvm import require_java
 from cdc.pipeline.spark_session import SETTINGS
 from tests.jvm import SHORT_LIVED
@@ -79,6 +83,53 @@ def test_under_spark_submit_without_delta_one_sentence_names_the_properties_file
     # spark-submit sends the program's stderr to its own stdout.
     assert "CdcError: This Spark session has no Delta: spark.sql.extensions=" in run.stdout
     assert "the jar of Delta missing. Remedy: run spark-submit with" in run.stdout
+
+
+@pytest.mark.slow
+def test_after_prepare_a_program_starts_without_ivy_and_from_stored_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The encoders are compiled already where this points to.
+    compiled = loading._folder(version("numba")).parent
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(compiled))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = in_environment([sys.executable, "-m", "cdc.cli.prepare"])
+    assert (run.returncode, run.stdout) == (0, ""), run.stderr
+
+    (tmp_path / "program.py").write_text(
+        "import sys; from cdc.pipeline.spark_session import LOCAL, session\n"
+        "java = LOCAL['spark.driver.extraJavaOptions'] + ' -Xlog:class+load'\n"
+        "extra = {'spark.jars.ivy': sys.argv[1], 'spark.driver.extraJavaOptions': java}\n"
+        "session('p', 'local[1]', extra).stop()"
+    )
+    run = in_environment([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "ivy")])
+    assert run.returncode == 0, run.stderr
+    assert list((tmp_path / "ivy").iterdir()) == []
+    stored = "org.apache.spark.SparkContext source: shared objects file (top)"
+    assert stored in run.stdout + run.stderr
+
+
+def test_jars_that_ivy_found_are_put_on_the_class_path_while_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = {"spark.jars.packages": "a:b:1", "spark.driver.extraClassPath": "own.jar"}
+    assert start_cache.use_cache(settings) == settings
+    jars = [tmp_path / "one.jar", tmp_path / "two.jar"]
+    for jar in jars:
+        jar.touch()
+    [folder] = (tmp_path / "mongodb-cdc").iterdir()
+    (folder / "jars.json").write_text(json.dumps({"a:b:1": [str(jar) for jar in jars]}))
+
+    assert start_cache.use_cache(settings) == {
+        "spark.driver.extraClassPath": ":".join(["own.jar", *map(str, jars)])
+    }
+    other = settings | {"spark.jars.packages": "a:b:2"}
+    assert start_cache.use_cache(other) == other
+    jars[1].unlink()
+    assert start_cache.use_cache(settings) == settings
+    (folder / "jars.json").write_text("damaged")
+    assert start_cache.use_cache(settings) == settings
 
 
 def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _checkpoint_cut_off(scene: Scene) -> None:
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     os.truncate(last, scene.chance.randrange(last.stat().st_size))
     until(is_reported, _STARTS_SECONDS)
-    repair = [sys.executable, "-m", "cdc.cli.repair_checkpoint", *arguments(scene.config)]
+    repair = [sys.executable, "jobs/repair_checkpoint.py", *arguments(scene.config)]
     done = subprocess.run(repair, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -1,0 +1,110 @@
+"""Jars and classes of a local JVM, cached so that the next start does not prepare them again.
+
+Without the cache Ivy looks up Delta's jars at each start, and Java parses and verifies some 20,000
+classes. Both results stay the same:
+
+* The list of jars is recorded after a start with Ivy. Later starts put these jars on the class
+  path. A missing jar makes Ivy look again.
+* `mongodb-cdc prepare` stores the classes in an archive (Java's class data sharing), which Java
+  maps. Java compares the archive with its own version and with the class path, and loads the
+  classes from the jars if they differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from cdc.file_lock import lock
+from cdc.private_cache import create_folder
+
+PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JARS = "jars.json"
+# Without these Java prints a warning for an archive that it does not map.
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+
+
+def use_cache(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a local session so that its JVM starts from the cache.
+
+    What is not cached stays as it is. `settings` name the packages that Ivy would look up.
+    """
+    jars = _cached_jars(settings[PACKAGES])
+    if not jars:
+        return dict(settings)
+    path = [settings[CLASS_PATH]] if CLASS_PATH in settings else []
+    found = {name: value for name, value in settings.items() if name != PACKAGES}
+    found[CLASS_PATH] = os.pathsep.join([*path, *jars])
+    archive = _archive(jars)
+    options = settings.get(JAVA_OPTIONS, "")
+    if archive.exists() and "-XX:ArchiveClassesAtExit" not in options:
+        found[JAVA_OPTIONS] = f"{options} -XX:SharedArchiveFile={archive} {_QUIET}".lstrip()
+    return found
+
+
+def record_jars(packages: str, spark: SparkSession) -> None:
+    """Record the jars that Ivy found for the packages of a session. A failure is no error."""
+    urls = str(spark.sparkContext.getConf().get("spark.jars", "")).split(",")
+    jars = [url.removeprefix("file://") for url in urls if url.startswith("file:///")]
+    if not jars or len(jars) < len(urls):
+        return
+    with suppress(OSError):
+        folder = _folder()
+        with lock(folder):
+            part = folder / f"{_JARS}.part"
+            part.write_text(json.dumps({**_recorded(folder), packages: jars}))
+            part.replace(folder / _JARS)
+
+
+@contextmanager
+def archiving(packages: str) -> Iterator[str | None]:
+    """Let a JVM that starts and ends in the block store its classes in a new archive.
+
+    Yields the option for it; None if the jars of the packages are not cached yet. Raises OSError
+    if the cache cannot be written.
+    """
+    jars = _cached_jars(packages)
+    if not jars:
+        yield None
+        return
+    archive = _archive(jars)
+    part = archive.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    try:
+        yield f"-XX:ArchiveClassesAtExit={part} {_QUIET}"
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _cached_jars(packages: str) -> list[str]:
+    try:
+        jars = _recorded(_folder()).get(packages, [])
+    except OSError:
+        return []
+    return jars if all(Path(jar).is_file() for jar in jars) else []
+
+
+def _recorded(folder: Path) -> dict[str, list[str]]:
+    """What `record_jars` wrote; nothing if that is missing or damaged."""
+    try:
+        return dict(json.loads((folder / _JARS).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _archive(jars: list[str]) -> Path:
+    digest = hashlib.sha256("\n".join(jars).encode()).hexdigest()[:16]
+    return _folder() / f"classes-{digest}.jsa"
+
+
+def _folder() -> Path:
+    return create_folder(f"spark-{pyspark.__version__}")
