@@ -93,7 +93,7 @@ def _replicate(
     measured = Measurements()
     began = time.monotonic()
     handed_over: list[float] = []
-    expected = {c.namespace: c.documents for c in preflight(config.source)}
+    expected = {c.namespace: c.documents for c in preflight(config.options)}
     with Display(console, expected) as display, Writers(server, ORDERS) as writers:
 
         def on_batch(report: BatchReport) -> None:

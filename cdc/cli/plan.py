@@ -225,7 +225,7 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: s
     Example: mongodb-cdc plan --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    found = plan(config.source)
+    found = plan(config.options)
     copy = estimate(found.work, config.options, rate)
     result = to_json(found, copy, rate)
     print_result(result, json_path, lambda: show(Terminal(), found, copy, rate))

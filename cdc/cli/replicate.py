@@ -84,7 +84,7 @@ def _check_start(
     """
     require_whole(folder)
     has_begun = bool(folder.numbers(OFFSETS))
-    captured = preflight(config.source, is_new=not has_begun)
+    captured = preflight(config.options, is_new=not has_begun)
     if not has_begun:
         # Tables of a collection that does not exist yet count too.
         named = config.options.selection.names

@@ -110,7 +110,7 @@ def read_status(config: Config) -> View:
     last, before, passed = stored.last, stored.before, None
     if last and before:
         passed = FinishedBatches(before.offset, last.offset, last.began - before.began)
-    found = query_status(config.source, last.offset if last else None, passed)
+    found = query_status(config.options, last.offset if last else None, passed)
     options = config.options
     with ThreadPoolExecutor(_THREADS) as threads:
         first = found.collections[:_MOST_COLLECTIONS]

@@ -59,10 +59,11 @@ _URL = re.compile(r"[A-Za-z][\w+.-]+:")
 class Config:
     """The checked configuration of one pipeline.
 
-    `source` contains the options of the source by name, as text.
+    `source` contains the options of the source by name, as text; `options` are the same, parsed.
     """
 
     source: Mapping[str, str]
+    options: declared.SourceOptions
     checkpoint: str
     trigger: str
     layout: Layout
@@ -72,11 +73,6 @@ class Config:
     file_size_mb: int = 128
     mirror_interval: float = 10.0
     follow_by: str = REPLICATE
-
-    @property
-    def options(self) -> declared.SourceOptions:
-        """The options of the source, parsed."""
-        return declared.parse(self.source)
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """Return the collection's changelog, mirror …; None if it is not configured.
@@ -236,6 +232,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
         require_followable(layout)
     return Config(
         source=source,
+        options=parsed,
         checkpoint=_parse_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
         trigger=_parse_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
         layout=layout,

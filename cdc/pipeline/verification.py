@@ -217,4 +217,4 @@ def select_namespaces(config: Config, only: tuple[str, ...]) -> list[Namespace]:
     """
     if only:
         return [config.parse_captured(name) for name in only]
-    return [collection.namespace for collection in preflight(config.source, is_new=False)]
+    return [collection.namespace for collection in preflight(config.options, is_new=False)]

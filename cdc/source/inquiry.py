@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdc import options as declared
 from cdc.model import Namespace, Offset
 from cdc.mongo.collections import Collection, estimate_documents
 from cdc.mongo.inspect import (
@@ -18,6 +16,7 @@ from cdc.mongo.inspect import (
     shards_of,
 )
 from cdc.mongo.topology import Source
+from cdc.options import SourceOptions
 from cdc.source.translation import make_wanted
 from cdc.tasks import discover_source, query_source
 
@@ -30,16 +29,15 @@ class CapturedCollection:
     documents: int
 
 
-def preflight(given: Mapping[str, str], is_new: bool = True) -> list[CapturedCollection]:
+def preflight(options: SourceOptions, is_new: bool = True) -> list[CapturedCollection]:
     """Check a source like the start of a run; return the collections that the run captures.
 
     Args:
-        given: The options of the source, as text.
+        options: The options of the source.
         is_new: False if the run has a checkpoint. A collection may then be gone or not exist yet.
 
     Raises CdcError.
     """
-    options = declared.parse(given)
 
     def list_captured(source: Source) -> list[CapturedCollection]:
         listed = check(source, make_wanted(source, options, is_new)).collections
@@ -55,12 +53,11 @@ def _estimate_documents(source: Source, collection: Collection) -> int:
     return sum(estimate_documents(client, collection.namespace) for client in clients)
 
 
-def plan(given: Mapping[str, str]) -> Examination:
+def plan(options: SourceOptions) -> Examination:
     """Examine what a new run with these options would find, and whether it could succeed.
 
     Reads only metadata and statistics. Raises BadOption, SourceUnreachable, UnsuitableSource.
     """
-    options = declared.parse(given)
 
     def examine_source(source: Source) -> Examination:
         return examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
@@ -69,16 +66,15 @@ def plan(given: Mapping[str, str]) -> Examination:
 
 
 def query_status(
-    given: Mapping[str, str], at: Offset | None, passed: FinishedBatches | None
+    options: SourceOptions, at: Offset | None, passed: FinishedBatches | None
 ) -> Status:
     """Read the status of a run with these options.
 
     Args:
-        given: The options of the source, as text.
+        options: The options of the source.
         at: The offset of its tables; None before the first batch.
         passed: Its last batches; None if unknown.
 
     Raises CdcError.
     """
-    options = declared.parse(given)
     return read_status(discover_source(options), options.selection, options.capture, at, passed)

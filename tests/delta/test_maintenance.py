@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.maintain import main
 from cdc.delta.maintenance import table_maintenance
-from cdc.delta.tables import Layout, Target, keep, newest_commit
+from cdc.delta.tables import Target, keep, newest_commit
 from cdc.model import Namespace
 from cdc.pipeline import Config, maintain
+from cdc.pipeline import config as configuration
 from tests.delta.batches import batch, change, commits, sink
 
 
@@ -32,7 +33,7 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     for number, rows in enumerate(batches):
         until = max(row["cluster_time"] for row in rows).timestamp()
         sink(tmp_path, delete="soft").write_batch(batch(spark, rows, until=int(until)), number)
-    config = Config({}, "", "", Layout.parse(str(tmp_path), {"delete": "soft"}))
+    config = _configure(tmp_path, {"delete": "soft"})
     log, mirror = tmp_path / "shop/orders/changelog", tmp_path / "shop/orders/mirror"
 
     def rows() -> dict[str, Any]:
@@ -70,7 +71,7 @@ def test_what_a_quiet_table_says_outlasts_its_log(
     keep(spark, target, table_maintenance.KEEP_AFTER)
     assert newest_commit(spark, target) == said, "what is young is not kept yet"
     monkeypatch.setattr(table_maintenance, "KEEP_AFTER", timedelta(0))
-    maintain(spark, Config({}, "", "", Layout.parse(str(tmp_path), keys)))
+    maintain(spark, _configure(tmp_path, keys))
     assert target.properties(spark)["delta.checkpointInterval"] == "1000"
     target.set_property(spark, "delta.checkpointInterval", "1")
     target.set_property(spark, "user", "1")
@@ -92,3 +93,8 @@ def test_a_retention_that_jobs_are_not_safe_with_is_refused(hours: str) -> None:
     options = [argument for each in required for argument in ("-o", each)]
     result = CliRunner().invoke(main, [*options, "--retention-hours", hours])
     assert result.exit_code == 2
+
+
+def _configure(folder: Path, table: dict[str, str]) -> Config:
+    given = ["uri=mongodb://h", "collections=shop.orders", f"sink.path={folder}"]
+    return configuration.load(None, [*given, *(f"table.{k}={v}" for k, v in table.items())])

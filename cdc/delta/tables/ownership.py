@@ -100,7 +100,7 @@ def existing(
                 table: Table | None = Table(own, None, options) if route.is_shared else None
             else:
                 table = layout.table(kind, Namespace(*name))
-            # One that the layout puts elsewhere now stays behind.
+            # A table that the layout puts elsewhere now is no table of the pipeline any more.
             if table is not None and table.target.settled(spark) == own:
                 yield replace(table, target=own), properties
 

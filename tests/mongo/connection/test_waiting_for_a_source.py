@@ -40,7 +40,7 @@ def start(uri: str, collections: str, **given: str) -> int:
     documents."""
     options = {"uri": uri, "collections": collections, "filter": '{"n": {"$exists": false}}'}
     options |= {name.replace("_", "."): value for name, value in given.items()}
-    [captured] = inquiry.preflight(options)
+    [captured] = inquiry.preflight(declared.parse(options))
     reader = source.ChangeReader(declared.parse(options), None)  # type: ignore[arg-type]
     try:
         first = reader.initialOffset()

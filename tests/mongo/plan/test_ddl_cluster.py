@@ -10,6 +10,7 @@ import pytest
 from pymongo.errors import OperationFailure
 from pyspark.sql.types import StructType
 
+from cdc import options as declared
 from cdc import source
 from cdc.errors import ContentReplaced, UnsuitableSource
 from cdc.model import Change, Offset, timestamp
@@ -223,7 +224,10 @@ def test_a_run_begins_before_its_database_and_goes_on_after_its_end(
         assert pipeline.replayed(coll) == contents(coll)
         coordinated(cluster, db, {"_shardsvrDropDatabase": 1})
         given = {"uri": pipeline.options.uri, "collections": pipeline.options.collections}
-        assert inquiry.preflight({**given, "shards.direct": "true"}, is_new=False) == []
+        assert (
+            inquiry.preflight(declared.parse({**given, "shards.direct": "true"}), is_new=False)
+            == []
+        )
         pipeline = capture_again(pipeline, mode)
         pipeline.run()
         assert pipeline.replayed(coll) == {}

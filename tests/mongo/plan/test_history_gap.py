@@ -77,9 +77,9 @@ def test_a_start_is_not_asked_for_again_on_a_checkpoint(
 ) -> None:
     """Guards: what the first run began with may have left the oplog long ago."""
     options = given(server, **starts(gone)[0])
-    assert inquiry.preflight(options, is_new=False)
+    assert inquiry.preflight(declared.parse(options), is_new=False)
     with pytest.raises(HistoryLost):
-        inquiry.preflight(options)
+        inquiry.preflight(declared.parse(options))
 
 
 def test_earliest_begins_where_the_oplog_begins_now(

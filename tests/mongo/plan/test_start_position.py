@@ -12,6 +12,7 @@ from pymongo.database import Database
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from cdc import options as declared
 from cdc import source
 from cdc.errors import BadOption, UnsuitableSource
 from cdc.model import Change, Offset, resume_token, timestamp
@@ -262,7 +263,7 @@ def test_a_run_goes_on_though_what_it_captures_was_dropped_meanwhile(
     pipeline.run()
     database.client.drop_database(database.name)
     given = {"uri": pipeline.options.uri, "collections": pipeline.options.collections}
-    assert inquiry.preflight(given, is_new=False) == []
+    assert inquiry.preflight(declared.parse(given), is_new=False) == []
     pipeline.run()
     assert pipeline.replayed(coll) == {}
     filled(database, "a", range(7))

@@ -20,6 +20,7 @@ import pytest
 from bson.timestamp import Timestamp
 from pymongo.database import Database
 
+from cdc import options as declared
 from cdc.demo import ReplicaSet
 from cdc.errors import UnsuitableSource
 from cdc.model import Change, Selection, StreamSplit, key_of, merge_key, timestamp
@@ -564,7 +565,7 @@ def test_a_run_may_begin_with_a_change_that_is_read_with_less_only(
     database.b.insert_one({"_id": "k" * 200_000, "pad": pad("x", 16 * MiB - 401_000)})
     named = {"uri": mongod.uri, "collections": f"{database.name}.a", "mode": "timestamp"}
     start = timestamp.text(last_write(database.client))
-    assert inquiry.preflight({**named, "start": start})
+    assert inquiry.preflight(declared.parse({**named, "start": start}))
 
 
 def drawn(*choices: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cdc import options as declared
 from cdc.errors import UnsuitableSource
 from cdc.source import inquiry
 from tests.mongo.abilities import abilities
@@ -22,9 +23,11 @@ def test_a_cluster_is_taken_only_if_its_shards_can_be_read_at_a_time() -> None:
             "shards.direct": "true",
         }
         if abilities(cluster.clients["s1"]).reads_at_a_time:
-            assert [str(found.namespace) for found in inquiry.preflight(given)] == ["shop.orders"]
-            assert not inquiry.plan(given).problems
+            assert [str(found.namespace) for found in inquiry.preflight(declared.parse(given))] == [
+                "shop.orders"
+            ]
+            assert not inquiry.plan(declared.parse(given)).problems
             return
         with pytest.raises(UnsuitableSource, match="Shard s1 is of a version before"):
-            inquiry.preflight(given)
-        assert "before 5.0" in str(inquiry.plan(given).problems[0])
+            inquiry.preflight(declared.parse(given))
+        assert "before 5.0" in str(inquiry.plan(declared.parse(given)).problems[0])

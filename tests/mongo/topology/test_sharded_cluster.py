@@ -937,7 +937,9 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     least = Offset.from_json(offset).time.time - max(firsts.values())
     assert abs(emitted[-1]["oplogWindow"]["hoursLeft"] - least / 3600) < 0.02
     reader.stop()
-    found = inquiry.query_status({**given, **options}, Offset.from_json(offset), None)
+    found = inquiry.query_status(
+        declared.parse({**given, **options}), Offset.from_json(offset), None
+    )
     assert [(each.phase, each.copied) for each in found.collections] == [("streaming", 1.0)]
     assert found.metrics.oplog_left is not None
     assert found.metrics.oplog_left.shard in firsts
@@ -1002,7 +1004,9 @@ def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go
     given = {"uri": growing.config.uri, "collections": orders.full, "shards.direct": "true"}
     held = Copying(Namespace("joined", "orders"), b"", None, shard="s3")
     for at in (before, replace(before, copying=held)):
-        found = inquiry.query_status(given, at, FinishedBatches(before, before, 1.0))
+        found = inquiry.query_status(
+            declared.parse(given), at, FinishedBatches(before, before, 1.0)
+        )
         assert found.metrics.events_per_second == 0
     assert [each.copied for each in found.collections] == [None]
     monkeypatch.setattr(server_clock, "_PATIENCE_SECONDS", 5.0)
