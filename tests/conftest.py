@@ -22,9 +22,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from cdc.demo import ReplicaSet
-from cdc.pipeline import session
+from cdc.pipeline import end, session
 from cdc.pipeline.spark_session import LOCAL
-from tests.jvm import INTERPRETED, LONG_LIVED
+from tests.jvm import INTERPRETED, SERIAL
 from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 
 _numbers = itertools.count(1)
@@ -164,9 +164,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         extra={
-            "spark.driver.extraJavaOptions": (
-                f"{LOCAL['spark.driver.extraJavaOptions']} {LONG_LIVED}"
-            ),
+            "spark.driver.extraJavaOptions": f"{LOCAL['spark.driver.extraJavaOptions']} {SERIAL}",
             # Delta keeps the state of each table for an hour, and here each test makes new tables.
             # With Spark's 1 GB little is left for documents of 16 MiB.
             "spark.driver.memory": "2g",
@@ -177,4 +175,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         },
     )
     yield spark
-    spark.stop()
+    end(spark)

@@ -9,28 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # Threads that collect garbage beside the tests would take their time from them.
-_SERIAL = "-XX:+UseSerialGC"
+SERIAL = "-XX:+UseSerialGC"
 
-# The second compiler takes more time than it saves before a short program is over.
-_SHORT = f"{_SERIAL} -XX:TieredStopAtLevel=1"
-
-# For the JVM of a run, which does the same over and over.
-LONG_LIVED = " ".join(
-    (
-        _SERIAL,
-        # Room for the compiled code of a whole run: with less, Java spends its time making room.
-        "-XX:ReservedCodeCacheSize=512m",
-        # The second compiler four times as late as by default: most of what it would have compiled
-        # is called too seldom to pay for that.
-        "-XX:Tier4InvocationThreshold=20000",
-        "-XX:Tier4MinInvocationThreshold=5000",
-        "-XX:Tier4CompileThreshold=60000",
-        "-XX:Tier4BackEdgeThreshold=160000",
-    )
-)
-
-# In the environment of a program with a JVM of its own.
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": _SHORT}
+# In the environment of a program with a JVM of its own. Under spark-submit Java's second compiler
+# takes more time than it saves before a short program is over; see `cdc.pipeline.spark_session`.
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{SERIAL} -XX:TieredStopAtLevel=1"}
 
 # Generated code does not pay for a handful of rows.
 INTERPRETED = {

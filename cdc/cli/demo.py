@@ -32,7 +32,8 @@ _DEADLINE_SECONDS = 600.0
 
 @dataclass(slots=True)
 class Measurements:
-    """The result of the demo. Rates are rows per second of the whole path, MongoDB to Delta."""
+    """The result of the demo. `snapshot_seconds` begin after the start of Spark; the rate is that
+    of documents per second on the whole path, MongoDB to Delta."""
 
     documents: int = 0
     snapshot_seconds: float = 0.0
@@ -128,9 +129,8 @@ def _replicate(
     measured.snapshot_rate = round(measured.documents / measured.snapshot_seconds)
     measured.equal = verdict.is_equal
     console.print(
-        f"{measured.documents:,} documents copied in {measured.snapshot_seconds:.1f} s, including"
-        f" the start of Spark; {measured.changes:,} changes in {measured.batches} batches, during"
-        f" {measured.writes:,} writes",
+        f"{measured.documents:,} documents copied and {measured.changes:,} changes applied in"
+        f" {measured.batches} batches, while {measured.writes:,} writes went on"
     )
     return measured, verdict
 

@@ -89,7 +89,9 @@ LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     # Delta reads a table's log in 50 tasks, most of them empty on one machine.
     "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile="
+    # The JVM plans and commits; Python encodes the rows. Java's second compiler would take more
+    # time than its code saves in the first quarter of an hour.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile="
     + Path(__file__).with_name("log4j2.properties").as_uri(),
 }
 

@@ -1,5 +1,5 @@
 """`make bench` and `make bench-growth`: the figures of the README's page on performance, in
-build/bench.json and build/bench-growth.json."""
+build/bench.json, build/bench-live.json and build/bench-growth.json."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.bench.result import Result, machine, markdown, show, written
 from tests.bench.stage import Stage, stage
 
 OUT = Path("build")
+_COMPARED = ["snapshots", "changes", "memory"]
 
 
 @click.command()
@@ -28,16 +29,20 @@ OUT = Path("build")
 @click.option(
     "--only",
     multiple=True,
-    default=["snapshots", "changes", "live", "memory"],
+    default=_COMPARED,
     show_default=True,
-    help="Of these, and growth.",
+    help="Of these, live and growth.",
 )
 @click.option("--name", default="bench", show_default=True, help="Of the files in build.")
 def main(
     runs: int, documents: int, events: int, large: int, only: tuple[str, ...], name: str
 ) -> None:
     console, results, began = Console(), list[Result](), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, stage(Path(folder), documents, events) as scene:
+    is_plain = not {"live"}.issuperset(only)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stage(Path(folder), documents, events, is_plain) as scene,
+    ):
         for kind, work in _works(runs, large).items():
             if kind not in only:
                 continue
@@ -60,7 +65,6 @@ def _works(runs: int, large: int) -> Mapping[str, Callable[[Stage], Iterator[Res
     return {
         "snapshots": partial(snapshots.run, runs=runs),
         "changes": partial(changes.run, runs=runs),
-        # After `changes`: it makes more of them.
         "live": live.run,
         "memory": memory.run,
         "growth": partial(growth.run, large=large),

@@ -19,7 +19,8 @@ from tests.bench.result import Result
 from tests.bench.stage import CHANGED, Stage
 
 _WRITES_PER_SECOND = 200
-_WARM_SECONDS, _SECONDS, _IDLE_SECONDS = 20, 40, 30
+# Some 300 commits, with those in which Delta writes its checkpoints.
+_WARM_SECONDS, _SECONDS, _IDLE_SECONDS = 30, 210, 30
 
 
 def run(stage: Stage) -> Iterator[Result]:

@@ -23,6 +23,7 @@ from cdc.demo import ReplicaSet, load_orders, make_order
 from cdc.kernel import loading
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import session
+from cdc.pipeline.spark_session import LOCAL
 from cdc.source import SnapshotReader, WindowReader
 
 Reader: TypeAlias = SnapshotReader | WindowReader
@@ -102,8 +103,14 @@ class Stage:
         return path
 
 
+# What is compared with other connectors runs in a JVM as Spark starts it, and as they expect it.
+# With fewer compiled functions, as `session` starts a local JVM, they would be slower.
+_PLAIN_JAVA = LOCAL["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1 ", "")
+
+
 @contextmanager
-def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
+def stage(folder: Path, documents: int, changes: int, is_plain: bool) -> Iterator[Stage]:
+    """With `is_plain` the JVM has Spark's own settings, otherwise those of our programs."""
     # The oplog holds all that is loaded and changed; the cache holds the orders; splits that are
     # planned once are read for longer than the five minutes for which a server keeps their time.
     with ReplicaSet(
@@ -120,6 +127,7 @@ def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
             {
                 "spark.jars.packages": MONGO_SPARK,
                 "spark.driver.memory": "4g",
+                **({"spark.driver.extraJavaOptions": _PLAIN_JAVA} if is_plain else {}),
                 # See the README, on performance.
                 "spark.python.unix.domain.socket.enabled": "true",
             },
