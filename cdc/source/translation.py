@@ -35,14 +35,20 @@ def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Par
     """Divide splits into partitions: one for each split, but at most `max.cursors` that read.
 
     Each reading partition gets an equal share of `max.mb.per.second`, because all may run at once
-    and they do not communicate. Control splits get partitions of their own.
+    and they do not communicate. Control splits join the last partition: a task of their own would
+    take longer than their few rows.
     """
-    reading = [split for split in splits if not isinstance(split, ControlSplit)]
+    reading: list[Split] = [each for each in splits if not isinstance(each, ControlSplit)]
+    control = [each for each in splits if isinstance(each, ControlSplit)]
     count = min(len(reading), options.max_cursors or len(reading))
     rate = options.max_mb_per_second
     share = rate * 2**20 / count if rate and count else None
-    readers = [Partition(reading[first::count], share) for first in range(count)]
-    return readers + [Partition([split]) for split in splits if isinstance(split, ControlSplit)]
+    groups = [reading[first::count] for first in range(count)]
+    if groups:
+        groups[-1] += control
+    elif control:
+        groups = [list[Split](control)]
+    return [Partition(group, share) for group in groups]
 
 
 def read_partition(

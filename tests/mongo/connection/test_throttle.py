@@ -59,13 +59,15 @@ def test_each_task_that_reads_has_an_equal_share_and_none_more_splits_than_anoth
     reading = [split for split in splits if not isinstance(split, ControlSplit)]
     assert len(splits) == len(reading) + 1
     alone = limited(splits, max_mb_per_second="12", max_cursors="9")
-    assert [part.splits for part in alone] == [[split] for split in (*reading, splits[-1])]
-    assert [part.bytes_per_second for part in alone] == [2 * _MB] * 6 + [None]
+    *first, last = reading
+    assert [part.splits for part in alone] == [*([split] for split in first), [last, splits[-1]]]
+    assert [part.bytes_per_second for part in alone] == [2 * _MB] * 6
     dealt = limited(splits, max_mb_per_second="12", max_cursors="4")
-    assert [len(part.splits) for part in dealt] == [2, 2, 1, 1, 1]
-    assert [part.bytes_per_second for part in dealt] == [3 * _MB] * 4 + [None]
+    assert [len(part.splits) for part in dealt] == [2, 2, 1, 1 + 1]
+    assert [part.bytes_per_second for part in dealt] == [3 * _MB] * 4
     assert {id(split) for part in dealt for split in part.splits} == set(map(id, splits))
-    assert [part.bytes_per_second for part in limited(splits)] == [None] * 7
+    assert [part.bytes_per_second for part in limited(splits)] == [None] * 6
+    assert [part.splits for part in limited(splits[-1:])] == [splits[-1:]]
     assert limited([]) == limited([], max_cursors="3", max_mb_per_second="1") == []
 
 
