@@ -151,7 +151,7 @@ def session(
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
     spark = builder.getOrCreate()
-    if local and PACKAGES in started:
+    if local and PACKAGES in started and "spark.jars" not in settings:
         record_jars(settings[PACKAGES], spark)
     return spark
 

@@ -28,6 +28,7 @@ from cdc.private_cache import create_folder
 PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JARS = "jars.json"
+_ARCHIVE_AT_EXIT = "-XX:ArchiveClassesAtExit"
 # Without these Java prints a warning for an archive that it does not map.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
@@ -45,16 +46,19 @@ def use_cache(settings: Mapping[str, str]) -> dict[str, str]:
     found[CLASS_PATH] = os.pathsep.join([*path, *jars])
     archive = _archive(jars)
     options = settings.get(JAVA_OPTIONS, "")
-    if archive.exists() and "-XX:ArchiveClassesAtExit" not in options:
-        found[JAVA_OPTIONS] = f"{options} -XX:SharedArchiveFile={archive} {_QUIET}".lstrip()
+    if archive.exists() and _ARCHIVE_AT_EXIT not in options:
+        found[JAVA_OPTIONS] = f'{options} "-XX:SharedArchiveFile={archive}" {_QUIET}'.lstrip()
     return found
 
 
 def record_jars(packages: str, spark: SparkSession) -> None:
-    """Record the jars that Ivy found for the packages of a session. A failure is no error."""
+    """Record the jars that Ivy found for the packages of a session.
+
+    The session has no other jars. A failure is no error.
+    """
     urls = str(spark.sparkContext.getConf().get("spark.jars", "")).split(",")
     jars = [url.removeprefix("file://") for url in urls if url.startswith("file:///")]
-    if not jars or len(jars) < len(urls):
+    if len(jars) < len(urls) or any(os.pathsep in jar for jar in jars):
         return
     with suppress(OSError):
         folder = _folder()
@@ -79,7 +83,7 @@ def archiving(packages: str) -> Iterator[str | None]:
     part = archive.with_suffix(".part")
     part.unlink(missing_ok=True)
     try:
-        yield f"-XX:ArchiveClassesAtExit={part} {_QUIET}"
+        yield f'"{_ARCHIVE_AT_EXIT}={part}" {_QUIET}'
         part.replace(archive)
     finally:
         part.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ def test_after_prepare_a_program_starts_without_ivy_and_from_stored_classes(
     # The encoders are compiled already where this points to.
     compiled = loading._folder(version("numba")).parent
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(compiled))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     run = in_environment([sys.executable, "-m", "cdc.cli.prepare"])
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
 
