@@ -1,7 +1,17 @@
 """Delta tables of a pipeline: location, schema, ownership, commit metadata."""
 
 from cdc.delta.tables import conflict, small_write_settings
-from cdc.delta.tables.changelog_forms import BATCH, CDF, EVENT, cdf, is_of, place, with_after
+from cdc.delta.tables.catalog_view import drop_view, live_view, put_view
+from cdc.delta.tables.changelog_forms import (
+    BATCH,
+    CDF,
+    EVENT,
+    after_text,
+    cdf,
+    is_of,
+    place,
+    with_after,
+)
 from cdc.delta.tables.commit_metadata import (
     NO_BATCH,
     Commit,
@@ -64,9 +74,11 @@ __all__ = [
     "Tables",
     "Target",
     "UnsuitableTable",
+    "after_text",
     "at_once",
     "cdf",
     "conflict",
+    "drop_view",
     "escape_glob",
     "existing",
     "families_of",
@@ -76,11 +88,13 @@ __all__ = [
     "is_local",
     "is_of",
     "keep",
+    "live_view",
     "main_type",
     "merging",
     "newest_commit",
     "place",
     "present",
+    "put_view",
     "require_ours",
     "require_unoccupied",
     "settings",

@@ -1,0 +1,196 @@
+"""The SQL view of a mirror in a catalog is what `cdc.live` gives, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.delta.followers import renew_view
+from cdc.delta.reading import live
+from cdc.delta.tables import Layout
+from cdc.model import Namespace
+from tests.delta.batches import batch, change, position, sink
+from tests.delta.test_followers import BATCHES, NEVER, caught_up, copied, lagging
+
+ORDERS = Namespace("shop", "orders")
+FORMS: dict[str, dict[str, Any]] = {
+    "documents": {},
+    "soft deletes, a change feed": {"delete": "soft", "form": "cdf"},
+    "kept when dropped, one changelog": {"on.drop": "keep", "changelog": "{schema}_log.all"},
+}
+
+
+def tables(base: Path, **others: Any) -> dict[str, Any]:
+    """Tables in a schema of the test's own."""
+    schema = f"s{abs(hash(str(base)))}"
+    found = {"changelog": "{schema}_log_{db}.{coll}", "mirror": "{schema}_of_{db}.{coll}", **others}
+    return {
+        name: value.replace("{schema}", schema) if isinstance(value, str) else value
+        for name, value in found.items()
+    }
+
+
+def view_of(table: dict[str, Any], coll: str = "orders") -> str:
+    return f"{table['mirror'].format(db='shop', coll=coll)}_live"
+
+
+def content(rows: DataFrame) -> list[str]:
+    names = [name for name in rows.columns if name != "_deleted"]
+    return sorted(row.row for row in rows.select(F.to_json(F.struct(*names)).alias("row")).collect())
+
+
+def now(spark: SparkSession, base: Path, table: dict[str, Any]) -> list[str]:
+    return content(live(spark, Layout.parse(str(base), table), ORDERS).rows)
+
+
+def moved(spark: SparkSession) -> DataFrame:
+    """A document moves to another shard, which reports it first."""
+    txn = {"lsid": "s", "number": 1}
+    there = change("insert", "c", {"n": 12}, time=51) | {"txn": {**txn, "shard": "two"}}
+    gone = change("delete", "c", None, time=52) | {"txn": {**txn, "shard": "one"}}
+    older = change("delete", "f", None, time=51, event=2)
+    return batch(spark, [there, gone, older], until=54)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(name, marks=() if name == "documents" else pytest.mark.slow) for name in FORMS
+    ],
+)
+def test_a_view_gives_what_its_mirror_will_contain(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Guards: changes, deletes and inserts again of keys that the mirror has or has not; a drop
+    among them; a move between shards; a later state that a backfill gave the mirror; a view that
+    was read before the mirror applied the changelog."""
+    table = tables(tmp_path, **FORMS[form])
+    name = view_of(table)
+    batches = [*BATCHES, moved]
+    sink(tmp_path, **table).write_batch(batches[0](spark), 0)
+    before = content(spark.table(name))
+    assert len(before) == 4
+    for numbers in ((1,), (2, 3, 4), (5,)):
+        for number in numbers:
+            lagging(tmp_path, number, batches[number](spark), **table)
+        expected = now(spark, tmp_path, table)
+        assert expected != before
+        early = spark.table(name)
+        assert content(early) == expected
+        caught_up(spark, tmp_path, len(batches), **table)
+        assert content(early) == expected
+        assert content(spark.table(name)) == expected
+        before = expected
+    lagging(tmp_path, 6, batch(spark, [change("update", "c", {"n": 13}, time=61)], until=62), **table)
+    mirror = DeltaTable.forName(spark, name.removesuffix("_live"))
+    mirror.update("key = 'c'", {"_position": F.lit(position(63))})
+    renew_view(spark, Layout.parse(str(tmp_path), table), ORDERS)
+    assert content(spark.table(name)) == now(spark, tmp_path, table)
+
+
+def step(spark: SparkSession, number: int) -> DataFrame:
+    """After it there is `a`, and one other document, each with this number."""
+    at = 100 * number
+    rows = [change("update", "a", {"n": number}, time=at)]
+    rows.append(change("insert", f"k{number}", {"n": number}, time=at + 1))
+    rows.append(change("delete", f"k{number - 1}", None, time=at + 2))
+    return batch(spark, rows, until=at + 9)
+
+
+def test_each_read_of_a_view_is_one_batch_while_followers_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a mirror that is read after its changelog, a changelog that is read before what the
+    mirror contains."""
+    table = tables(tmp_path)
+    own = sink(tmp_path, interval=0.0, **table)
+    first = [change("insert", key, {"n": 0}, time=9) for key in ("a", "k0")]
+    own.write_batch(batch(spark, first, until=10), 0)
+    until = time.monotonic() + 60
+    while not spark.catalog.tableExists(view_of(table)):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    written, is_over = [0], threading.Event()
+
+    def write() -> None:
+        try:
+            for number in range(1, 6):
+                own.write_batch(step(spark, number), number)
+                written.append(number)
+        finally:
+            is_over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = 0
+    while not is_over.is_set():
+        least = written[-1]
+        rows = spark.table(view_of(table)).selectExpr("key", "document:n::int AS n").collect()
+        found = {row.key: row.n for row in rows}
+        number = found["a"]
+        assert found == {"a": number, f"k{number}": number}
+        assert number >= least
+        reads += 1
+    writer.join()
+    assert own.close(None, is_complete=True)
+    assert written[-1] == 5
+    assert reads > 1
+
+
+def test_what_somebody_else_has_named_like_a_view_stays(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tables(tmp_path)
+    name = view_of(table)
+    spark.sql(f"CREATE SCHEMA {name.partition('.')[0]}")
+    spark.sql(f"CREATE VIEW {name} AS SELECT 1 AS one")
+    with caplog.at_level(logging.WARNING):
+        sink(tmp_path, **table).write_batch(copied(spark), 0)
+    assert "belongs to a table or view that this pipeline did not make" in caplog.text
+    assert spark.table(name).columns == ["one"]
+    assert spark.table(name.removesuffix("_live")).count() == 4
+
+
+def test_the_mirror_of_another_collection_may_have_the_name_of_a_view(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a collection that cannot be replicated because of a view of ours."""
+    table = tables(tmp_path)
+    sink(tmp_path, **table).write_batch(copied(spark), 0)
+    assert spark.catalog.getTable(view_of(table)).tableType == "VIEW"
+    other = [change("insert", "a", {"n": 1}, time=11, ns=("shop", "orders_live"))]
+    sink(tmp_path, **table).write_batch(batch(spark, other, until=12), 1)
+    assert spark.catalog.getTable(view_of(table)).tableType == "MANAGED"
+    assert spark.table(view_of(table)).count() == 1
+    assert spark.table(view_of(table, "orders_live")).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({"columns": {"n": "bigint"}}, "SQL cannot convert documents to typed columns"),
+        ({"mirror": "{schema}_of_shop.all"}, "the mirror contains several collections"),
+        ({"changelog": "{db}/{coll}/changelog"}, "its changelog is not in a catalog"),
+    ],
+    ids=["typed columns", "several collections", "a changelog at a path"],
+)
+def test_the_log_says_why_there_is_no_view(
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    others: dict[str, Any],
+    reason: str,
+) -> None:
+    table = tables(tmp_path, **others)
+    with caplog.at_level(logging.INFO):
+        sink(tmp_path, **table).write_batch(copied(spark), 0)
+    assert reason in caplog.text
+    assert not spark.catalog.tableExists(view_of(table))
