@@ -163,7 +163,7 @@ def view_text(
     since = f"(SELECT coalesce(max(position), '') FROM tail WHERE {_is_emptying(table, name)})"
     present = "WHERE NOT m._deleted" if table.options.delete == SOFT else ""
     return f"""WITH tail AS ({" UNION ALL ".join(tails)}),
-own AS (SELECT * FROM tail WHERE position >= {since} AND {_is_change(name)}),
+own AS (SELECT * FROM tail WHERE position >= {since} AND {_is_change(name)} DISTRIBUTE BY key),
 {_MOVES},
 change AS (SELECT key, max_by(struct({change}), position) AS last FROM placed
   WHERE txn.shard IS NULL OR txn.shard = home GROUP BY key),
