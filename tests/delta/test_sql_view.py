@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import renew_view
 from cdc.delta.reading import live
-from cdc.delta.tables import Layout
+from cdc.delta.tables import Commit, Layout
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, position, sink
 from tests.delta.test_followers import BATCHES, caught_up, copied, lagging
+from tests.documents import code
 
 ORDERS = Namespace("shop", "orders")
 FORMS: dict[str, dict[str, Any]] = {
@@ -42,6 +43,15 @@ def tables(base: Path, **others: Any) -> dict[str, Any]:
 
 def view_of(table: dict[str, Any], coll: str = "orders") -> str:
     return f"{table['mirror'].format(db='shop', coll=coll)}_live"
+
+
+def text(spark: SparkSession, view: str) -> str:
+    facts = spark.sql(f"DESCRIBE TABLE EXTENDED {view}").collect()
+    return next(str(row.data_type) for row in facts if row.col_name == "View Text")
+
+
+def quoted(name: str) -> str:
+    return ".".join(f"`{part}`" for part in name.split("."))
 
 
 def content(rows: DataFrame) -> list[str]:
@@ -72,27 +82,41 @@ def test_a_view_gives_what_its_mirror_will_contain(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
     """Guards: changes, deletes and inserts again of keys that the mirror has or has not; a drop
-    among them; a move between shards; a later state that a backfill gave the mirror; a view that
-    was read before the mirror applied the changelog."""
+    among them; a move between shards; a later state that a backfill gave the mirror; a query
+    during which the mirror applies batches that the query has, or has not, read."""
     table = tables(tmp_path, **FORMS[form])
     name = view_of(table)
     batches = [*BATCHES, moved]
     sink(tmp_path, **table).write_batch(batches[0](spark), 0)
+    old, states = text(spark, name), {}
     for number in range(1, len(batches)):
         lagging(tmp_path, number, batches[number](spark), **table)
+        if number == 2:
+            states[number] = content(spark.table(name))
+            assert states[number] == now(spark, tmp_path, table)
     early, expected = spark.table(name), now(spark, tmp_path, table)
     assert content(early) == expected
     caught_up(spark, tmp_path, len(batches), **table)
     assert content(spark.table(name.removesuffix("_live")).where(IS_PRESENT[form])) == expected
     assert content(early) == expected
     assert content(spark.table(name)) == expected
-    lagging(
-        tmp_path, 6, batch(spark, [change("update", "c", {"n": 13}, time=61)], until=62), **table
-    )
+    # A query that got its text and read the changelog before the mirror was changed.
+    log = table["changelog"].format(db="shop", coll="orders")
+    for row in DeltaTable.forName(spark, log).history().collect():
+        commit = Commit.parse(row.userMetadata)
+        if commit is not None and commit.batch in states:
+            then = old.replace(f"FROM {quoted(log)} ", f"FROM {log} VERSION AS OF {row.version} ")
+            assert then != old
+            assert content(spark.sql(then)) == states.pop(commit.batch)
+    assert not states
+    last = batch(spark, [change("update", "c", {"n": 13}, time=61)], until=62)
+    lagging(tmp_path, 6, last, **table)
     mirror = DeltaTable.forName(spark, name.removesuffix("_live"))
     mirror.update("key = 'c'", {"_position": F.lit(position(63))})
     renew_view(spark, Layout.parse(str(tmp_path), table), ORDERS)
     assert content(spark.table(name)) == now(spark, tmp_path, table)
+    [query] = code("Live view", "sql")
+    assert spark.sql(query.replace("main.shop.orders_live", name)).columns[0] == "key"
 
 
 def step(spark: SparkSession, number: int) -> DataFrame:

@@ -17,13 +17,15 @@ after the changelog, and a document that the mirror has deleted by then would co
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.followers.pending_batches import feeds
 from cdc.delta.landing import ROW_OPS, effects
@@ -40,6 +42,7 @@ from cdc.delta.tables import (
     identity,
     live_view,
     put_view,
+    text_of_view,
 )
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
@@ -48,6 +51,8 @@ _log = logging.getLogger(__name__)
 KIND = "live_view"
 # A catalog that refuses a view is not asked again with every commit.
 _RETRY_SECONDS = 60.0
+_TAIL = re.compile(rf"{BATCH} > -?\d+")
+ViewUpTo: TypeAlias = Callable[[int], DataFrame]
 _ROW = ("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "txn", "description")
 
 
@@ -103,6 +108,20 @@ def renew_view(spark: SparkSession, layout: Layout, namespace: Namespace) -> Non
     if mirrors.learn(spark, namespace) is not None:
         changelogs.learn(spark, namespace)
         SqlViews().renew(spark, table, mirrors, changelogs)
+
+
+def read_view(spark: SparkSession, layout: Layout, name: Namespace) -> ViewUpTo | None:
+    """The view beside a mirror, as a function of the last batch of the changelog to be read.
+
+    That batch must be in the changelog when this returns, or come later. None if there is no view.
+    """
+    table = layout.table("mirror", name)
+    if table is None or not table.target.is_name or not table.target.exists(spark):
+        return None
+    owner = identity(table.target.properties(spark).get(PIPELINE, ""), KIND, table)
+    if (text := text_of_view(spark, live_view(table.target), owner)) is None:
+        return None
+    return lambda last: spark.sql(_TAIL.sub(rf"\g<0> AND {BATCH} <= {last}", text))
 
 
 class _Impossible(Exception):

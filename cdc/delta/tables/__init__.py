@@ -1,7 +1,7 @@
 """Delta tables of a pipeline: location, schema, ownership, commit metadata."""
 
 from cdc.delta.tables import conflict, small_write_settings
-from cdc.delta.tables.catalog_view import drop_view, live_view, put_view
+from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
 from cdc.delta.tables.changelog_forms import (
     BATCH,
     CDF,
@@ -24,7 +24,7 @@ from cdc.delta.tables.commit_metadata import (
 )
 from cdc.delta.tables.conflict import at_once
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
-from cdc.delta.tables.known_table import Begin
+from cdc.delta.tables.known_table import Begin, begin_of
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -76,6 +76,7 @@ __all__ = [
     "UnsuitableTable",
     "after_text",
     "at_once",
+    "begin_of",
     "cdf",
     "conflict",
     "drop_view",
@@ -99,6 +100,7 @@ __all__ = [
     "require_unoccupied",
     "settings",
     "small_write_settings",
+    "text_of_view",
     "under",
     "with_after",
 ]

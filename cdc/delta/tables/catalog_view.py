@@ -48,6 +48,14 @@ def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> N
         spark.sql(f"DROP VIEW IF EXISTS {place.address}")
 
 
+def text_of_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> str | None:
+    """The query of the view of this `owner`; None if there is none."""
+    if not spark.catalog.tableExists(place.address) or not is_owned(spark, place, owner):
+        return None
+    facts = spark.sql(f"DESCRIBE TABLE EXTENDED {place.address}").collect()
+    return next((row.data_type for row in facts if row.col_name == "View Text"), None)
+
+
 def is_owned(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
     """Whether there is a view whose properties contain `owner`."""
     if not place.is_view(spark):

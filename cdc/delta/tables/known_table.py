@@ -86,7 +86,7 @@ class KnownTable:
         names: frozenset[str],
         version: int | None = None,
     ) -> Self:
-        begin = Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+        begin = _begin(properties)
         document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
         return cls(table, document, form, last, columns, names, begin, version)
 
@@ -158,6 +158,16 @@ class KnownTable:
             "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint"
             " back that belongs to them, or start anew: a new checkpoint and other paths.",
         )
+
+
+def _begin(properties: Mapping[str, str]) -> Begin | None:
+    return Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+
+
+def begin_of(properties: Mapping[str, str]) -> int | None:
+    """The batch after which a table with these properties follows changelogs, if it does."""
+    begin = _begin(properties)
+    return begin.after if begin else None
 
 
 def properties_of_new(
