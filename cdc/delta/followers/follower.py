@@ -99,8 +99,11 @@ class Followers:
 
     def renew_views(self, spark: SparkSession, mirrors: Iterable[Table]) -> None:
         """Let the SQL views of mirrors begin at the versions that are known of these."""
-        for table in mirrors:
+
+        def renew(spark: SparkSession, table: Table) -> None:
             self._views.renew(spark, table, self.kinds["mirror"], self.changelogs)
+
+        at_once(spark, renew, [table for table in mirrors if table.target.is_name])
 
     def begin(self, before: int, columns: StructType) -> None:
         """Take note that the changelogs contain the batches before that one, as `recover` does."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -63,7 +63,7 @@ class SqlViews:
     A view is a convenience: where none is possible, the log says why, once, and nothing fails.
     """
 
-    _written: dict[Target, str] = field(default_factory=dict)
+    _written: dict[Target, Hashable] = field(default_factory=dict)
     _refused: dict[Target, tuple[str, float]] = field(default_factory=dict)
 
     def renew(self, spark: SparkSession, table: Table, mirrors: Tables, changelogs: Tables) -> None:
@@ -77,12 +77,14 @@ class SqlViews:
         _, until = self._refused.get(table.target, ("", 0.0))
         if not table.target.is_name or last is None or last.is_empty or time.monotonic() < until:
             return
+        sources = frozenset(feeds(table, mirrors, changelogs))
+        if self._written.get(table.target) == (mirrors.version(table), last.batch, sources):
+            return
         place = live_view(table.target)
         try:
-            query = _query(spark, table, mirrors, changelogs)
-            if query != self._written.get(table.target):
-                put_view(spark, place, identity(mirrors.pipeline, KIND, table), query)
-                self._written[table.target] = query
+            query = _query(spark, table, mirrors, sources)
+            put_view(spark, place, identity(mirrors.pipeline, KIND, table), query)
+            self._written[table.target] = mirrors.version(table), last.batch, sources
         except _Impossible as reason:
             self._refuse(table.target, f"no view {place} is made: {reason}", logging.INFO)
         except (TableOwnedElsewhere, PySparkException, Py4JError) as error:
@@ -128,25 +130,25 @@ class _Impossible(Exception):
     """SQL alone cannot give the rows of the mirror: `str` says why."""
 
 
-def _query(spark: SparkSession, table: Table, mirrors: Tables, changelogs: Tables) -> str:
-    """Raises _Impossible."""
+def _query(spark: SparkSession, table: Table, mirrors: Tables, sources: Iterable[Target]) -> str:
+    """The query of the view of a mirror that follows these changelogs. Raises _Impossible."""
     name = table.namespace
     if name is None:
         raise _Impossible("the mirror contains several collections")
     if mirrors.columns(table) is not None:
         raise _Impossible("SQL cannot convert documents to typed columns; use cdc.live")
-    sources = sorted(each for each in feeds(table, mirrors, changelogs) if each.exists(spark))
-    if not sources:
-        raise _Impossible("the mirror has no changelog")
     if not all(source.is_name for source in sources):
         raise _Impossible("its changelog is not in a catalog")
+    there = sorted(source for source in sources if source.exists(spark))
+    if not there:
+        raise _Impossible("the mirror has no changelog")
     if mirrors.version(table) is None:
         mirrors.refresh(spark, table)
     last, version = mirrors.last(table), mirrors.version(table)
     assert last is not None, "a mirror with a batch has a commit"
     held = f"{table.target.address} VERSION AS OF {version}"
     columns = table.target.read(spark, version).schema.names
-    tails = [_tail(spark, source, last.batch) for source in sources]
+    tails = [_tail(spark, source, last.batch) for source in there]
     return view_text(table, name, held, columns, tails)
 
 

@@ -38,7 +38,7 @@ def put_view(spark: SparkSession, place: Target, owner: Mapping[str, str], query
     else:
         raise TableOwnedElsewhere(
             f"The name {place.address} belongs to a table or view that this pipeline did not make.",
-            "Rename it, or choose another name for the mirror.",
+            "Drop or rename it, or choose another name for the mirror.",
         )
 
 
@@ -46,6 +46,13 @@ def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> N
     """Remove the view of this `owner`; anything else stays."""
     if spark.catalog.tableExists(place.address) and is_owned(spark, place, owner):
         spark.sql(f"DROP VIEW IF EXISTS {place.address}")
+
+
+def is_foreign_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
+    """Whether the name belongs to a view that is not of this `owner`."""
+    if not place.is_name or not spark.catalog.tableExists(place.address):
+        return False
+    return place.is_view(spark) and not is_owned(spark, place, owner)
 
 
 def text_of_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> str | None:

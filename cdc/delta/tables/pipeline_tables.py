@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, TypedColumn, of_table
 from cdc.delta.tables import conflict
-from cdc.delta.tables.catalog_view import drop_view
+from cdc.delta.tables.catalog_view import drop_view, is_foreign_view
 from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.known_table import (
     Begin,
@@ -186,6 +186,8 @@ class Tables:
         require_ours(table, ours, self._identity(other))
         if table.target not in self._known:
             if not table.target.exists(spark):
+                if is_foreign_view(spark, table.target, {PIPELINE: self.pipeline}):
+                    raise occupied(table, ours)
                 return
             properties = table.target.properties(spark)
             require_ours(table, ours, properties)
@@ -330,7 +332,10 @@ class Tables:
             self._known[table.target] = replace(known, last=commit, version=version)
 
     def refresh(self, spark: SparkSession, table: Table) -> None:
-        """Read a known table's last commit and columns again, if somebody else has written it."""
+        """Read a known table's last commit and columns again, if somebody else has written it.
+
+        Afterwards its `version` is known.
+        """
         last, (version, metadata) = self.last(table), newest_metadata(spark, table.target)
         if last is not None and metadata == last.text():
             self.committed(table, last, version)
