@@ -105,7 +105,8 @@ def _follow(
             display.show_status(status)
             gauges.show(status)
         has_ended = replication.stop(config.stop_seconds)
-        display.show_status(replication.status())
+        if has_ended:
+            display.show_status(replication.status())
         return has_ended
     except Exception:
         # A service manager often signals all processes at once. The JVM then ends during a batch.
