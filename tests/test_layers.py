@@ -123,7 +123,8 @@ LAYERS: dict[str, set[str]] = {
     "cdc": {"pyspark", "cdc.delta.reading", "cdc.pipeline", "cdc.source"},
     "cdc.monitoring": {
         *("deltalake", "pyarrow", "pyspark", "rich"),
-        *("cdc.checkpoint", "cdc.delta.sink", "cdc.delta.tables", "cdc.logs", "cdc.model"),
+        *("cdc.checkpoint", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.sink"),
+        *("cdc.delta.tables", "cdc.logs", "cdc.model"),
         *("cdc.mongo.inspect", "cdc.options", "cdc.pipeline", "cdc.source"),
     },
     "cdc.monitoring.html_report": {"matplotlib", "numpy", "cdc.logs", "cdc.monitoring"},

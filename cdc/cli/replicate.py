@@ -104,7 +104,10 @@ def _follow(
             status = replication.status()
             display.show_status(status)
             gauges.show(status)
-        return replication.stop(config.stop_seconds)
+        has_ended = replication.stop(config.stop_seconds)
+        if has_ended:
+            display.show_status(replication.status())
+        return has_ended
     except Exception:
         # A service manager often signals all processes at once. The JVM then ends during a batch.
         if stop.wait(_POLL_SECONDS) and has_jvm_ended():

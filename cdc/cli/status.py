@@ -21,7 +21,7 @@ from cdc.checkpoint import Checkpoint
 from cdc.cli.commands import json_option, print_result, run_as_command
 from cdc.errors import BadOption, CdcError
 from cdc.logs import escape_controls
-from cdc.model import Timestamp, timestamp
+from cdc.model import Namespace, Timestamp, timestamp
 from cdc.mongo.inspect import COPYING
 from cdc.monitoring import Tables, TableStats, View, read_status
 from cdc.pipeline import Config
@@ -29,6 +29,10 @@ from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
 
 _EVERY_SECONDS = 2.0
+_COLUMNS = (
+    *("collection", "documents", "phase", "copied"),
+    *("mirror", "changelog", "written", "lag"),
+)
 
 # --- on the terminal -----------------------------------------------------------------------------
 
@@ -79,7 +83,9 @@ def summarize_view(view: View) -> dict[str, str]:
 
 
 def _collections(view: View) -> Table:
-    table = Table("collection", "documents", "phase", "copied", "mirror", "changelog", "written")
+    table = Table(
+        "collection", "documents", "phase", "copied", "mirror", "changelog", "written", "lag"
+    )
     for extent, tables in view.collections:
         share = _known(extent.copied, "{:.0%}") if extent.phase == COPYING else ""
         table.add_row(
@@ -90,6 +96,7 @@ def _collections(view: View) -> Table:
             _rows(tables.mirror),
             _rows(tables.changelog),
             _age(tables),
+            _lag(extent.namespace, tables),
         )
     return table
 
@@ -103,6 +110,15 @@ def _age(tables: Tables) -> str:
     if not newest:
         return ""
     return f"{time.time() - max(made.moment for made in newest):,.0f} s ago"
+
+
+def _lag(namespace: Namespace, tables: Tables) -> str:
+    """What mirror and history lack of the changelog; empty if nothing, or if it is not known."""
+    return ", ".join(
+        f"{kind} {each.batches:,} batches, {each.seconds:,.0f} s"
+        for kind, each in tables.backlogs(namespace).items()
+        if each.batches
+    )
 
 
 def _batches(checkpoint: Checkpoint) -> str:
@@ -157,7 +173,12 @@ def describe(view: View) -> dict[str, Any]:
                 "phase": extent.phase,
                 "copiedPercent": None if extent.copied is None else round(100 * extent.copied, 1),
                 "mirror": _describe_table(tables.mirror),
+                "history": _describe_table(tables.history),
                 "changelog": _describe_table(tables.changelog),
+                "backlog": {
+                    kind: {"batches": each.batches, "seconds": round(each.seconds, 1)}
+                    for kind, each in tables.backlogs(extent.namespace).items()
+                },
             }
             for extent, tables in view.collections
         ],

@@ -76,9 +76,8 @@ class Mark(NamedTuple):
 
 # Why the earlier rows of a namespace are void. What replaces them is emitted again.
 DROPPED, RENAMED, REPLACED = "dropped", "renamed", "replaced"
-_REASONS = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
-# The operations of rows that may make earlier rows void.
-VOIDING = tuple(_REASONS)
+# The operations of rows that may make earlier rows void, and why.
+VOIDING = {"drop": DROPPED, "dropDatabase": DROPPED, "rename": RENAMED, RESYNC: REPLACED}
 
 
 class NamespaceEvent(NamedTuple):
@@ -99,7 +98,7 @@ class NamespaceEvent(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why all rows before it are void; None if they are not."""
-        return REPLACED if self.mark.what is What.REPLACED else _REASONS.get(self.op)
+        return REPLACED if self.mark.what is What.REPLACED else VOIDING.get(self.op)
 
     def concerns(self, namespace: Namespace) -> bool:
         return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cdc.checkpoint import Checkpoint, checkpoint
+from cdc.delta.followers import Backlog
 from cdc.model import Namespace, timestamp
 from cdc.mongo.inspect import CopyProgress, FinishedBatches, Metrics
 from cdc.monitoring.table_stats import TableCommit, TableStats, is_readable, read_table_stats
@@ -26,6 +27,20 @@ class Tables:
 
     changelog: TableStats | None = None
     mirror: TableStats | None = None
+    history: TableStats | None = None
+
+    def backlogs(self, namespace: Namespace, now: float | None = None) -> dict[str, Backlog]:
+        """How far mirror and history of the collection lag the changelog, where that is known."""
+        now = time.time() if now is None else now
+        if self.changelog is None:
+            return {}
+        followers = {"mirror": self.mirror, "history": self.history}
+        found = {
+            kind: table.backlog(self.changelog, namespace, now)
+            for kind, table in followers.items()
+            if table is not None
+        }
+        return {kind: each for kind, each in found.items() if each is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,7 @@ class View:
         letters: The number of dead letters; None if their tables cannot be read.
         oplog_warn: The percentage of the oplog below which there is a warning.
         stall_seconds: After this many seconds without a batch the job is assumed not to run.
+        backlog_seconds: A mirror or history that lags its changelog for longer causes a warning.
     """
 
     path: str
@@ -49,6 +65,7 @@ class View:
     letters: int | None
     oplog_warn: float
     stall_seconds: float
+    backlog_seconds: float = _QUIET_SECONDS
 
     @property
     def commits_with_rows(self) -> list[TableCommit]:
@@ -65,7 +82,12 @@ class View:
     @property
     def warnings(self) -> list[str]:
         """Problems that need attention, each with a remedy."""
-        return [*self._warn_of_lag(), *self._warn_of_inexact(), *self._warn_of_letters()]
+        return [
+            *self._warn_of_lag(),
+            *self._warn_of_backlog(),
+            *self._warn_of_inexact(),
+            *self._warn_of_letters(),
+        ]
 
     def _warn_of_lag(self) -> Iterable[str]:
         left, lag, last = self.metrics.oplog_left, self.metrics.lag_seconds, self.checkpoint.last
@@ -80,6 +102,16 @@ class View:
                 f"No batch was written for {quiet:,.0f} s, and the tables lag {lag:,} s: check"
                 " whether the job runs, and read its log."
             )
+
+    def _warn_of_backlog(self) -> Iterable[str]:
+        for extent, tables in self.collections:
+            for kind, backlog in tables.backlogs(extent.namespace).items():
+                if backlog.seconds > self.backlog_seconds:
+                    yield (
+                        f"The {kind} of {extent.namespace} lags its changelog by"
+                        f" {backlog.batches:,} batches, {backlog.seconds:,.0f} s: check whether"
+                        " replicate runs, or follow if follow.by says so, and read its log."
+                    )
 
     def _warn_of_inexact(self) -> Iterable[str]:
         for extent, tables in self.collections:
@@ -124,12 +156,16 @@ def read_status(config: Config) -> View:
         _count_letters(config),
         options.oplog_window_warn,
         max(_QUIET_SECONDS, 2.0 * options.heartbeat_interval),
+        max(_QUIET_SECONDS, 3.0 * config.mirror_interval),
     )
 
 
 def _read_tables(config: Config, namespace: Namespace) -> Tables:
-    changelog, mirror = (_read_table(config, kind, namespace) for kind in ("changelog", "mirror"))
-    return Tables(changelog, mirror)
+    # The changelog last: whatever the others contain is in it.
+    mirror, history, changelog = (
+        _read_table(config, kind, namespace) for kind in ("mirror", "history", "changelog")
+    )
+    return Tables(changelog, mirror, history)
 
 
 def _read_table(config: Config, kind: str, namespace: Namespace) -> TableStats | None:

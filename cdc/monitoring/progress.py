@@ -1,11 +1,12 @@
 """The display of a running replication: copy progress, rates and lag.
 
 On a terminal it shows a bar for each collection while it is copied, and a line of rates. Elsewhere
-it prints one line for each batch with rows.
+it prints one line for each batch with rows, as soon as Spark has measured its trigger.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Self
 
@@ -22,7 +23,7 @@ from rich.progress import (
 from cdc.delta.sink import BatchReport
 from cdc.logs import escape_controls, format_line
 from cdc.model import Namespace, timestamp
-from cdc.pipeline import Status
+from cdc.pipeline import Status, Timing
 
 
 class Display:
@@ -35,6 +36,7 @@ class Display:
         self._tasks: dict[Namespace, TaskID] = {}
         self.rows = 0
         self._lag: int | None = None
+        self._unprinted: deque[BatchReport] = deque()
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -52,6 +54,7 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._print(None)
         self._bars.stop()
 
     def resume_copy(self, namespace: Namespace, documents: int) -> None:
@@ -64,14 +67,20 @@ class Display:
             self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
             self.rows += sum(counts.values())
         if report.counts and not self._console.is_terminal:
-            self._console.print(
-                format_line("cdc.cli.replicate", self._line(report)), soft_wrap=True
-            )
+            self._unprinted.append(report)
 
     def show_status(self, status: Status) -> None:
         """Show rate, lag, freshness and the oplog's window."""
         self._lag = None if status.metrics is None else status.metrics.lag_seconds
         self._bars.update(self._stream, rate=_rates(status))
+        if status.timing is not None:
+            self._print(status.timing)
+
+    def _print(self, timing: Timing | None) -> None:
+        """Print the lines of the batches up to the one that was timed; None: of all batches."""
+        while self._unprinted and (timing is None or self._unprinted[0].batch_id <= timing.batch):
+            line = self._line(self._unprinted.popleft(), timing)
+            self._console.print(format_line("cdc.cli.replicate", line), soft_wrap=True)
 
     def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
         if not read and namespace not in self._tasks:
@@ -87,7 +96,11 @@ class Display:
         speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
         self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")
 
-    def _line(self, report: BatchReport) -> str:
+    def _line(self, report: BatchReport, timing: Timing | None) -> str:
+        if timing is not None and timing.batch == report.batch_id:
+            phases = timing.phases
+        else:  # the next trigger has ended already, or none will
+            phases = {name: round(1000 * seconds) for name, seconds in report.phases.items()}
         parts = [
             f"{namespace} "
             + " ".join(f"{op}={count}" for op, count in sorted(counts.items()))
@@ -96,8 +109,8 @@ class Display:
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
         fresh, lag = report.freshness, self._lag
-        head = [f"batch={report.batch_id} T={time_text} took={report.seconds:.1f}s"]
-        head += [f"{name}={seconds * 1000:.0f}ms" for name, seconds in report.phases.items()]
+        head = [f"batch={report.batch_id} T={time_text} took={sum(phases.values()) / 1000:.1f}s"]
+        head += [f"{name}={milliseconds}ms" for name, milliseconds in phases.items()]
         head += [] if lag is None else [f"lag={lag}s"]
         head += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
         return f"{' '.join(head)} {'; '.join(parts)}"

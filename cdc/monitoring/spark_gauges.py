@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from cdc.errors import BadOption
-from cdc.pipeline import Status, under_spark_submit
+from cdc.pipeline import PHASES, Status, under_spark_submit
 
 # The meaning of each gauge by its name. In Prometheus, Spark adds a prefix to the names.
 GAUGES: Mapping[str, str] = {
@@ -29,6 +29,12 @@ GAUGES: Mapping[str, str] = {
     "oplog_percent_left": "the same, as a percentage of the time that the oplog covers",
     "snapshot_percent": "approximate percentage of documents that are copied; 100: nothing is left",
     "inexact_rows": "rows marked exact = false since the program began",
+    "planning_seconds": "how long the source and Spark planned the last batch",
+    "tasks_seconds": "how long its tasks read MongoDB and wrote data files",
+    "commit_seconds": "how long the commits of its dead letters and changelogs took",
+    "followers_seconds": "how long mirrors and histories took, if they are written with the batch",
+    "logs_seconds": "how long Spark wrote the offset and commit logs of the checkpoint",
+    "other_seconds": "the rest of the time from the begin of its trigger to the end",
 }
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"
 
@@ -102,7 +108,9 @@ def values(status: Status) -> dict[str, float | None]:
     """The value of each gauge in `GAUGES`; None: unknown."""
     metrics, fresh, backlog = status.metrics, status.freshness, status.backlog
     left = None if metrics is None else metrics.oplog_left
+    phases = {} if status.timing is None else status.timing.phases
     return {
+        **{f"{name}_seconds": _seconds(phases.get(name)) for name in PHASES},
         "batch": status.batch,
         "backlog_batches": None if backlog is None else backlog.batches,
         "backlog_seconds": None if backlog is None else backlog.seconds,
@@ -115,3 +123,7 @@ def values(status: Status) -> dict[str, float | None]:
         "snapshot_percent": None if metrics is None else metrics.snapshot_percent,
         "inexact_rows": sum(status.inexact.values()),
     }
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -15,7 +15,10 @@ from typing import Any
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
-from cdc.delta.tables import Commit, Target
+from cdc.delta.followers import Backlog
+from cdc.delta.landing import ROW_OPS
+from cdc.delta.tables import Commit, Target, begin_of
+from cdc.model import VOIDING, Namespace
 
 _COMMITS = 200
 
@@ -40,14 +43,43 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """Statistics of a table. `commits` are the newest ones of pipelines, newest first."""
+    """Statistics of a table.
+
+    `commits` are the newest ones of pipelines, newest first. `applied` is the last batch that the
+    table contains; None if nothing states it.
+    """
 
     rows: int
     commits: tuple[TableCommit, ...]
+    applied: int | None = None
 
     @property
     def newest(self) -> TableCommit | None:
         return self.commits[0] if self.commits else None
+
+    def backlog(self, changelog: TableStats, namespace: Namespace, now: float) -> Backlog | None:
+        """The batches in a changelog that this table of the collection does not contain yet.
+
+        Batches without effect on tables of documents do not count. Only the newest 200 commits of
+        the changelog are known. None if it is not known what the table contains.
+        """
+        if (applied := self.applied) is None:
+            return None
+        lacking = [
+            each
+            for each in changelog.commits
+            if each.commit.batch > applied and _has_effect(each.commit, namespace)
+        ]
+        since = min((each.moment for each in lacking), default=now)
+        return Backlog(len(lacking), max(0.0, now - since))
+
+
+def _has_effect(commit: Commit, namespace: Namespace) -> bool:
+    """Whether the batch has documents of the collection, or an event that makes some void."""
+    return any(
+        group.op in VOIDING or (group.op in ROW_OPS and (group.db, group.coll) == namespace)
+        for group in commit.groups
+    )
 
 
 def is_readable(target: Target) -> bool:
@@ -64,8 +96,11 @@ def read_table_stats(target: Target) -> TableStats | None:
         table = DeltaTable(target.address)
     except TableNotFoundError:
         return None
-    found = (_parse_commit(each) for each in table.history(_COMMITS))
-    return TableStats(_count_rows(table), tuple(each for each in found if each is not None))
+    history = [(Commit.parse(each.get("userMetadata")), each) for each in table.history(_COMMITS)]
+    ours = [(commit, entry) for commit, entry in history if commit is not None]
+    commits = tuple(_describe(*each) for each in ours if not each[0].is_empty)
+    applied = ours[0][0].batch if ours else begin_of(table.metadata().configuration)
+    return TableStats(_count_rows(table), commits, applied)
 
 
 def _count_rows(table: DeltaTable) -> int:
@@ -74,13 +109,8 @@ def _count_rows(table: DeltaTable) -> int:
     return int(counted["n"][0].as_py())
 
 
-def _parse_commit(entry: Mapping[str, Any]) -> TableCommit | None:
-    commit = Commit.parse(entry.get("userMetadata"))
-    return (
-        None
-        if commit is None or commit.is_empty
-        else TableCommit(commit, entry["timestamp"] / 1000, _changed_rows(entry))
-    )
+def _describe(commit: Commit, entry: Mapping[str, Any]) -> TableCommit:
+    return TableCommit(commit, entry["timestamp"] / 1000, _changed_rows(entry))
 
 
 def _changed_rows(entry: Mapping[str, Any]) -> int | None:

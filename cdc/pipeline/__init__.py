@@ -16,12 +16,13 @@ from cdc.pipeline.maintenance import maintain, repair, replay, require_safe
 from cdc.pipeline.preparation import prepare
 from cdc.pipeline.replication import Replication
 from cdc.pipeline.restoration import RestoreResult, restore
-from cdc.pipeline.run_metrics import Status, count_changes
+from cdc.pipeline.run_metrics import PHASES, Status, Timing, count_changes
 from cdc.pipeline.spark_session import end, session, under_spark_submit
 from cdc.pipeline.table_commits import require_new
 from cdc.pipeline.verification import Verdict, mirrored_until, select_namespaces, verify
 
 __all__ = [
+    "PHASES",
     "BackfillResult",
     "Config",
     "Following",
@@ -30,6 +31,7 @@ __all__ = [
     "Replication",
     "RestoreResult",
     "Status",
+    "Timing",
     "Verdict",
     "add_columns",
     "backfill_changelog",

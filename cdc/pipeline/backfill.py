@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.checkpoint import checkpoint
-from cdc.delta.followers import MirrorState, mirror
+from cdc.delta.followers import MirrorState, mirror, renew_view
 from cdc.delta.maintenance import extend_changelog, extend_once, lacking, repair_mirror, settle
 from cdc.delta.tables import BATCH, CDF, Table, cdf, newest_commit
 from cdc.errors import BadOption, NotComparable
@@ -115,6 +115,7 @@ def backfill_mirror(
         rows = _rows(source, wrong, namespace, at)
         if not dry:
             repair_mirror(spark, table, namespace, rows, at, changes)
+            renew_view(spark, config.layout, namespace)
     finally:
         differences.unpersist()
         source.unpersist()

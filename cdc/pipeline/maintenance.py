@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from cdc.checkpoint import Folder, Step, lock_checkpoint, plan_repair, require_whole
+from cdc.delta.followers import renew_view
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
 from cdc.delta.maintenance import maintain as maintain_table
 from cdc.delta.tables import KINDS, existing
@@ -30,11 +31,14 @@ def maintain(
     Raises BadOption if `hours` is too short to be safe while jobs read and write.
     """
     require_safe(hours)
-    return [
-        maintain_table(spark, kind, table, hours, days, dry_run)
-        for kind in KINDS
-        for table, _ in existing(spark, config.layout, kind)
-    ]
+    done = []
+    for kind in KINDS:
+        for table, _ in existing(spark, config.layout, kind):
+            done.append(maintain_table(spark, kind, table, hours, days, dry_run))
+            if kind == "mirror" and table.namespace is not None and not dry_run:
+                # Else a view of a quiet mirror would go on reading files that are vacuumed next.
+                renew_view(spark, config.layout, table.namespace)
+    return done
 
 
 def require_safe(hours: float) -> None:

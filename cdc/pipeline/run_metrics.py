@@ -6,16 +6,64 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from cdc.delta.followers import Backlog
 from cdc.delta.landing import NO_EVENTS
-from cdc.delta.sink import BatchReport, Freshness
+from cdc.delta.sink import SINK_PHASES, BatchReport, Freshness
 from cdc.model import Namespace
 from cdc.mongo.inspect import Metrics, Rate
+
+# What a phase is made of in Spark's own `durationMs`.
+_MEASURED_BY_SPARK = {
+    "planning": ("latestOffset", "getBatch", "queryPlanning"),
+    "logs": ("walCommit", "commitOffsets"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long each phase of a batch took, in milliseconds.
+
+    Attributes:
+        batch: the batch.
+        planning: the source plans the batch, and Spark its query.
+        tasks: tasks read MongoDB and write data files.
+        commit: the commits of dead letters and changelogs.
+        followers: mirrors and histories, if they are written with the batch.
+        logs: Spark writes the offset and the commit log of the checkpoint.
+        other: the rest of the time from the begin of the trigger to its end.
+    """
+
+    batch: int
+    planning: int
+    tasks: int
+    commit: int
+    followers: int
+    logs: int
+    other: int
+
+    @classmethod
+    def of(cls, batch: int, phases: Mapping[str, float], durations: Mapping[str, int]) -> Timing:
+        """From the seconds that the sink measured, and the milliseconds that Spark did."""
+        own = {name: round(1000 * phases.get(name, 0.0)) for name in SINK_PHASES}
+        by_spark = {
+            name: sum(durations.get(part, 0) for part in parts)
+            for name, parts in _MEASURED_BY_SPARK.items()
+        }
+        rest = durations.get("triggerExecution", 0) - sum(own.values()) - sum(by_spark.values())
+        return cls(batch, **own, **by_spark, other=max(0, rest))
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """The phases in their order."""
+        return {name: getattr(self, name) for name in PHASES}
+
+
+PHASES = tuple(each.name for each in fields(Timing) if each.name != "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +73,8 @@ class Status:
     `batch` is the last batch that is in all its changelogs. `metrics` come from the source, except
     `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
     batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
-    `exact = false` since this process began. `phases` are milliseconds: what Spark measured of its
-    last trigger (`durationMs`), and what the sink measured of its last batch.
+    `exact = false` since this process began. `timing` is that of the last batch whose trigger has
+    ended.
     """
 
     batch: int | None
@@ -34,7 +82,7 @@ class Status:
     freshness: Freshness | None
     inexact: Mapping[Namespace, int]
     backlog: Backlog | None = None
-    phases: Mapping[str, int] = field(default_factory=dict)
+    timing: Timing | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,7 +92,7 @@ class Status:
             and {name: round(value, 3) for name, value in self.freshness._asdict().items()},
             "backlog": self.backlog
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
-            "phasesMs": dict(self.phases),
+            "timing": self.timing and {"batch": self.timing.batch, "phasesMs": self.timing.phases},
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
         }
 
@@ -59,7 +107,8 @@ class Meter:
         self._inexact = Counter[Namespace]()
         self._batch: int | None = None
         self._freshness: Freshness | None = None
-        self._phases: dict[str, int] = {}
+        self._phases: dict[int, Mapping[str, float]] = {}
+        self._timing: Timing | None = None
 
     def count_batch(self, report: BatchReport) -> None:
         """Count a batch that has been written."""
@@ -68,7 +117,7 @@ class Meter:
             self._rate.count(count_changes(report))
             self._freshness = report.freshness or self._freshness
             self._inexact.update(report.inexact)
-            self._phases = {name: round(s * 1000) for name, s in report.phases.items()}
+            self._phases[report.batch_id] = report.phases
 
     def status(self, progress: StreamingQueryProgress | None, backlog: Backlog | None) -> Status:
         """The status, with the source's metrics from the query's last progress."""
@@ -76,9 +125,18 @@ class Meter:
         with self._lock:
             if metrics is not None:
                 metrics = replace(metrics, events_per_second=self._rate.per_second)
-            phases = {**(progress.durationMs if progress else {}), **self._phases}
+            if progress is not None:
+                self._time(progress.batchId, progress.durationMs)
             inexact = dict(self._inexact)
-            return Status(self._batch, metrics, self._freshness, inexact, backlog, phases)
+            return Status(self._batch, metrics, self._freshness, inexact, backlog, self._timing)
+
+    def _time(self, batch: int, durations: Mapping[str, int]) -> None:
+        """Note what Spark measured of a trigger."""
+        if "addBatch" not in durations:  # an idle one, which Spark reports by the next number
+            return
+        if (phases := self._phases.get(batch)) is not None:
+            self._timing = Timing.of(batch, phases, durations)
+        self._phases = {number: each for number, each in self._phases.items() if number > batch}
 
 
 def count_changes(report: BatchReport) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.columns import Columns, of_table
-from cdc.delta.followers import MirrorState, mirror
+from cdc.delta.followers import MirrorState, mirror, read_view
 from cdc.delta.reading import live
 from cdc.delta.tables import Target
 from cdc.errors import BadOption, NotComparable
@@ -53,7 +53,7 @@ class Verdict:
 def verify(
     spark: SparkSession, config: Config, namespace: Namespace, is_live: bool = False
 ) -> Verdict:
-    """Compare one collection with its mirror, or with its live view.
+    """Compare one collection with its mirror, or with its live view: the SQL view if it has one.
 
     Raises BadOption if the pipeline has no mirror (or no changelog, for the live view), and
     NotComparable if there is no time at which to compare.
@@ -63,8 +63,11 @@ def verify(
         raise BadOption("[table] configures no mirror to verify.", "Set the template 'mirror'.")
     register(spark)
     if is_live:
+        # Before the batches are read, so that the view begins no later than they end.
+        read_up_to = read_view(spark, config.layout, namespace)
         view = live(spark, config.layout, namespace)
-        table, state = view.rows, view.state
+        state = view.state
+        table = view.rows if read_up_to is None else read_up_to(state.batch)
         _require_exact(state, mirrored.target, namespace)
     else:
         state = exact_state(spark, mirrored.target, namespace)

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from delta.tables import DeltaTable
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.cli import follow, replicate, verify
+from cdc.cli import follow, maintain, replicate, verify
 from cdc.demo import ReplicaSet, Writers
 from cdc.errors import BadOption
 from cdc.model import Namespace
@@ -73,6 +74,43 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
     alone = run(follow, "--rebuild")
     assert (alone.exit_code, "belong together" in alone.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_sql_view_of_a_mirror_in_a_catalog_equals_the_source_under_writers(
+    spark: SparkSession, mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Guards: a view that lags like its mirror; a drop in what the mirror lacks; a view that
+    reads a version which `maintain` is about to make unreadable."""
+    names = '[table]\nmirror = "of_{db}.{coll}"\nchangelog = "log_{db}.{coll}"\n'
+    config = write_pipeline(tmp_path, mongod, database, f'follow.by = "follow"\n{names}')
+    mirror = f"of_{database.name}.orders"
+
+    def run(program: Any, *arguments: str) -> Result:
+        done = CliRunner().invoke(program.main, ["--config", str(config), *arguments])
+        assert done.exit_code == 0, done.output
+        return done
+
+    def text() -> str:
+        facts = spark.sql(f"DESCRIBE TABLE EXTENDED {mirror}_live").collect()
+        return next(str(row.data_type) for row in facts if row.col_name == "View Text")
+
+    database.orders.insert_many({"_id": i, "n": i} for i in range(20))
+    run(replicate, "--available-now")
+    run(follow, "--available-now")
+    run(maintain)
+    newest = DeltaTable.forName(spark, mirror).history(1).collect()[0].version
+    assert f"VERSION AS OF {newest} " in text()
+    database.orders.update_many({}, {"$inc": {"n": 1}})
+    with Writers(mongod.uri, Namespace(database.name, "orders"), 1):
+        run(replicate, "--available-now")
+        run(verify, "--live")
+    database.orders.drop()
+    database.orders.insert_many({"_id": i} for i in (1, 100))
+    run(replicate, "--available-now")
+    run(verify, "--live")
+    # All this time the mirror got nothing.
+    assert f"VERSION AS OF {newest} " in text()
 
 
 def as_of(done: Result) -> tuple[int, int]:

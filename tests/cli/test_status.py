@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from cdc.mongo.connection.privileges import required_needs
 from cdc.mongo.inspect import CopyProgress, Metrics, source_status
 from cdc.mongo.topology import Remaining
 from cdc.monitoring import TableCommit, Tables, TableStats, View, html_report
+from cdc.tasks import Group
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
@@ -313,6 +315,9 @@ def view(**reported: Any) -> View:
     at, written = Timestamp(now - 5, 1), now - reported.pop("quiet", 3.0)
     commit = Commit(7, at, {namespace: State(exact_from=reported.pop("exact_from", None))})
     landed = TableStats(2, (TableCommit(commit, now - 3.0, 2), TableCommit(commit, now - 9.0, 2)))
+    changed = tuple(Group(*namespace, op, 1) for op in reported.pop("changed", ()))
+    commits = [TableCommit(Commit(n, at, groups=changed), now - 3000.0 / n, 2) for n in (7, 6, 5)]
+    tables = Tables(TableStats(2, tuple(commits)), replace(landed, applied=5))
     edge, left = (
         Timestamp(at.time + reported.pop("lag", 5), 1),
         reported.pop("left", Remaining(48.0, 90.0, "")),
@@ -321,7 +326,7 @@ def view(**reported: Any) -> View:
         path="/lake",
         checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
         metrics=Metrics(at, edge, 1.0, left, 100.0),
-        collections=[(CopyProgress(namespace, 2, "streaming", 1.0), Tables(landed, landed))],
+        collections=[(CopyProgress(namespace, 2, "streaming", 1.0), tables)],
         letters=reported.pop("letters", 0),
         oplog_warn=25.0,
         stall_seconds=120.0,
@@ -337,6 +342,8 @@ def view(**reported: Any) -> View:
         ({"quiet": 500.0, "lag": 4}, None),
         ({"quiet": 5.0, "lag": 400}, None),
         ({"letters": 1234}, "1,234 values could not be mapped"),
+        ({"changed": ["createIndexes", "drop"]}, "lags its changelog by 2 batches, 500 s"),
+        ({"changed": ["createIndexes"]}, None),
         ({"exact_from": Timestamp(2**32 - 1, 1)}, "is exact from"),
     ],
 )

@@ -19,6 +19,8 @@ from cdc.delta.sink import Sink
 from cdc.delta.tables import BATCH, Layout, Target, settings
 from cdc.delta.tables.log_checkpoints import write_if_due
 from cdc.errors import ChangelogTooShort
+from cdc.model import Namespace
+from cdc.monitoring import read_table_stats
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_dead_letters import BROKEN, MENDED, images
 
@@ -139,6 +141,23 @@ def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
     dead._followers.apply(spark)
     assert commits(spark, late / MIRROR) == ["CREATE TABLE", "MERGE"]
     assert held(spark, late) == held(spark, lakes.whole)
+
+
+def test_how_far_tables_lag_is_read_without_spark(spark: SparkSession, late: Path) -> None:
+    """Guards: a table that no batch was applied to yet."""
+
+    def backlog(table: str) -> int:
+        log, follower = (read_table_stats(Target(str(late / each))) for each in (LOG, table))
+        assert log is not None
+        assert follower is not None
+        found = follower.backlog(log, Namespace("shop", "orders"), time.time())
+        assert found is not None
+        assert (found.seconds > 0) == (found.batches > 0)
+        return found.batches
+
+    assert backlog(MIRROR) == backlog("shop/orders/history") == len(BATCHES)
+    caught_up(spark, late, **WITH_HISTORY)
+    assert backlog(MIRROR) == backlog("shop/orders/history") == 0
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def read(here: Newcomer, began: str, noon: str) -> dict[str, Any]:
     source, hour = code("The data source by itself", "python")
     [point_in_time] = code("Point in time", "python")
     [history] = code("History", "python")
-    [live] = code("Live view", "python")
+    live = "".join(code("Live view", "python")).replace("/home/me", str(here.folder))
     [versions] = code("History", "sql")
     queries = [*code("Your own collection in five minutes", "sql"), *versions.split(";")[:2]]
     at = noon.rstrip("Z").replace("T", " ")

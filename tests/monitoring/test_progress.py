@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import uuid
+from collections import defaultdict
 
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from rich.console import Console
 
 from cdc.delta.sink import BatchReport, Freshness
@@ -12,12 +15,22 @@ from cdc.model import Namespace, Timestamp
 from cdc.mongo.inspect import Metrics
 from cdc.mongo.topology import Remaining
 from cdc.monitoring import Display
-from cdc.pipeline import Status, count_changes
+from cdc.pipeline import Status, Timing, count_changes
 from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
 METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Remaining(30.24, 85.4, ""), 100.0)
-PHASES = {"tasks": 3.0, "commit": 0.21}
+PHASES = {"tasks": 3.0, "commit": 0.21, "followers": 0.0}
+# What Spark measures of a trigger with a batch, in milliseconds.
+DURATIONS = {
+    "latestOffset": 40,
+    "queryPlanning": 12,
+    "getBatch": 0,
+    "walCommit": 50,
+    "addBatch": 3230,
+    "commitOffsets": 61,
+    "triggerExecution": 3400,
+}
 
 
 def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
@@ -29,19 +42,27 @@ def report(batch: int, freshness: Freshness | None = None, **counts: int) -> Bat
 
 
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
+    """Guards: the phases of another batch; a batch without a line because the next one was
+    faster."""
     said = io.StringIO()
+    timing = Timing.of(3, PHASES, DURATIONS)
     with Display(Console(file=said, width=200), {}) as display:
         display.show_batch(report(1, read=7))
         display.show_batch(report(2))
         display.show_status(Status(2, METRICS, None, {}))
         display.show_batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
+        assert said.getvalue() == ""
+        display.show_status(Status(3, METRICS, None, {}, timing=timing))
+        assert said.getvalue().count("batch=") == 2
+        display.show_batch(report(4, read=1))
     form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO cdc\.cli\.replicate: "
     lines = said.getvalue().splitlines()
     assert all(re.match(form, each) for each in lines)
     assert [re.sub(form, "", each) for each in lines] == [
-        "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms shop.orders read=7",
-        "batch=3 T=9:1 took=3.2s tasks=3000ms commit=210ms lag=3s freshness=0.9..1.4s"
-        " shop.orders insert=2 update=1 inexact=1",
+        "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=7",
+        "batch=3 T=9:1 took=3.4s planning=52ms tasks=3000ms commit=210ms followers=0ms logs=111ms"
+        " other=27ms lag=3s freshness=0.9..1.4s shop.orders insert=2 update=1 inexact=1",
+        "batch=4 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=1",
     ]
 
 
@@ -72,6 +93,27 @@ def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None
     meter = Meter()
     for each in (report(1, Freshness(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
         meter.count_batch(each)
-    assert meter.status(None, None) == Status(
-        3, None, Freshness(1.0, 2.0), {ORDERS: 2}, None, {"tasks": 3000, "commit": 210}
-    )
+    assert meter.status(None, None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})
+
+
+def test_the_phases_of_a_batch_are_those_of_its_own_trigger() -> None:
+    """Guards: an idle trigger, which Spark reports by the number of the next batch."""
+
+    def progress(batch: int, durations: dict[str, int]) -> StreamingQueryProgress:
+        same = dict.fromkeys(("id", "runId"), str(uuid.UUID(int=1)))
+        found = {"batchId": batch, "durationMs": durations, **same}
+        found |= {"stateOperators": [], "sources": [], "sink": defaultdict(str)}
+        return StreamingQueryProgress.fromJson(defaultdict(str, found))
+
+    meter = Meter()
+    for number in (1, 2):
+        meter.count_batch(report(number, update=1))
+        idle = progress(number, {"latestOffset": 900, "triggerExecution": 901})
+        assert meter.status(idle, None).timing is None
+    status = meter.status(progress(1, DURATIONS), None)
+    assert status.timing == Timing(1, 52, 3000, 210, 0, 111, 27)
+    assert sum(status.timing.phases.values()) == DURATIONS["triggerExecution"]
+    assert status.to_json()["timing"] == {"batch": 1, "phasesMs": status.timing.phases}
+    status = meter.status(progress(2, {"addBatch": 1}), None)
+    assert status.timing is not None
+    assert status.timing.batch == 2

@@ -1,4 +1,4 @@
-"""Mirror and history."""
+"""Mirror and history, and the SQL views beside mirrors."""
 
 from cdc.delta.followers import history, mirror
 from cdc.delta.followers.follower import Backlog, Followers
@@ -6,6 +6,7 @@ from cdc.delta.followers.follower_thread import FollowerThread
 from cdc.delta.followers.mirror import MirrorState
 from cdc.delta.followers.pending import Pending, join
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
+from cdc.delta.followers.sql_view import read_view, renew_view
 from cdc.delta.followers.table_writer import KINDS
 
 __all__ = [
@@ -20,4 +21,6 @@ __all__ = [
     "history",
     "join",
     "mirror",
+    "read_view",
+    "renew_view",
 ]

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.followers import rebuild
 from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
+from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
 from cdc.delta.tables import (
     NO_BATCH,
@@ -73,6 +74,7 @@ class Followers:
     checkpoints: LogCheckpoints
     _writer: TableWriter = field(init=False)
     _pending: PendingBatches = field(default_factory=PendingBatches)
+    _views: SqlViews = field(default_factory=SqlViews)
     _emptied: int = 0
     _applying: threading.Lock = field(default_factory=threading.Lock)
 
@@ -93,6 +95,15 @@ class Followers:
         every = [(tables, table) for tables in self.kinds.values() for table in tables.known()]
         self._find(spark, every, known if is_first else {})
         self._count_emptied()
+        self.renew_views(spark, self.kinds["mirror"].known())
+
+    def renew_views(self, spark: SparkSession, mirrors: Iterable[Table]) -> None:
+        """Let the SQL views of mirrors begin at the versions that are known of these."""
+
+        def renew(spark: SparkSession, table: Table) -> None:
+            self._views.renew(spark, table, self.kinds["mirror"], self.changelogs)
+
+        at_once(spark, renew, [table for table in mirrors if table.target.is_name])
 
     def begin(self, before: int, columns: StructType) -> None:
         """Take note that the changelogs contain the batches before that one, as `recover` does."""
@@ -240,6 +251,8 @@ class Followers:
         else:
             found = feeds(table, tables, self.changelogs)
             self._writer.rebuild(spark, table, tables, found, self._pending.last)
+        if tables.kind == "mirror":
+            self.renew_views(spark, [table])
 
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.

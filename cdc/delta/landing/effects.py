@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
 from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
 from cdc.errors import CollectionGone
-from cdc.model import DROPPED, RENAMED, Namespace, NamespaceEvent
+from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 
 
 def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
@@ -35,6 +35,14 @@ def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
         if _holds(each, table, tables) and _policy(each, table.options) != KEEP
     ]
     return sorted(found, key=lambda each: each.position, reverse=True)
+
+
+def emptying(options: Options) -> list[str]:
+    """The operations that void rows of a table with these options, see `emptied`.
+
+    A rename onto the name of a collection does it in any case.
+    """
+    return [op for op, reason in VOIDING.items() if _policy_for(reason, options) != KEEP]
 
 
 def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
@@ -146,8 +154,12 @@ def _holds(each: NamespaceEvent, table: Table, tables: Tables) -> bool:
 
 
 def _policy(each: NamespaceEvent, options: Options) -> str | None:
+    return _policy_for(each.reason or "", options)
+
+
+def _policy_for(reason: str, options: Options) -> str | None:
     """None for a collection that is read again: nobody may keep its old content."""
-    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(each.reason or "")
+    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(reason)
 
 
 def without_moves(rows: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
 from cdc.delta.columns import RESCUED, of_table
+from cdc.delta.followers import renew_view
 from cdc.delta.landing import IMAGES, is_stand_in
 from cdc.delta.sql import quoted
 from cdc.delta.tables import (
@@ -67,6 +68,7 @@ def deliver(
         for row in ready.select("db", "coll").distinct().collect():
             namespace = Namespace(row.db, row.coll)
             _put(spark, ready, layout, namespace, kind)
+            renew_view(spark, layout, namespace)
             late = _late(spark, layout, namespace)
             if late is not None:
                 ready = ready.join(late, [*_ROW], "left_anti")

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.columns import with_image
 from cdc.delta.followers import MirrorState, PendingBatches, feeds, join, mirror
 from cdc.delta.landing import Batch, effects
-from cdc.delta.tables import PIPELINE, Layout, Table, Tables, newest_commit, with_after
+from cdc.delta.tables import PIPELINE, Layout, Table, Tables, with_after
 from cdc.errors import BadOption, NotCovered
 from cdc.model import Namespace
 
@@ -46,23 +46,23 @@ def live(spark: SparkSession, layout: Layout, namespace: Namespace) -> LiveView:
     reach back to the batches that the mirror lacks.
     """
     mirrors, changelogs = _open(spark, layout, namespace)
+    # The mirror's version comes before the batches: later ones that it applies are not in `rows`.
     table = mirrors.learn(spark, namespace)
-    changelogs.learn(spark, namespace)
-    newest = newest_commit(spark, table.target) if table is not None else None
-    if table is None or newest is None or newest[1].is_empty:
+    commit = mirrors.last(table) if table is not None else None
+    version = mirrors.version(table) if table is not None else None
+    if table is None or commit is None or version is None or commit.is_empty:
         raise NotCovered(
             f"The mirror of {namespace} contains no batch yet.",
             "Run replicate first. If it is running, try again later.",
         )
-    # The mirror's version comes before the batches: later ones that it applies are not in `rows`.
-    version, commit = newest
-    mirrors.committed(table, commit)
+    changelog = changelogs.learn(spark, namespace)
+    known = {changelog.target: changelogs.last(changelog)} if changelog is not None else {}
     rows = table.target.read(spark, version)
     if table.is_shared:
         rows = rows.where(F.col("_namespace") == F.lit(str(namespace)))
     pending = PendingBatches(last=_ALL_BATCHES)
     lacking = {table.target: (commit.batch, feeds(table, mirrors, changelogs))}
-    pending.find(spark, lacking, {})
+    pending.find(spark, lacking, known)
     if tail := pending.up_to(_ALL_BATCHES):
         batch = join(tail, table, mirrors, _columns(spark, changelogs, namespace))
         rows = _apply(rows, batch, table, mirrors, namespace)

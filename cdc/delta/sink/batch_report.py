@@ -10,6 +10,9 @@ from typing import NamedTuple, Self
 from cdc.delta.landing import Facts, Happened
 from cdc.model import Namespace, Timestamp
 
+# The phases that the sink measures, in their order.
+SINK_PHASES = ("tasks", "commit", "followers")
+
 
 class Phases:
     """Measures the phases of a batch, one after the other."""
@@ -70,11 +73,6 @@ class BatchReport:
     tables: int = 0
     freshness: Freshness | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """How long it took to read and to write the batch."""
-        return sum(self.phases.values())
 
     @classmethod
     def of(

@@ -223,6 +223,7 @@ class Sink:
         for kind, writer in KINDS.items():
             self._fill(spark, kind, writer, work[kind], batch)
             count += len(work[kind])
+        self._followers.renew_views(spark, work["mirror"])
         return count
 
     def _fill(

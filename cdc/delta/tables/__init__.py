@@ -1,7 +1,17 @@
 """Delta tables of a pipeline: location, schema, ownership, commit metadata."""
 
 from cdc.delta.tables import conflict, small_write_settings
-from cdc.delta.tables.changelog_forms import BATCH, CDF, EVENT, cdf, is_of, place, with_after
+from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
+from cdc.delta.tables.changelog_forms import (
+    BATCH,
+    CDF,
+    EVENT,
+    after_text,
+    cdf,
+    is_of,
+    place,
+    with_after,
+)
 from cdc.delta.tables.commit_metadata import (
     NO_BATCH,
     Commit,
@@ -14,7 +24,7 @@ from cdc.delta.tables.commit_metadata import (
 )
 from cdc.delta.tables.conflict import at_once
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
-from cdc.delta.tables.known_table import Begin
+from cdc.delta.tables.known_table import Begin, begin_of
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -64,9 +74,12 @@ __all__ = [
     "Tables",
     "Target",
     "UnsuitableTable",
+    "after_text",
     "at_once",
+    "begin_of",
     "cdf",
     "conflict",
+    "drop_view",
     "escape_glob",
     "existing",
     "families_of",
@@ -76,15 +89,18 @@ __all__ = [
     "is_local",
     "is_of",
     "keep",
+    "live_view",
     "main_type",
     "merging",
     "newest_commit",
     "place",
     "present",
+    "put_view",
     "require_ours",
     "require_unoccupied",
     "settings",
     "small_write_settings",
+    "text_of_view",
     "under",
     "with_after",
 ]

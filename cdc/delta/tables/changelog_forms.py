@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc.delta.sql import literal
 from cdc.model import Namespace
 
 EVENT, CDF = "event", "cdf"
@@ -80,5 +83,12 @@ def with_after(changelog: DataFrame) -> DataFrame:
     """
     if form_of(changelog) == EVENT:
         return changelog
-    is_after = F.col("_change_type").isin(_INSERT, _AFTER)
-    return changelog.withColumn("after", F.when(is_after, F.col("document")))
+    return changelog.withColumn("after", F.expr(after_text(changelog.columns)))
+
+
+def after_text(columns: Collection[str]) -> str:
+    """SQL for the image after each change in a changelog of these columns, as `with_after`."""
+    if "_change_type" not in columns:
+        return "after"
+    types = ", ".join(map(literal, (_INSERT, _AFTER)))
+    return f"CASE WHEN _change_type IN ({types}) THEN document END"

@@ -63,8 +63,8 @@ class KnownTable:
         columns: its typed columns; None if it contains documents.
         names: the names of all columns.
         begin: where it began, if it was created to follow changelogs.
-        version: the version that `last` made, if this process committed it through
-            `Tables.add_files`.
+        version: a version of the table that contains what `last` states: the one that it made, or
+            a later one in which nobody else has applied a batch; None if it is not known.
     """
 
     table: Table
@@ -84,19 +84,20 @@ class KnownTable:
         last: Commit | None,
         columns: Columns | None,
         names: frozenset[str],
+        version: int | None = None,
     ) -> Self:
-        begin = Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+        begin = _begin(properties)
         document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
-        return cls(table, document, form, last, columns, names, begin)
+        return cls(table, document, form, last, columns, names, begin, version)
 
     @classmethod
     def read(
         cls, spark: SparkSession, kind: str, table: Table, properties: Mapping[str, str]
     ) -> Self:
-        newest = newest_commit(spark, table.target)
+        version, last = newest_commit(spark, table.target) or (None, None)
         schema = table.target.read(spark).schema
         columns = of_table(schema) if kind in TYPED else None
-        return cls.of(table, properties, newest and newest[1], columns, frozenset(schema.names))
+        return cls.of(table, properties, last, columns, frozenset(schema.names), version)
 
     @property
     def newest(self) -> tuple[int, int] | None:
@@ -157,6 +158,16 @@ class KnownTable:
             "Let mongodb-cdc repair-checkpoint go on from what the tables hold, put the checkpoint"
             " back that belongs to them, or start anew: a new checkpoint and other paths.",
         )
+
+
+def _begin(properties: Mapping[str, str]) -> Begin | None:
+    return Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
+
+
+def begin_of(properties: Mapping[str, str]) -> int | None:
+    """The batch after which a table with these properties follows changelogs, if it does."""
+    begin = _begin(properties)
+    return begin.after if begin else None
 
 
 def properties_of_new(

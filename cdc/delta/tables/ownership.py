@@ -45,7 +45,14 @@ def require_ours(table: Table, ours: Mapping[str, str], there: Mapping[str, str]
 
 
 def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
-    """The error for a folder that contains files of others and no Delta table."""
+    """The error for a folder that contains files of others and no Delta table, or for a name of
+    something else."""
+    if table.target.is_name:
+        return TableOwnedElsewhere(
+            f"The name {table.target} belongs to a view; the {ours[_KIND]} of"
+            f" {_name(ours[_NAMESPACE])} cannot go there.",
+            "Choose another name, or remove the view.",
+        )
     return TableOwnedElsewhere(
         f"The folder {table.target} holds files, and no Delta table; the {ours[_KIND]} of"
         f" {_name(ours[_NAMESPACE])} cannot go there.",

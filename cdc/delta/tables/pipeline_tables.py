@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, TypedColumn, of_table
 from cdc.delta.tables import conflict
+from cdc.delta.tables.catalog_view import drop_view, is_foreign_view
 from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.known_table import (
     Begin,
@@ -103,6 +104,15 @@ class Tables:
         known = self._known.get(table.target)
         return known.last if known else None
 
+    def version(self, table: Table) -> int | None:
+        """A version of the table that contains exactly the batches up to `last`.
+
+        The one that `last` made, or the newest one when `last` was read. None if it is not known;
+        it is after `refresh` and `learn`.
+        """
+        known = self._known.get(table.target)
+        return known.version if known else None
+
     def applied(self, table: Table) -> int | None:
         """The last batch that a mirror or history contains.
 
@@ -176,6 +186,8 @@ class Tables:
         require_ours(table, ours, self._identity(other))
         if table.target not in self._known:
             if not table.target.exists(spark):
+                if is_foreign_view(spark, table.target, {PIPELINE: self.pipeline}):
+                    raise occupied(table, ours)
                 return
             properties = table.target.properties(spark)
             require_ours(table, ours, properties)
@@ -210,6 +222,9 @@ class Tables:
             except TableExists as error:
                 raise self.created_elsewhere(spark, table) from error
         else:
+            if table.target.is_name:
+                # The mirror of `orders_live` may have the name of the live view of `orders`.
+                drop_view(spark, table.target, {PIPELINE: self.pipeline})
             self._create_by_spark(spark, table, new)
 
     def complete(self, spark: SparkSession, table: Table, schema: StructType) -> None:
@@ -317,9 +332,13 @@ class Tables:
             self._known[table.target] = replace(known, last=commit, version=version)
 
     def refresh(self, spark: SparkSession, table: Table) -> None:
-        """Read a known table's last commit and columns again, if somebody else has written it."""
-        last = self.last(table)
-        if last is not None and newest_metadata(spark, table.target) == last.text():
+        """Read a known table's last commit and columns again, if somebody else has written it.
+
+        Afterwards its `version` is known.
+        """
+        last, (version, metadata) = self.last(table), newest_metadata(spark, table.target)
+        if last is not None and metadata == last.text():
+            self.committed(table, last, version)
             return
         properties = table.target.properties(spark)
         read = KnownTable.read(spark, self.kind, table, properties)

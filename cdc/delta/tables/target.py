@@ -86,8 +86,13 @@ class Target:
     def exists(self, spark: SparkSession) -> bool:
         """Whether there is a Delta table."""
         if self.is_name:
-            return bool(spark.catalog.tableExists(self.address))
+            is_there = bool(spark.catalog.tableExists(self.address))
+            return is_there and not self.is_view(spark)
         return DeltaTable.isDeltaTable(spark, self._path(spark))
+
+    def is_view(self, spark: SparkSession) -> bool:
+        """Whether the name, which is in the catalog, belongs to a view."""
+        return spark.catalog.getTable(self.address).tableType == "VIEW"
 
     def delta(self, spark: SparkSession) -> DeltaTable:
         if self.is_name:
@@ -189,13 +194,15 @@ def like(
     """The tables of a catalog (None: the session's) whose names match."""
     scope = [catalog] if catalog else []
     schemas = spark.sql("SHOW SCHEMAS" + _within(scope)).collect()
-    return [
+    found = [
         Target.named([*scope, each.namespace, row.tableName])
         for each in schemas
         if schema.fullmatch(each.namespace)
         for row in spark.sql("SHOW TABLES" + _within([*scope, each.namespace])).collect()
         if table.fullmatch(row.tableName) and not row.isTemporary
     ]
+    # Spark lists views too.
+    return [target for target in found if not target.is_view(spark)]
 
 
 def _declared(column: StructField) -> str:

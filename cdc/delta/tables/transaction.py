@@ -89,8 +89,8 @@ def commit_files(
         new: the table to create.
         objection: gets the version to which the commit adds the files, and returns why it must not.
             Such a commit is not blind: it conflicts with any other that adds or removes rows.
-        newest: the version at which the last batch of the transaction id was committed, and that
-            batch, if the caller made the commit. It spares Delta a look through the whole log as
+        newest: a version of the table, and the last batch of the transaction id that it contains,
+            if the caller knows them. They spare Delta a look through the whole log as
             long as nobody else commits.
         before_commit: called right before the commit is tried. From then on the files may be part
             of the table, whatever is raised.
@@ -150,22 +150,24 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
     delta.create(transaction, [cluster], metadata)
 
 
-def newest_metadata(spark: SparkSession, target: Target) -> str | None:
-    """The userMetadata of a table's newest commit, without a Spark job; None if it has none."""
+def newest_metadata(spark: SparkSession, target: Target) -> tuple[int, str | None]:
+    """The version of a table's newest commit, and its userMetadata (None: it has none).
+
+    Without a Spark job.
+    """
     jvm: Any = spark._jvm
     log: Any = target.delta(spark)._jdt.deltaLog()
     nothing = jvm.scala.Option.empty()
-    name = f"{log.update(False, nothing, nothing).version():020}.json"
-    path = jvm.org.apache.hadoop.fs.Path(log.logPath(), name)
+    version = int(log.update(False, nothing, nothing).version())
+    path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020}.json")
     lines = log.store().readAsIterator(path, log.newDeltaHadoopConf())
     try:
         while lines.hasNext():
             if about := json.loads(lines.next()).get("commitInfo"):
-                metadata: str | None = about.get("userMetadata")
-                return metadata
+                return version, about.get("userMetadata")
     finally:
         lines.close()
-    return None
+    return version, None
 
 
 class _Delta:
