@@ -29,6 +29,7 @@ GAUGES: Mapping[str, str] = {
     "oplog_percent_left": "the same, as a percentage of the time that the oplog covers",
     "snapshot_percent": "approximate percentage of documents that are copied; 100: nothing is left",
     "inexact_rows": "rows marked exact = false since the program began",
+    "uncheckpointed_commits": "commits of a table after the last checkpoint of its log, at most",
 }
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"
 
@@ -114,4 +115,5 @@ def values(status: Status) -> dict[str, float | None]:
         "oplog_percent_left": None if left is None else left.percent,
         "snapshot_percent": None if metrics is None else metrics.snapshot_percent,
         "inexact_rows": sum(status.inexact.values()),
+        "uncheckpointed_commits": status.uncheckpointed,
     }

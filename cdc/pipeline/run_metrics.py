@@ -26,7 +26,8 @@ class Status:
     `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
     batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
     `exact = false` since this process began. `phases` are milliseconds: what Spark measured of its
-    last trigger (`durationMs`), and what the sink measured of its last batch.
+    last trigger (`durationMs`), and what the sink measured of its last batch. `uncheckpointed` are
+    the commits after the last checkpoint of a table's log, of the table with the most of them.
     """
 
     batch: int | None
@@ -35,6 +36,7 @@ class Status:
     inexact: Mapping[Namespace, int]
     backlog: Backlog | None = None
     phases: Mapping[str, int] = field(default_factory=dict)
+    uncheckpointed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +47,7 @@ class Status:
             "backlog": self.backlog
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
             "phasesMs": dict(self.phases),
+            "uncheckpointedCommits": self.uncheckpointed,
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
         }
 
@@ -70,7 +73,12 @@ class Meter:
             self._inexact.update(report.inexact)
             self._phases = {name: round(s * 1000) for name, s in report.phases.items()}
 
-    def status(self, progress: StreamingQueryProgress | None, backlog: Backlog | None) -> Status:
+    def status(
+        self,
+        progress: StreamingQueryProgress | None,
+        backlog: Backlog | None,
+        uncheckpointed: int | None = None,
+    ) -> Status:
         """The status, with the source's metrics from the query's last progress."""
         metrics = _metrics(progress)
         with self._lock:
@@ -78,7 +86,8 @@ class Meter:
                 metrics = replace(metrics, events_per_second=self._rate.per_second)
             phases = {**(progress.durationMs if progress else {}), **self._phases}
             inexact = dict(self._inexact)
-            return Status(self._batch, metrics, self._freshness, inexact, backlog, phases)
+            own = self._batch, metrics, self._freshness, inexact, backlog, phases
+            return Status(*own, uncheckpointed)
 
 
 def count_changes(report: BatchReport) -> int:

@@ -265,6 +265,10 @@ class Sink:
         """Let mirrors and histories catch up at once; whether they are still at it.
 
         Call it after the last batch. Raises the error that ended the followers.
+    def uncheckpointed_commits(self) -> int:
+        """The greatest number of commits of a table after the last checkpoint of its log."""
+        return self._checkpoints.backlog()
+
         """
         return self._thread is not None and not self._thread.end(0.0, is_complete=True)
 
