@@ -3,6 +3,8 @@
 from cdc.delta.tables import conflict, small_write_settings
 from cdc.delta.tables.changelog_forms import BATCH, CDF, EVENT, cdf, is_of, place, with_after
 from cdc.delta.tables.commit_metadata import (
+    CHANGES,
+    COPY,
     NO_BATCH,
     Commit,
     State,
@@ -43,6 +45,8 @@ from cdc.delta.tables.transaction import UnsuitableTable
 __all__ = [
     "BATCH",
     "CDF",
+    "CHANGES",
+    "COPY",
     "EVENT",
     "FAIL",
     "HARD",
