@@ -19,7 +19,10 @@ from cdc.tasks.data_files import DataFiles, Part
 from cdc.tasks.statistics import round_down, round_up
 
 # As Spark compares text: by its bytes.
-_TEXT = st.text(max_size=70, alphabet=st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff"))
+_LETTERS = st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff")
+_TEXT = st.one_of(
+    st.text(max_size=70, alphabet=_LETTERS), st.text(min_size=31, max_size=35, alphabet=_LETTERS)
+)
 
 
 @given(text=st.one_of(st.text(max_size=80), _TEXT))
