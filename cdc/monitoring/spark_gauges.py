@@ -35,6 +35,7 @@ GAUGES: Mapping[str, str] = {
     "followers_seconds": "how long mirrors and histories took, if they are written with the batch",
     "logs_seconds": "how long Spark wrote the offset and commit logs of the checkpoint",
     "other_seconds": "the rest of the time from the begin of its trigger to the end",
+    "uncheckpointed_commits": "commits of a table after the last checkpoint of its log, at most",
 }
 _SINK = "spark.metrics.conf.driver.sink.prometheusServlet"
 
@@ -122,6 +123,7 @@ def values(status: Status) -> dict[str, float | None]:
         "oplog_percent_left": None if left is None else left.percent,
         "snapshot_percent": None if metrics is None else metrics.snapshot_percent,
         "inexact_rows": sum(status.inexact.values()),
+        "uncheckpointed_commits": status.uncheckpointed,
     }
 
 

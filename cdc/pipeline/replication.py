@@ -168,10 +168,12 @@ class Replication:
         Raises the error that ended the followers: the next batch would raise it, but an idle
         pipeline has none.
         """
-        backlog = None
-        if self._sink is not None and self._config.follow_by == REPLICATE:
-            backlog = self._sink.backlog()
-        return self._meter.status(self.query.lastProgress, backlog)
+        backlog, commits = None, None
+        if self._sink is not None:
+            commits = self._sink.uncheckpointed_commits()
+            if self._config.follow_by == REPLICATE:
+                backlog = self._sink.backlog()
+        return self._meter.status(self.query.lastProgress, backlog, commits)
 
 
 def writes_by_tasks(spark: SparkSession, config: Config) -> bool:

@@ -74,7 +74,8 @@ class Status:
     `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
     batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
     `exact = false` since this process began. `timing` is that of the last batch whose trigger has
-    ended.
+    ended. `uncheckpointed` are the commits after the last checkpoint of a table's log, of the table
+    with the most of them.
     """
 
     batch: int | None
@@ -83,6 +84,7 @@ class Status:
     inexact: Mapping[Namespace, int]
     backlog: Backlog | None = None
     timing: Timing | None = None
+    uncheckpointed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,6 +95,7 @@ class Status:
             "backlog": self.backlog
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
             "timing": self.timing and {"batch": self.timing.batch, "phasesMs": self.timing.phases},
+            "uncheckpointedCommits": self.uncheckpointed,
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
         }
 
@@ -119,7 +122,12 @@ class Meter:
             self._inexact.update(report.inexact)
             self._phases[report.batch_id] = report.phases
 
-    def status(self, progress: StreamingQueryProgress | None, backlog: Backlog | None) -> Status:
+    def status(
+        self,
+        progress: StreamingQueryProgress | None,
+        backlog: Backlog | None,
+        uncheckpointed: int | None = None,
+    ) -> Status:
         """The status, with the source's metrics from the query's last progress."""
         metrics = _metrics(progress)
         with self._lock:
@@ -128,7 +136,8 @@ class Meter:
             if progress is not None:
                 self._time(progress.batchId, progress.durationMs)
             inexact = dict(self._inexact)
-            return Status(self._batch, metrics, self._freshness, inexact, backlog, self._timing)
+            own = self._batch, metrics, self._freshness, inexact, backlog, self._timing
+            return Status(*own, uncheckpointed)
 
     def _time(self, batch: int, durations: Mapping[str, int]) -> None:
         """Note what Spark measured of a trigger."""

@@ -16,10 +16,10 @@ def by_key(path: Path, column: str) -> dict[str, Any]:
     query = QueryBuilder().register("t", DeltaTable(str(path)))
     rows = pa.table(query.execute(f"SELECT key, {column} AS value FROM t").read_all()).to_pylist()
     assert len({row["key"] for row in rows}) == len(rows), "a key twice"
-    return {row["key"]: _decoded(row["value"]) for row in rows}
+    return {row["key"]: decoded(row["value"]) for row in rows}
 
 
-def _decoded(value: Any) -> Any:
+def decoded(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"metadata", "value"}:
         return VariantVal(value["value"], value["metadata"]).toPython()
     return value

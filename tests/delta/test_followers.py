@@ -14,6 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.followers import mirror
 from cdc.delta.maintenance import deliver
 from cdc.delta.sink import Sink
 from cdc.delta.tables import BATCH, Layout, Target, settings
@@ -33,11 +34,12 @@ WITH_HISTORY: dict[str, Any] = {"overrides": [_HISTORY]}
 TABLES = ("orders/mirror", "orders/history", "other/mirror")
 
 
-def lagging(base: Path, number: int, rows: DataFrame, **table: Any) -> None:
+def lagging(base: Path, number: int, rows: DataFrame, **table: Any) -> Sink:
     """A run that is killed when the changelogs contain the batch, and nothing else does."""
     killed = sink(base, interval=NEVER, **table)
     killed._start = lambda *_: None  # type: ignore[method-assign]
     killed.write_batch(rows, number)
+    return killed
 
 
 def copied(spark: SparkSession) -> DataFrame:
@@ -246,6 +248,52 @@ def test_a_batch_that_is_repeated_with_other_rows_is_applied_as_its_changelog_co
     assert content(spark, tmp_path / MIRROR) == {}
 
 
+def test_a_copy_that_is_repeated_with_other_documents_is_applied_as_its_changelog_contains_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: data files of a mirror whose rows no changelog contains."""
+    for keys in ("ab", "ac"):
+        rows = [change("read", key, {"n": 1}, time=9) for key in keys]
+        lagging(tmp_path, 0, batch(spark, rows, until=9, copied=["shop.orders"]))
+    own = sink(tmp_path)
+    rows = [change("read", key, {"n": 1}, time=9) for key in "ac"]
+    own.write_batch(batch(spark, rows, until=9, copied=["shop.orders"]), 0)
+    assert set(content(spark, tmp_path / MIRROR)) == set("ab")
+
+
+def test_a_batch_is_its_rows_and_no_interval_of_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: a follower that selects rows by their time. A batch may contain changes after its
+    end, the next one changes before its begin; a backfill adds rows of no batch, of which a later
+    change is known."""
+    rows = [change("insert", "a", {"n": 1}, time=11), change("insert", "b", {"n": 1}, time=19)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=14), 0)
+    backfilled = batch(spark, [change("read", "z", {"n": 1}, time=16)], until=16)
+    numbered = backfilled.where("op = 'read'").withColumn(BATCH, F.lit(None).cast("long"))
+    numbered.write.format("delta").mode("append").save(str(tmp_path / LOG))
+    rows = [change("insert", "c", {"n": 1}, time=12), change("update", "a", {"n": 2}, time=18)]
+    sink(tmp_path).write_batch(batch(spark, rows, until=20), 1)
+    expected = {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
+    assert content(spark, tmp_path / MIRROR) == expected
+
+
+def test_the_transaction_of_a_follower_is_set_in_no_other_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a write of the query's thread that Delta takes for the follower's, and skips."""
+    merge, found = mirror._merge, list[Any]()
+
+    def merges(*args: Any) -> Any:
+        found.append(spark.conf.get("spark.databricks.delta.write.txnAppId", None))
+        return merge(*args)
+
+    monkeypatch.setattr(mirror, "_merge", merges)
+    own = sink(tmp_path, interval=0.0)
+    own.write_batch(batch(spark, [change("insert", "a", {"n": 1}, time=1)], until=1), 0)
+    assert own.close(None, is_complete=True)
+    assert found == [None]
+    assert set(content(spark, tmp_path / MIRROR)) == {"a"}
+
+
 def test_the_thread_of_the_followers_brings_tables_up_to_date_beside_the_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -309,12 +357,16 @@ def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("was_killed", [False, True])
 def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, was_killed: bool
 ) -> None:
-    """Guards: rows of that release, which their mirror contains, applied again or lost."""
+    """Guards: rows of that release, which their mirror contains, applied again or lost; rows that
+    it lacks, because the release was killed before it wrote them."""
     sink(tmp_path).write_batch(copied(spark), 0)
     write_as_earlier_release(spark, tmp_path / LOG, "9:1")
+    if was_killed:
+        shutil.rmtree(tmp_path / MIRROR)
     sink(tmp_path).write_batch(copied(spark), 0)
     sink(tmp_path).write_batch(changed(spark), 1)
     found = spark.read.format("delta").load(str(tmp_path / LOG)).groupBy(BATCH).count().collect()

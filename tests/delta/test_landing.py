@@ -5,23 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from delta.exceptions import ConcurrentTransactionException
+from delta.tables import DeltaTable
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.followers import mirror
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
-from cdc.delta.tables import Layout, pipeline_tables, transaction
+from cdc.delta.sink import Sink
+from cdc.delta.tables import Layout, Target, pipeline_tables, transaction
 from cdc.errors import DataFileLost
 from cdc.model import Namespace
-from cdc.tasks import Part, land
+from cdc.tasks import MANIFEST, Part, land
 from tests.delta.batches import batch, change, commits, content, landed, ops, sink
 from tests.delta.test_dead_letters import BROKEN, images
+from tests.delta.test_followers import caught_up, lagging
 
 LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
 ORDERS, OTHER = ("shop", "orders"), ("shop", "other")
@@ -116,6 +123,39 @@ def test_a_batch_that_is_replayed_adds_no_row_and_leaves_no_file(
     assert report.counts[Namespace(*ORDERS)] == {"insert": 1, "drop": 1}
     assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     assert data_files(tmp_path / LOG) == before
+
+
+def test_the_rows_of_a_batch_are_read_and_written_by_one_run_of_each_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a second action on the manifest, which reads MongoDB and writes all files again; a
+    row of an attempt that failed, or that another one overtook."""
+    (tmp_path / "runs").mkdir()
+    base, runs = tmp_path / "lake", tmp_path / "runs"
+    layout = Layout.parse(str(base), {})
+    text = Destinations.discover(spark, layout, True).text()
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        (runs / f"{context.partitionId()}-{uuid4()}").touch()
+        divide, given = partial(Destinations.parse(text).divide, 0), list(rows)
+        for last in (False, True):  # as the driver gets the manifest of one attempt
+            manifest = land(given, divide, 2**27).to_arrow()
+            if last:
+                yield manifest
+
+    rows = [change("read", key, {"n": 1}, time=1) for key in "abcd"]
+    frame = batch(spark, rows, until=1)
+    own = Sink("one", layout, clock=lambda: None, rows=frame.schema)
+    own.write_batch(frame.mapInArrow(task, MANIFEST), 0)
+    partitions = [each.name.partition("-")[0] for each in runs.iterdir()]
+    assert len(partitions) == len(set(partitions)) == frame.rdd.getNumPartitions()
+    assert ops(spark, base / LOG) == [("read", key) for key in "abcd"]
+    assert content(spark, base / MIRROR) == {key: {"n": 1} for key in "abcd"}
+    for table in (LOG, MIRROR):
+        seen = spark.read.format("delta").load(str(base / table)).inputFiles()
+        assert len(data_files(base / table)) == 2 * len(seen)
 
 
 def test_the_files_of_a_commit_that_failed_after_it_was_made_stay(
@@ -321,16 +361,121 @@ def test_a_copy_is_added_to_its_mirror_without_a_merge(spark: SparkSession, tmp_
     own.write_batch(batch(spark, second, until=2, copying={"shop.orders": {"below": "e"}}), 1)
     made = ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE"]
     assert commits(spark, tmp_path / MIRROR) == made
+    # Changes of documents that were copied before are merged alone.
     third = [change("read", "e", {"n": 3}, time=3), change("update", "a", {"n": 3}, time=3)]
     own.write_batch(batch(spark, third, until=3), 2)
+    made += ["MERGE", "STREAMING UPDATE"]
+    assert commits(spark, tmp_path / MIRROR) == made
+    assert merged_rows(spark, tmp_path) == 1
     # A copy that is made again without anything that empties the mirror.
     fourth = [change("read", key, {"n": 4}, time=4) for key in "ef"]
     own.write_batch(batch(spark, fourth, until=4), 3)
-    assert commits(spark, tmp_path / MIRROR) == [*made, "MERGE", "MERGE"]
+    assert commits(spark, tmp_path / MIRROR) == [*made, "MERGE"]
     expected = {"a": {"n": 3}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 2}}
     assert content(spark, tmp_path / MIRROR) == {**expected, "e": {"n": 4}, "f": {"n": 4}}
     sink(tmp_path).write_batch(batch(spark, fourth, until=4), 3)
     assert len(content(spark, tmp_path / MIRROR)) == 6
+
+
+def merged_rows(spark: SparkSession, base: Path) -> int:
+    """How many rows the last MERGE into the mirror got."""
+    history = DeltaTable.forPath(spark, str(base / MIRROR)).history()
+    merge = history.where("operation = 'MERGE'").orderBy("version", ascending=False).first()
+    assert merge is not None
+    return int(merge.operationMetrics["numSourceRows"])
+
+
+def copying_batches(spark: SparkSession) -> list[DataFrame]:
+    """A copy in three batches, of which the last two change what was copied before them."""
+    begun = [change("read", key, {"n": 1}, time=1) for key in "abc"]
+    going_on = [
+        *(change("read", key, {"n": 2}, time=12) for key in "de"),
+        change("update", "a", {"n": 2}, time=11),
+        change("delete", "b", time=11, event=2),
+    ]
+    end = [
+        change("read", "f", {"n": 3}, time=22),
+        change("delete", "d", time=21),
+        change("insert", "b", {"n": 3}, time=21, event=2),
+    ]
+    return [
+        batch(spark, begun, until=1, copying={"shop.orders": {"below": "d"}}),
+        batch(spark, going_on, until=12, copying={"shop.orders": {"below": "f"}}),
+        batch(spark, end, until=22, copied=["shop.orders"]),
+    ]
+
+
+# The mirror after each batch, and between both commits of one.
+STATES: list[tuple[dict[str, int], Any]] = [
+    ({"a": 1, "b": 1, "c": 1}, {"below": "d"}),
+    ({"a": 2, "c": 1}, {"below": "d"}),
+    ({"a": 2, "c": 1, "d": 2, "e": 2}, {"below": "f"}),
+    ({"a": 2, "b": 3, "c": 1, "e": 2}, {"below": "f"}),
+    ({"a": 2, "b": 3, "c": 1, "e": 2, "f": 3}, None),
+]
+
+
+def state(spark: SparkSession, base: Path) -> tuple[dict[str, int], Any]:
+    stated = mirror.state(spark, Target(str(base / MIRROR)), Namespace(*ORDERS))
+    assert stated is not None
+    found = {key: document["n"] for key, document in content(spark, base / MIRROR).items()}
+    return found, stated.copying
+
+
+@pytest.mark.parametrize(
+    ("loses", "is_killed"),
+    [
+        ("the append", True),
+        ("the answers", False),
+        pytest.param("the append", False, marks=pytest.mark.slow),
+        pytest.param("the answers", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commits(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loses: str,
+    is_killed: bool,
+) -> None:
+    """Guards: documents that are copied twice or never, a deleted one that comes back, and a state
+    in between that states more than the mirror contains."""
+    steps = copying_batches(spark)
+    own = lagging(tmp_path, 0, steps[0])
+    own._followers.apply(spark)
+    assert state(spark, tmp_path) == STATES[0]
+    original, merge = pipeline_tables.commit_files, mirror.write
+
+    def appends(*args: Any, **named: Any) -> None:
+        assert state(spark, tmp_path) == STATES[1]
+        if loses == "the answers":
+            original(*args, **named)
+        raise ConnectionError("the answer was lost")
+
+    def merges(*args: Any) -> None:
+        merge(*args)
+        if loses == "the answers":
+            raise ConnectionError("the answer was lost")
+
+    own = lagging(tmp_path, 1, steps[1])
+    monkeypatch.setattr(pipeline_tables, "commit_files", appends)
+    monkeypatch.setattr(mirror, "write", merges)
+    for _ in range(1 if loses == "the append" else 2):
+        with pytest.raises(ConnectionError):
+            own._followers.apply(spark)
+    monkeypatch.setattr(pipeline_tables, "commit_files", original)
+    monkeypatch.setattr(mirror, "write", merge)
+    if is_killed:
+        caught_up(spark, tmp_path, 2)
+    else:
+        own._followers.apply(spark)
+    assert state(spark, tmp_path) == STATES[2]
+    lagging(tmp_path, 2, steps[2])._followers.apply(spark)
+    assert state(spark, tmp_path) == STATES[4]
+    # Nobody but the process that wrote a batch has its data files.
+    second = "MERGE" if is_killed and loses == "the append" else "STREAMING UPDATE"
+    made = ["CREATE TABLE", "STREAMING UPDATE", "MERGE", second, "MERGE", "STREAMING UPDATE"]
+    assert commits(spark, tmp_path / MIRROR) == made
 
 
 def test_a_copy_that_is_replayed_is_in_its_mirror_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables import Target, log_checkpoints
+from cdc.delta.tables import Target, known_table, log_checkpoints
 from cdc.delta.tables.log_checkpoints import LogCheckpoints, write_if_due
 from tests.delta.batches import batch, change, ops, sink
 
@@ -32,13 +32,13 @@ def test_a_checkpoint_is_written_when_enough_commits_have_none(
     """Guards: a log that every reader replays from its first commit on."""
     target = Target(str(tmp_path / LOG))
     fill(spark, tmp_path, range(4))
-    assert not write_if_due(spark, target, commits=5)
+    assert write_if_due(spark, target, commits=5) == 4
     assert checkpoints(tmp_path / LOG) == []
-    assert write_if_due(spark, target, commits=4)
+    assert write_if_due(spark, target, commits=4) == 0
     assert checkpoints(tmp_path / LOG) == [3]
-    assert not write_if_due(spark, target, commits=1)
+    assert write_if_due(spark, target, commits=1) == 0
     fill(spark, tmp_path, range(4, 6))
-    assert write_if_due(spark, target, commits=2)
+    assert write_if_due(spark, target, commits=2) == 0
     assert checkpoints(tmp_path / LOG) == [3, 5]
     assert len(ops(spark, tmp_path / LOG)) == 6
 
@@ -55,3 +55,40 @@ def test_the_commits_of_a_sink_are_followed_by_checkpoints_of_another_thread(
     assert checkpoints(tmp_path / LOG)
     properties = Target(str(tmp_path / LOG)).properties(spark)
     assert properties["delta.checkpointInterval"] == "1000"
+
+
+def test_checkpoints_that_fail_are_counted_and_do_not_end_their_thread(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a log that grows for ever because of one error, and nobody who learns of it."""
+    target, original, looks = Target(str(tmp_path / LOG)), write_if_due, []
+
+    def fails_once(spark: SparkSession, target: Target, commits: int) -> int:
+        looks.append(target)
+        if looks == [target]:
+            raise OSError("no space left")
+        return original(spark, target, commits)
+
+    fill(spark, tmp_path, range(3))
+    monkeypatch.setattr(log_checkpoints, "_LOOK", 2)
+    monkeypatch.setattr(log_checkpoints, "write_if_due", fails_once)
+    own = LogCheckpoints()
+    own.commits = 1
+    for backlog in (1, 2):
+        own.committed(spark, target)
+        assert own.backlog() == backlog
+    own.committed(spark, target)
+    deadline = time.monotonic() + 60
+    while own.backlog() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (own.backlog(), checkpoints(tmp_path / LOG)) == (0, [2])
+    own.close()
+
+
+def test_above_a_limit_delta_writes_the_checkpoint_that_no_thread_has_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogCheckpoints, "committed", lambda *_: None)
+    monkeypatch.setitem(known_table._PROPERTIES, "delta.checkpointInterval", "3")
+    fill(spark, tmp_path, range(5))
+    assert checkpoints(tmp_path / LOG) == [3]

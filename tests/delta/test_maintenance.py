@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,31 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     rest = batch(spark, [change("update", "c", {"n": 3}, time=now)], until=now)
     sink(tmp_path, delete="soft").write_batch(rest, len(batches))
     assert spark.read.format("delta").load(str(log)).count() == 7
+
+
+def test_files_that_no_commit_names_are_counted_and_deleted_when_they_are_old(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: files of failed tasks that stay for ever, and those of a batch that is about to be
+    committed."""
+    keys = {"mirror": ""}
+    rows = batch(spark, [change("insert", "a", {}, time=1)], until=1)
+    sink(tmp_path, **keys).write_batch(rows, 0)
+    log = tmp_path / "shop/orders/changelog"
+    [own] = log.glob("cdc-*.parquet")
+    old, new = log / "cdc-old.parquet", log / "cdc-new.parquet"
+    for each in (old, new):
+        each.write_bytes(own.read_bytes())
+    ago = (datetime.now(UTC) - timedelta(days=10)).timestamp()
+    os.utime(old, (ago, ago))
+    os.utime(own, (ago, ago))
+    config = _configure(tmp_path, keys)
+    [expected] = maintain(spark, config, dry_run=True)
+    assert (expected.vacuumed, old.exists()) == (1, True)
+    [done] = maintain(spark, config)
+    assert (done.vacuumed, old.exists()) == (1, False)
+    assert new.exists()
+    assert own.exists()
 
 
 def test_what_a_quiet_table_says_outlasts_its_log(

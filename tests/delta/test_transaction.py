@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.tables import Commit, Target, UnsuitableTable
 from cdc.delta.tables import transaction as module
-from cdc.delta.tables.transaction import NewTable, TableExists, commit_files
+from cdc.delta.tables.transaction import NewTable, TableExists, Transaction, commit_files
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
 from cdc.tasks import DataFile, DataFiles, Part
@@ -65,7 +65,8 @@ class Table:
     def commit(self, batch: int, files: list[DataFile], *, first: bool = False) -> bool:
         commit = Commit(batch, Timestamp(batch + 1, 1))
         new = self.new if first else None
-        given = (self.spark, self.target, files, "app/log", commit, self.schema, new)
+        own = Transaction("app/log", batch)
+        given = (self.spark, self.target, files, own, commit, self.schema, new)
         return commit_files(*given) is not None
 
     def keys(self, where: str = "true") -> list[str]:
@@ -161,7 +162,8 @@ def test_a_writer_that_knows_the_last_batch_detects_another_one_all_the_same(tab
     """Guards: a batch committed twice, because nobody asked Delta for the last one."""
     table.commit(0, table.written(["a"]), first=True)
     files, commit = table.written(["b"]), Commit(1, Timestamp(2, 1))
-    given = (table.spark, table.target, files, "app/log", commit, table.schema, None)
+    own = Transaction("app/log", 1)
+    given = (table.spark, table.target, files, own, commit, table.schema, None)
     assert commit_files(*given, newest=(0, 1)) is None
     other = table.written(["c"])
     with pytest.raises(ConcurrentTransactionException):
@@ -205,6 +207,43 @@ def test_a_table_that_demands_more_of_its_files_is_refused(table: Table, change:
     with pytest.raises(UnsuitableTable):
         table.commit(1, table.written(["b"]))
     assert table.keys() == ["a"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "(key string, day int) USING delta PARTITIONED BY (day)",
+        "(key string, day int GENERATED ALWAYS AS (length(key))) USING delta",
+        "(key string NOT NULL) USING delta",
+    ],
+)
+def test_a_table_of_a_form_that_tasks_do_not_write_is_refused(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` {form}")
+    schema = spark.createDataFrame([], "key string").schema
+    target, own, commit = Target(f"{tmp_path}/t"), Transaction("app", 0), Commit(0, Timestamp(1, 1))
+    with pytest.raises(UnsuitableTable):
+        commit_files(spark, target, [], own, commit, schema, None)
+
+
+def test_a_reader_sees_all_files_of_a_commit_or_none(table: Table) -> None:
+    """Guards: half of a batch, in what is read while it is committed."""
+    table.commit(0, [*table.written("ab"), *table.written("cd")], first=True)
+    found, has_ended = list[int](), threading.Event()
+
+    def read() -> None:
+        while not has_ended.is_set():
+            found.append(len(table.keys()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for batch in range(1, 6):
+        table.commit(batch, [*table.written("ab"), *table.written("cd")])
+    has_ended.set()
+    reader.join()
+    assert found == sorted(found)
+    assert {count % 4 for count in found} == {0}
 
 
 def test_a_table_without_one_of_the_columns_is_refused(table: Table, spark: SparkSession) -> None:

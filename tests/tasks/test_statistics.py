@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from cdc.tasks.data_files import DataFiles, Part
 from cdc.tasks.statistics import round_down, round_up
 
 # As Spark compares text: by its bytes.
-_TEXT = st.text(max_size=70, alphabet=st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff"))
+_LETTERS = st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff")
+_TEXT = st.one_of(
+    st.text(max_size=70, alphabet=_LETTERS), st.text(min_size=31, max_size=35, alphabet=_LETTERS)
+)
 
 
 @given(text=st.one_of(st.text(max_size=80), _TEXT))
@@ -107,3 +114,74 @@ def test_a_time_that_python_has_not_has_no_bound(tmp_path: Path) -> None:
     assert round_down(datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)) == "0001-01-01T00:00:00.000Z"
     beyond = pa.array([0, 2**62], pa.int64()).cast(kind)
     assert statistics(tmp_path, beyond=beyond)["maxValues"] == {}
+
+
+_PIECES = ("", "a", "b", "\u00e9", "\uffff", "\U0001f600", "\U0010ffff", "x" * 31, "y" * 33)
+_ROWS = 60
+
+
+def columns_of_all_kinds(seed: int) -> dict[str, pa.Array]:
+    """Columns of few and of odd values, some of them null."""
+    random = Random(seed)
+
+    def values(make: Callable[[], Any]) -> list[Any]:
+        few = [make() for _ in range(random.randint(1, 5))]
+        return [random.choice([None, *few]) for _ in range(_ROWS)]
+
+    def text() -> str:
+        return "".join(random.choice(_PIECES) for _ in range(random.randint(0, 4)))
+
+    made: dict[str, pa.Array] = {}
+    zone = pa.timestamp("us", tz="UTC")
+    for n in range(8):
+        micros = [10**15, 10**9, 10**6, 3][n % 4]
+        kinds = {
+            "text": (text, pa.string()),
+            "time": (lambda m=micros: random.randint(-m, 2 * m), zone),  # type: ignore[misc]
+            "long": (lambda: random.choice([-(2**63), 2**63 - 1, 0, random.randint(-9, 9)]), None),
+            "int": (lambda: random.randint(-(2**31), 2**31 - 1), pa.int32()),
+            "real": (lambda: random.choice([float("nan"), -0.0, 1.5, float("inf")]), pa.float64()),
+        }
+        for name, (make, kind) in kinds.items():
+            made[f"{name}{n}"] = pa.array(values(make), kind or pa.int64())
+    return made
+
+
+def test_the_statistics_are_those_of_delta_or_wider(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: a bound that Delta's readers use and that excludes a value of the file."""
+    columns = columns_of_all_kinds(seed=7)
+    mine = statistics(tmp_path / "mine", **columns)
+    setting = "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols"
+    spark.conf.set(setting, "-1")
+    try:
+        frame = spark.createDataFrame(pa.table(columns)).coalesce(1)
+        frame.write.format("delta").save(str(tmp_path / "theirs"))
+    finally:
+        spark.conf.unset(setting)
+    log = (tmp_path / "theirs/_delta_log/00000000000000000000.json").read_text().splitlines()
+    [added] = [json.loads(line)["add"] for line in log if "add" in json.loads(line)]
+    theirs = json.loads(added["stats"])
+    assert mine["numRecords"] == theirs["numRecords"] == _ROWS
+    assert mine["nullCount"] == theirs["nullCount"]
+    assert {"minValues", "maxValues"} <= theirs.keys()
+    assert mine["minValues"].keys() <= theirs["minValues"].keys()
+    exact = 0
+    for name, least in mine["minValues"].items():
+        greatest = mine["maxValues"][name]
+        present = [each for each in columns[name].to_pylist() if each is not None]
+        assert order(least) <= min(map(order, present)), name
+        assert order(greatest) >= max(map(order, present)), name
+        if name.startswith(("int", "long")):
+            bounds = theirs["minValues"][name], theirs["maxValues"][name]
+            assert (least, greatest) == bounds, name
+            exact += 1
+        else:
+            assert order(least) <= order(theirs["minValues"][name]), name
+    assert exact == 16
+
+
+def order(value: Any) -> Any:
+    """A value, or a bound of it, as Delta's readers compare it."""
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", value):
+        return datetime.datetime.fromisoformat(value)
+    return value.encode() if isinstance(value, str) else value

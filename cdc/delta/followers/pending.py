@@ -10,7 +10,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.delta.landing import ROW_OPS, Batch, Facts, LandedBatch, facts_of, join_facts
+from cdc.delta.landing import (
+    ROW_OPS,
+    Batch,
+    Facts,
+    LandedBatch,
+    facts_of,
+    join_facts,
+    without_copy,
+)
 from cdc.delta.tables import BATCH, Commit, Table, Tables, Target, with_after
 from cdc.model import Namespace
 from cdc.tasks import Group
@@ -78,26 +86,34 @@ def joined_groups(groups: Iterable[Group]) -> list[Group]:
 
 
 def units(
-    pending: Iterable[Pending], is_applied_alone: Callable[[Pending], bool]
+    pending: Iterable[Pending], is_last: Callable[[Pending], bool]
 ) -> Iterator[list[Pending]]:
-    """Divide batches into those that are applied by one commit."""
+    """Divide batches into those that are applied together; `is_last` says where a unit ends."""
     unit: list[Pending] = []
     for each in pending:
-        if not is_applied_alone(each):
-            unit.append(each)
-            continue
-        if unit:
+        unit.append(each)
+        if is_last(each):
             yield unit
-        yield [each]
-        unit = []
+            unit = []
     if unit:
         yield unit
 
 
-def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructType) -> Batch:
+def join(
+    unit: Sequence[Pending],
+    table: Table,
+    tables: Tables,
+    columns: StructType,
+    lacks_copy: bool = False,
+) -> Batch:
     """Return successive batches as one, with the rows that concern a table.
 
-    `columns` are those of the source's rows.
+    Args:
+        unit: the batches.
+        table: a mirror or a history.
+        tables: those of its kind.
+        columns: those of the source's rows.
+        lacks_copy: whether to leave out what the last batch copied of the table's collection.
     """
     sources = {
         target
@@ -106,18 +122,36 @@ def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructT
         if tables.of(namespace) == table
     }
     first, last = unit[0].batch, unit[-1].batch
-    read = partial(_read_batches, sources=sources, first=first, last=last, columns=columns)
+    read = partial(
+        _read_batches,
+        sources=sources,
+        first=first,
+        last=last,
+        copied=last if lacks_copy else None,
+        columns=columns,
+    )
     follows = frozenset(target.relative_to(table.target) for target in sources)
-    return Batch(last, join_facts([each.facts for each in unit]), columns, read, follows)
+    steps = [each.facts for each in unit]
+    if lacks_copy and table.namespace is not None:
+        steps[-1] = without_copy(steps[-1], table.namespace)
+    return Batch(last, join_facts(steps), columns, read, follows, lacks_copy)
 
 
 def _read_batches(
-    spark: SparkSession, *, sources: Iterable[Target], first: int, last: int, columns: StructType
+    spark: SparkSession,
+    *,
+    sources: Iterable[Target],
+    first: int,
+    last: int,
+    copied: int | None,
+    columns: StructType,
 ) -> DataFrame:
-    """The rows of whole batches in changelogs."""
+    """The rows of whole batches in changelogs, without what the batch `copied` copied."""
+    is_in = F.col(BATCH).between(first, last)
+    if copied is not None:
+        is_in &= (F.col(BATCH) != copied) | (F.col("op") != "read")
     frames = [
-        with_after(source.read(spark)).where(F.col(BATCH).between(first, last)).select(*COLUMNS)
-        for source in sorted(sources)
+        with_after(source.read(spark)).where(is_in).select(*COLUMNS) for source in sorted(sources)
     ]
     if not frames:
         return spark.createDataFrame([], StructType([columns[name] for name in COLUMNS]))

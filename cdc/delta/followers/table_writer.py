@@ -6,8 +6,9 @@ Several processes may write to a table: each write begins with what the table co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -15,10 +16,12 @@ from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Columns
 from cdc.delta.followers import history, mirror, rebuild
-from cdc.delta.followers.copied_mirror import CopiedMirror, is_nothing_but_a_copy
+from cdc.delta.followers.copied_mirror import CopiedMirror, has_files
 from cdc.delta.followers.pending import Pending, join, units
-from cdc.delta.landing import Batch, Facts
+from cdc.delta.landing import Batch, Facts, effects
 from cdc.delta.tables import (
+    CHANGES,
+    Commit,
     LogCheckpoints,
     Table,
     Tables,
@@ -74,19 +77,32 @@ class TableWriter:
 
         Stops where another process has emptied the table.
         """
+        has_copy = partial(has_files, table, tables)
+        for unit in units(pending, has_copy) if tables.kind == "mirror" else [[*pending]]:
+            for writer, batch in self._steps(unit, table, tables):
+                if not self._write(writer, tables, spark, table, batch):
+                    return
 
-        def is_copy(each: Pending) -> bool:
-            return tables.kind == "mirror" and is_nothing_but_a_copy(
-                table, tables, each.facts, each.landed
-            )
-
-        for unit in units(pending, is_copy):
-            batch = join(unit, table, tables, self.columns)
-            # Asked again: an earlier unit may have added columns that the data files lack.
-            landed = unit[0].landed if len(unit) == 1 and is_copy(unit[0]) else None
-            writer = KINDS[tables.kind] if landed is None else CopiedMirror(landed)
-            if not self._write(writer, tables, spark, table, batch):
-                return
+    def _steps(
+        self, unit: Sequence[Pending], table: Table, tables: Tables
+    ) -> Iterator[tuple[_Writer, Batch]]:
+        """The commits by which a table gets a unit of batches, one or two."""
+        kind, last = KINDS[tables.kind], unit[-1]
+        whole = partial(join, table=table, tables=tables, columns=self.columns)
+        # Asked again: an earlier unit may have added columns that the data files lack.
+        if tables.kind != "mirror" or last.landed is None or not has_files(table, tables, last):
+            yield kind, whole(unit)
+            return
+        copy = CopiedMirror(last.landed)
+        changes = whole(unit, lacks_copy=True)
+        facts = changes.facts
+        if not effects.changed(table, facts, tables) and not effects.emptied(table, facts, tables):
+            yield copy, whole(unit)
+        elif _states_copy(effects.commit(table, changes, tables), table):
+            yield kind, changes
+            yield copy, whole([last])
+        else:
+            yield kind, whole(unit)
 
     def rebuild(
         self,
@@ -119,8 +135,7 @@ class TableWriter:
             # Another process may have added columns. If it empties the table after this, Delta
             # passes over the batch.
             tables.refresh(spark, table)
-            is_done = contains(table, tables, batch.number)
-            if _rebuilds(table, tables) == rebuilds and not is_done:
+            if _rebuilds(table, tables) == rebuilds and not _contains(table, tables, batch):
                 writer.write(spark, table, tables, batch)
 
         is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
@@ -128,12 +143,23 @@ class TableWriter:
             conflict.repeated(write, table.target)
         tables.refresh(spark, table)
         self.checkpoints.committed(spark, table.target)
-        return contains(table, tables, batch.number)
+        return _contains(table, tables, batch)
 
 
 def _rebuilds(table: Table, tables: Tables) -> int:
     last = tables.last(table)
     return last.rebuilds if last else 0
+
+
+def _states_copy(commit: Commit, table: Table) -> bool:
+    """Whether a commit states that the copy of the table's collection is not complete."""
+    return table.namespace is not None and commit.state(table.namespace).copying is not None
+
+
+def _contains(table: Table, tables: Tables, batch: Batch) -> bool:
+    last = tables.last(table)
+    has_changes = last is not None and last.step == CHANGES and last.batch == batch.number
+    return (batch.lacks_copy and has_changes) or contains(table, tables, batch.number)
 
 
 def contains(table: Table, tables: Tables, batch: int) -> bool:

@@ -21,6 +21,7 @@ from cdc.delta.landing.summarize import (
     read_facts,
     read_groups,
     voiding_events,
+    without_copy,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "read_groups",
     "require_allowed",
     "voiding_events",
+    "without_copy",
 ]

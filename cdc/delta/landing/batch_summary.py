@@ -162,6 +162,8 @@ class Batch:
         columns: the columns of the rows.
         read: returns the rows in a session. They are read as often as it is used.
         follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
+        lacks_copy: whether the documents are left out that the last batch copies. A mirror gets
+            them by a commit of their own.
     """
 
     number: int
@@ -169,6 +171,7 @@ class Batch:
     columns: StructType
     read: Callable[[SparkSession], DataFrame]
     follows: frozenset[str] = frozenset()
+    lacks_copy: bool = False
 
     @property
     def document(self) -> DataType:

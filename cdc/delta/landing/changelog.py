@@ -88,6 +88,9 @@ class LandedChangelog:
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Commit the files of a table, and create it if needed. Idempotent per batch."""
+        last = tables.last(table)
+        if last is not None and last.batch == batch.number:
+            self._landed.is_repeated = True
         schema = _nullable(batch.columns).add(BATCH, "long")
         document = batch.document.simpleString()
         commit = _commit(table, batch, tables)
@@ -109,6 +112,7 @@ class LandedChangelog:
             remove(own)
             raise
         if not is_new:
+            self._landed.is_repeated = True
             remove(own)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
-from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
+from cdc.delta.tables import CHANGES, COPY, FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 
@@ -64,10 +64,13 @@ def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
             before = _state(name, before, step, still)
         return before
 
+    last = tables.last(table)
     found = make_commit(table, batch, tables, facts.counts, state)
-    if (last := tables.last(table)) is None:
-        return replace(found, follows=batch.follows)
-    return replace(found, follows=batch.follows | last.follows, rebuilds=last.rebuilds)
+    if last is None or found is last:
+        return replace(found, follows=found.follows | batch.follows)
+    completes = last.step == CHANGES and last.batch == batch.number
+    step = CHANGES if batch.lacks_copy else COPY if completes else None
+    return replace(found, follows=batch.follows | last.follows, rebuilds=last.rebuilds, step=step)
 
 
 def make_commit(
@@ -79,12 +82,17 @@ def make_commit(
 ) -> Commit:
     """The commit of a batch. A commit that is made again states what it stated before.
 
+    The last commit may be the first of two by which a mirror gets the batch; then this is the
+    second one, unless `batch.lacks_copy`.
+
     `state` gets each of `names` that lies in the table, and each that was there, with its state
     before the batch; it returns the state after it.
     """
     last = tables.last(table)
     if last is not None and last.batch == batch.number:
-        return last
+        is_same = last.step != CHANGES or batch.lacks_copy
+        if is_same:
+            return last
     before = last.states if last else {}
     own = before.keys() | {name for name in names if tables.of(name) == table}
     states = {name: state(name, before.get(name, State())) for name in own}

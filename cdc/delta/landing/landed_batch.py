@@ -30,10 +30,14 @@ def is_manifest(batch: DataFrame) -> bool:
 
 
 class LandedBatch:
-    """The data files of a batch. Used by one thread per table."""
+    """The data files of a batch. Used by one thread per table.
+
+    Attributes:
+        is_repeated: whether a changelog contained the batch already.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+        self._manifest, self.is_repeated = manifest, False
         self._files: dict[str, list[DataFile]] = {}
         for file in manifest.files:
             self._files.setdefault(file.folder, []).append(file)
@@ -57,7 +61,8 @@ class LandedBatch:
         return set(self._files)
 
     def files_of(self, folder: str) -> list[DataFile]:
-        return self._files.get(folder, [])
+        """The files in a folder; none after `remove_leftovers`."""
+        return [] if self._is_removed else self._files.get(folder, [])
 
     def document_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
         """The rows that are about one document, read from the files."""

@@ -215,6 +215,10 @@ class Sink:
                 if landed is not None:
                     landed.remove_leftovers()
                 return count
+            if landed is not None and landed.is_repeated:
+                # Its files may contain other rows than those of the changelogs.
+                landed.remove_leftovers()
+                landed = None
             return count + self._follow(spark, Pending.of(commits, landed))
         # There are collections without a changelog, or an earlier release, which stated no rows in
         # its commits, was killed between the changelog and what follows it.
@@ -261,6 +265,10 @@ class Sink:
         if self._thread is not None:
             self._thread.require_running()
         return self._followers.backlog()
+
+    def uncheckpointed_commits(self) -> int:
+        """The greatest number of commits of a table after the last checkpoint of its log."""
+        return self._checkpoints.backlog()
 
     def finish(self) -> bool:
         """Let mirrors and histories catch up at once; whether they are still at it.

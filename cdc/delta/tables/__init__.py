@@ -13,6 +13,8 @@ from cdc.delta.tables.changelog_forms import (
     with_after,
 )
 from cdc.delta.tables.commit_metadata import (
+    CHANGES,
+    COPY,
     NO_BATCH,
     Commit,
     State,
@@ -53,6 +55,8 @@ from cdc.delta.tables.transaction import UnsuitableTable
 __all__ = [
     "BATCH",
     "CDF",
+    "CHANGES",
+    "COPY",
     "EVENT",
     "FAIL",
     "HARD",

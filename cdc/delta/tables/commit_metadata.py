@@ -25,6 +25,8 @@ from cdc.tasks import Group
 _KEPT = "mongodb-cdc.commit"
 # The batch before the first one.
 NO_BATCH = -1
+# The two steps by which a mirror gets a batch that copies documents and changes others.
+CHANGES, COPY = "changes", "copy"
 # How many commits the history is asked for first.
 _FIRST_COMMITS = 4
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
@@ -100,6 +102,8 @@ class Commit:
         follows: of a table that follows changelogs, those that it has read; see
             `Target.relative_to`.
         rebuilds: how often the table was emptied to be rebuilt from its changelogs.
+        step: of a mirror, CHANGES if it lacks the copied documents of the batch, and COPY if the
+            commit added them; None if one commit made all of the batch.
     """
 
     batch: int
@@ -109,6 +113,17 @@ class Commit:
     groups: tuple[Group, ...] = ()
     follows: frozenset[str] = frozenset()
     rebuilds: int = 0
+    step: str | None = None
+
+    @property
+    def applied(self) -> int:
+        """The last batch that the table contains as a whole."""
+        return self.batch - 1 if self.step == CHANGES else self.batch
+
+    @property
+    def place(self) -> int:
+        """A number that grows with each commit of a table that may get a batch in two steps."""
+        return 2 * self.batch + (self.step != CHANGES)
 
     @property
     def is_empty(self) -> bool:
@@ -137,6 +152,8 @@ class Commit:
             fields["follows"] = sorted(self.follows)
         if self.rebuilds:
             fields["rebuilds"] = self.rebuilds
+        if self.step is not None:
+            fields["step"] = self.step
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -156,6 +173,7 @@ class Commit:
                 groups=tuple(_with_offset(group, fields.get("offset")) for group in groups),
                 follows=frozenset(fields.get("follows", ())),
                 rebuilds=int(fields.get("rebuilds", 0)),
+                step=fields.get("step"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None

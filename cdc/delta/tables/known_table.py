@@ -99,13 +99,6 @@ class KnownTable:
         columns = of_table(schema) if kind in TYPED else None
         return cls.of(table, properties, last, columns, frozenset(schema.names), version)
 
-    @property
-    def newest(self) -> tuple[int, int] | None:
-        """The version and the batch of `last`; None if the version is not known."""
-        return (
-            None if self.last is None or self.version is None else (self.version, self.last.batch)
-        )
-
     def require_configured(self, kind: str, table: Table, document: str) -> None:
         """Raise BadOption if the configuration does not fit the table.
 

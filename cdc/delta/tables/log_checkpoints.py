@@ -2,8 +2,8 @@
 
 Delta writes a checkpoint within each commit whose version is a multiple of an interval. That took
 twelve seconds on two cores, in which no change landed. So our tables have a long interval, and this
-thread writes the checkpoints and cleans the log in between. If it fails, Delta still does so at the
-interval."""
+thread writes the checkpoints and cleans the log in between. If it fails, `backlog` grows, and Delta
+itself writes one within the commit at the interval."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import queue
 import threading
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc.delta.tables.target import Target
@@ -35,6 +33,7 @@ class LogCheckpoints:
 
     def __init__(self) -> None:
         self._commits: dict[Target, int] = {}
+        self._without: dict[Target, int] = {}
         self._lock = threading.Lock()
         self._due: queue.SimpleQueue[tuple[SparkSession, Target] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -43,6 +42,7 @@ class LogCheckpoints:
         """Note a commit. Returns at once."""
         with self._lock:
             count = self._commits[target] = self._commits.get(target, 0) + 1
+            self._without[target] = self._without.get(target, 0) + 1
             # The first commit too: a run may be too short for a second look.
             if count % _LOOK != 1 or target.is_name:
                 return
@@ -50,6 +50,14 @@ class LogCheckpoints:
                 self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
                 self._thread.start()
         self._due.put((spark, target))
+
+    def backlog(self) -> int:
+        """The greatest number of commits of a table after its last checkpoint.
+
+        Commits of earlier runs count once the thread has looked at the table's log.
+        """
+        with self._lock:
+            return max(self._without.values(), default=0)
 
     def close(self) -> None:
         """Start no further checkpoint.
@@ -63,13 +71,19 @@ class LogCheckpoints:
         while (due := self._due.get()) is not None:
             spark, target = due
             try:
-                write_if_due(spark, target, self.commits)
-            except (Py4JError, PySparkException) as error:
+                without = write_if_due(spark, target, self.commits)
+                with self._lock:
+                    self._without[target] = without
+            except Exception as error:
+                # A thread that ended here would write no checkpoint of any table any more.
                 _log.warning("the checkpoint of the log of %s failed: %s", target, error)
 
 
-def write_if_due(spark: SparkSession, target: Target, commits: int) -> bool:
-    """Write a checkpoint, and clean the log, if `commits` commits have none; return whether."""
+def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
+    """Write a checkpoint, and clean the log, if `commits` commits have none.
+
+    Returns how many commits have none afterwards.
+    """
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, target.address)
@@ -77,7 +91,8 @@ def write_if_due(spark: SparkSession, target: Target, commits: int) -> bool:
     # A snapshot goes on naming the checkpoint that it was made of.
     written = log.readLastCheckpointFile()
     last = written.get().version() if written.isDefined() else -1
-    if snapshot.version() - last < commits:
-        return False
+    without = int(snapshot.version()) - int(last)
+    if without < commits:
+        return without
     log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
-    return True
+    return 0

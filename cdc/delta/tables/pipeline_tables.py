@@ -38,6 +38,7 @@ from cdc.delta.tables.target import Target, is_local
 from cdc.delta.tables.transaction import (
     NewTable,
     TableExists,
+    Transaction,
     commit_files,
     create_table,
     newest_metadata,
@@ -71,15 +72,18 @@ class Tables:
 
     def transaction_id(self, rebuilds: int = 0) -> str:
         """The id for Delta. A rebuild applies all batches again, so it needs another id."""
-        return f"mongodb-cdc/{self.pipeline}/{self.kind}" + (f"/{rebuilds}" if rebuilds else "")
+        # Versions of a mirror are no numbers of batches; those of earlier releases were.
+        name = "mirror/steps" if self.kind == "mirror" else self.kind
+        return f"mongodb-cdc/{self.pipeline}/{name}" + (f"/{rebuilds}" if rebuilds else "")
+
+    def _transaction_of(self, commit: Commit) -> Transaction:
+        version = commit.place if self.kind == "mirror" else commit.batch
+        return Transaction(self.transaction_id(commit.rebuilds), version)
 
     def transaction(self, commit: Commit) -> dict[str, Any]:
         """Options of Spark's writer for a commit that is made once, with its metadata."""
-        return {
-            "txnAppId": self.transaction_id(commit.rebuilds),
-            "txnVersion": commit.batch,
-            "userMetadata": commit.text(),
-        }
+        name, version = self._transaction_of(commit)
+        return {"txnAppId": name, "txnVersion": version, "userMetadata": commit.text()}
 
     def of(self, namespace: Namespace) -> Table | None:
         """The namespace's table, whether it exists or not; None if the layout has none.
@@ -121,7 +125,7 @@ class Tables:
         """
         last, begin = self.last(table), self.begin(table)
         if last is not None:
-            return last.batch
+            return last.applied
         return begin.after if begin else None
 
     def begin(self, table: Table) -> Begin | None:
@@ -268,12 +272,12 @@ class Tables:
             require_unoccupied(table, self._identity(table))
         try:
             version = commit_files(
-                *(spark, table.target, files, self.transaction_id(commit.rebuilds), commit),
+                *(spark, table.target, files, self._transaction_of(commit), commit),
                 new.schema,
                 new=None if known else new,
                 objection=objection if known else None,
                 before_commit=before_commit,
-                newest=known.newest if known else None,
+                newest=self._newest(known) if known else None,
             )
         except TableExists as error:
             raise self.created_elsewhere(spark, table) from error
@@ -281,6 +285,12 @@ class Tables:
             self._remember_created(table, new)
         self.committed(table, commit, version)
         return version is not None
+
+    def _newest(self, known: KnownTable) -> tuple[int, int] | None:
+        """The version of the last commit, and the version of its transaction, if both are known."""
+        if known.last is None or known.version is None:
+            return None
+        return known.version, self._transaction_of(known.last).version
 
     def describe_new(
         self,

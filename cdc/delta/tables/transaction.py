@@ -4,10 +4,10 @@ Contract of `commit_files`:
 
 * **Atomic.** Files, transaction id and metadata (`Commit`) become visible in one Delta commit. A
   new table is created by the commit of its first files.
-* **Once.** The commit contains `txn` (application id, batch). It asks Delta for the newest batch of
-  that id within the same transaction. So Delta aborts it if another writer commits that id
-  meanwhile: without the question it would accept the same batch twice. A batch that is not newer
-  is not committed; the result says so.
+* **Once.** The commit contains `txn` (application id, version). It asks Delta for the newest
+  version of that id within the same transaction. So Delta aborts it if another writer commits that
+  id meanwhile: without the question it would accept the same batch twice. A version that is not
+  newer is not committed; the result says so.
 * **Blind,** unless there may be an objection. It reads no rows, so it conflicts with no append,
   MERGE or OPTIMIZE. It conflicts with a change of the table's schema, properties or protocol.
 * **Nothing before it is visible.** A crash before the commit leaves files that no commit names. A
@@ -25,7 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -54,6 +54,18 @@ class NewTable:
     cluster: Sequence[str]
 
 
+class Transaction(NamedTuple):
+    """What makes a commit of one table and pipeline unique.
+
+    Attributes:
+        name: the application id.
+        version: greater than that of all commits before it.
+    """
+
+    name: str
+    version: int
+
+
 class TableExists(Exception):
     """Another writer has created the table."""
 
@@ -66,7 +78,7 @@ def commit_files(
     spark: SparkSession,
     target: Target,
     files: Sequence[DataFile],
-    transaction_id: str,
+    own: Transaction,
     commit: Commit,
     schema: StructType,
     new: NewTable | None,
@@ -83,14 +95,14 @@ def commit_files(
         spark: the session.
         target: the table, known by its path; it exists, unless `new` is given.
         files: files that lie in its folder.
-        transaction_id: the application id. One for each table and pipeline.
-        commit: the metadata, with the batch.
+        own: the transaction of the commit.
+        commit: the metadata.
         schema: the columns of the files.
         new: the table to create.
         objection: gets the version to which the commit adds the files, and returns why it must not.
             Such a commit is not blind: it conflicts with any other that adds or removes rows.
-        newest: a version of the table, and the last batch of the transaction id that it contains,
-            if the caller knows them. They spare Delta a look through the whole log as
+        newest: a version of the table, and the version of the last transaction of this name that it
+            contains, if the caller knows them. They spare Delta a look through the whole log as
             long as nobody else commits.
         before_commit: called right before the commit is tried. From then on the files may be part
             of the table, whatever is raised.
@@ -110,11 +122,11 @@ def commit_files(
     _require_suitable(transaction, schema)
     if newest is not None and transaction.readVersion() == newest[0]:
         # What `txnVersion` does to detect another writer of this id.
-        transaction.readTxn().addOne(transaction_id)
+        transaction.readTxn().addOne(own.name)
         last = newest[1]
     else:
-        last = transaction.txnVersion(transaction_id)
-    if last >= commit.batch:
+        last = transaction.txnVersion(own.name)
+    if last >= own.version:
         return None
     if objection is not None:
         transaction.readWholeTable()
@@ -123,10 +135,10 @@ def commit_files(
     delta.require_files(target, files)
     actions += [_add(file) for file in files]
     now = int(time.time() * 1000)
-    written = {"appId": transaction_id, "version": commit.batch, "lastUpdated": now}
+    written = {"appId": own.name, "version": own.version, "lastUpdated": now}
     actions.append({"txn": written})
     before_commit()
-    return delta.commit(transaction, actions, files, transaction_id, commit)
+    return delta.commit(transaction, actions, files, own, commit)
 
 
 def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
@@ -208,7 +220,7 @@ class _Delta:
         transaction: Any,
         actions: Sequence[Mapping[str, Any]],
         files: Sequence[DataFile],
-        transaction_id: str,
+        own: Transaction,
         commit: Commit,
     ) -> int:
         jvm = self._jvm
@@ -229,7 +241,7 @@ class _Delta:
         append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         metadata = jvm.scala.Option.apply(commit.text())
         operation = jvm.org.apache.spark.sql.delta.DeltaOperations.StreamingUpdate(
-            append, transaction_id, commit.batch, metadata
+            append, own.name, own.version, metadata
         )
         return int(transaction.commit(self._actions(actions), operation))
 
