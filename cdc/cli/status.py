@@ -115,7 +115,7 @@ def _age(tables: Tables) -> str:
 def _lag(namespace: Namespace, tables: Tables) -> str:
     """What mirror and history lack of the changelog; empty if nothing, or if it is not known."""
     return ", ".join(
-        f"{kind} {each.batches:,} batches, {each.seconds:,.0f} s"
+        f"{kind} {each.batches:,} batch{'' if each.batches == 1 else 'es'}, {each.seconds:,.0f} s"
         for kind, each in tables.backlogs(namespace).items()
         if each.batches
     )

@@ -42,10 +42,12 @@ def put_view(spark: SparkSession, place: Target, owner: Mapping[str, str], query
         )
 
 
-def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> None:
-    """Remove the view of this `owner`; anything else stays."""
-    if spark.catalog.tableExists(place.address) and is_owned(spark, place, owner):
-        spark.sql(f"DROP VIEW IF EXISTS {place.address}")
+def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
+    """Remove the view of this `owner`; return whether there was one. Anything else stays."""
+    if not spark.catalog.tableExists(place.address) or not is_owned(spark, place, owner):
+        return False
+    spark.sql(f"DROP VIEW IF EXISTS {place.address}")
+    return True
 
 
 def is_foreign_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:

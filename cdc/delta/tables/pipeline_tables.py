@@ -248,6 +248,11 @@ class Tables:
             # Delta says the same of a table and of a folder with any files.
             is_there = error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
             if is_there and not table.target.exists(spark):
+                is_name = table.target.is_name
+                if is_name and drop_view(spark, table.target, {PIPELINE: self.pipeline}):
+                    # A follower has made its view again just now.
+                    self._create_by_spark(spark, table, new)
+                    return
                 raise occupied(table, self._identity(table)) from error
             self.require_ours(spark, table)
             raise
