@@ -20,7 +20,7 @@ from cdc.delta.sink import Sink
 from cdc.delta.tables import BATCH, Layout, Target, settings
 from cdc.delta.tables.log_checkpoints import write_if_due
 from cdc.errors import ChangelogTooShort
-from cdc.model import Namespace
+from cdc.model import Namespace, Timestamp
 from cdc.monitoring import read_table_stats
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_dead_letters import BROKEN, MENDED, images
@@ -230,7 +230,7 @@ def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
 
 def trim_log(spark: SparkSession, path: Path, versions: int) -> None:
     """Remove the oldest commits of a table's log, as Delta does after its retention."""
-    assert write_if_due(spark, Target(str(path)), 1)
+    assert write_if_due(spark, Target(str(path)), 1) == 0
     for version in range(versions):
         (path / f"_delta_log/{version:020}.json").unlink(missing_ok=True)
     jvm: Any = spark._jvm
@@ -274,6 +274,18 @@ def test_a_batch_is_its_rows_and_no_interval_of_time(spark: SparkSession, tmp_pa
     sink(tmp_path).write_batch(batch(spark, rows, until=20), 1)
     expected = {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
     assert content(spark, tmp_path / MIRROR) == expected
+
+
+def test_a_mirror_states_the_time_of_a_batch_that_does_not_change_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a mirror that is compared as of a time long ago, because its collection is quiet."""
+    sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=1)], until=2), 0)
+    sink(tmp_path).write_batch(batch(spark, [change("modify", None, time=5)], until=6), 1)
+    target = Target(str(tmp_path / MIRROR))
+    found = mirror.state(spark, target, Namespace("shop", "orders"))
+    assert found is not None
+    assert (found.batch, found.watermark) == (1, Timestamp(6, 1))
 
 
 def test_the_transaction_of_a_follower_is_set_in_no_other_session(

@@ -128,3 +128,15 @@ def test_a_merge_that_ends_before_its_commit_leaves_no_row(
     caught_up(spark, lake, 2)
     expected = {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}, "d": {"n": 2}}
     assert content(spark, lake / MIRROR) == expected
+
+
+def test_a_table_that_takes_no_batch_ends_the_run_and_is_not_tried_for_ever(
+    spark: SparkSession, lake: Path
+) -> None:
+    own = begun(spark, lake, 2)
+    name = own._followers.kinds["mirror"].transaction_id()
+    nothing = spark.read.format("delta").load(str(lake / MIRROR)).limit(0)
+    later = nothing.write.format("delta").mode("append").option("txnAppId", name)
+    later.option("txnVersion", 2**62).save(str(lake / MIRROR))
+    with pytest.raises(RuntimeError, match="passes over the batches"):
+        own._followers.apply(spark)

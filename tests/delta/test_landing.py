@@ -494,14 +494,14 @@ def test_a_row_that_comes_between_the_look_and_the_commit_stops_the_commit(
     own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
     original, attempts = transaction._Delta.commit, []
 
-    def late(*args: Any) -> None:
-        if args[1].readVersion() >= 0 and "mirror" in args[4]:
+    def late(*args: Any) -> Any:
+        if args[1].readVersion() >= 0 and "mirror" in args[4].name:
             attempts.append(args)
             if len(attempts) == 1:
                 table = spark.read.format("delta").load(str(tmp_path / MIRROR))
                 row = table.limit(1).withColumn("key", F.lit("b"))
                 row.write.format("delta").mode("append").save(str(tmp_path / MIRROR))
-        original(*args)
+        return original(*args)
 
     monkeypatch.setattr(transaction._Delta, "commit", late)
     rows = [change("read", key, {"n": 2}, time=2) for key in "bc"]

@@ -204,6 +204,7 @@ class Followers:
         done, emptied = set[Table](), set[Table]()
         while work := self._work(tables, last, emptied):
             emptied |= {table for table, pending in work.items() if not pending}
+            before = {table: tables.last(table) for table in work}
             at_once(spark, partial(self._bring, tables), [*work.items()])
             done |= work.keys()
             # Another process has emptied these meanwhile, and may have applied batches to them.
@@ -215,6 +216,10 @@ class Followers:
             if not lacking:
                 break
             for _, table in lacking:
+                if tables.last(table) == before[table]:
+                    raise RuntimeError(
+                        f"Delta passes over the batches that '{table.target}' lacks."
+                    )
                 self._pending.forget(table.target)
             self._find(spark, lacking, {})
         return len(done)
