@@ -25,7 +25,7 @@ def main(path: str | None, overrides: tuple[str, ...], dry_run: bool, json_path:
     Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
     """
     config = configuration.load(path, overrides)
-    steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
+    steps = repair(session("mongodb-cdc repair-checkpoint", config=config), config, dry_run)
     done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
     lines = done or [f"{config.checkpoint} is not damaged"]
     result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}

@@ -25,7 +25,7 @@ def main(path: str | None, overrides: tuple[str, ...], json_path: str | None) ->
     Example: mongodb-cdc replay-dead-letters --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    result = replay(session("mongodb-cdc replay-dead-letters"), config)
+    result = replay(session("mongodb-cdc replay-dead-letters", config=config), config)
     line = f"{result.delivered:,} delivered, {result.left:,} left"
     print_result(asdict(result), json_path, lambda: Terminal().print(line))
     return LEFT if result.left else 0

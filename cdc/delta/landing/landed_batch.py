@@ -15,7 +15,7 @@ from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
 from cdc.delta.tables import escape_glob
-from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, remove
+from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, Storage, remove
 
 Row: TypeAlias = Mapping[str, Any]
 _NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
@@ -32,8 +32,8 @@ def is_manifest(batch: DataFrame) -> bool:
 class LandedBatch:
     """The data files of a batch. Used by one thread per table."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+    def __init__(self, manifest: Manifest, storage: Storage) -> None:
+        self._manifest, self._storage = manifest, storage
         self._files: dict[str, list[DataFile]] = {}
         for file in manifest.files:
             self._files.setdefault(file.folder, []).append(file)
@@ -41,14 +41,14 @@ class LandedBatch:
         self._lock, self._is_removed = Lock(), False
 
     @classmethod
-    def collect(cls, batch: DataFrame) -> LandedBatch:
+    def collect(cls, batch: DataFrame, storage: Storage) -> LandedBatch:
         """Run the tasks of a batch; its rows are manifests.
 
         Call it once per batch: a second action on the frame would read MongoDB again and write all
         files again.
         """
         rows = batch.select("files", "groups", "rows").collect()
-        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows))
+        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows), storage)
 
     def facts(self) -> Facts | None:
         return facts_of(self._manifest.groups)
@@ -85,7 +85,7 @@ class LandedBatch:
         self, folder: str, batch: int, concerns: Callable[[Row], bool]
     ) -> list[DataFile]:
         """Write the manifest's rows that concern the changelog in `folder` to a file of it."""
-        files = DataFiles(_FILE_BYTES)
+        files = DataFiles(_FILE_BYTES, self._storage)
         try:
             for rows in self._manifest.rows:
                 seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
@@ -115,7 +115,8 @@ class LandedBatch:
         """
         with self._lock:
             self._is_removed = True
-            remove([file for file in self._manifest.files if file.name not in self._attempted])
+            left = [file for file in self._manifest.files if file.name not in self._attempted]
+            remove(left, self._storage)
 
 
 def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:
