@@ -25,7 +25,7 @@ from delta import configure_spark_with_delta_pip
 from packaging.requirements import Requirement
 from pyspark.sql import SparkSession
 
-from cdc.pipeline.spark_session import SETTINGS
+from cdc.pipeline.spark.spark_session import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "audit"
@@ -159,7 +159,7 @@ def jars() -> Iterator[Licensed]:
     while left:
         group, name, version = artifact = left.pop()
         described = IVY / group / name / f"ivy-{version}.xml"
-        if artifact in seen or _is_spark_s_own(group) or not described.exists():
+        if artifact in seen or _is_spark_s_own(group, name) or not described.exists():
             continue
         seen.add(artifact)
         module = ElementTree.parse(described).getroot()
@@ -173,8 +173,9 @@ def jars() -> Iterator[Licensed]:
         ]
 
 
-def _is_spark_s_own(group: str) -> bool:
-    return f"{group}:*" in SETTINGS["spark.jars.excludes"].split(",")
+def _is_spark_s_own(group: str, name: str) -> bool:
+    excluded = SETTINGS["spark.jars.excludes"].split(",")
+    return f"{group}:*" in excluded or f"{group}:{name}" in excluded
 
 
 # --- advisories ----------------------------------------------------------------------------------

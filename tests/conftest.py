@@ -23,7 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from cdc.demo import ReplicaSet
 from cdc.pipeline import end, session
-from cdc.pipeline.spark_session import LOCAL
+from cdc.pipeline.spark.spark_session import LOCAL
 from tests.jvm import INTERPRETED, SERIAL
 from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 

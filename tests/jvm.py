@@ -12,7 +12,8 @@ from pathlib import Path
 SERIAL = "-XX:+UseSerialGC"
 
 # In the environment of a program with a JVM of its own. Under spark-submit Java's second compiler
-# takes more time than it saves before a short program is over; see `cdc.pipeline.spark_session`.
+# takes more time than it saves before a short program is over; see `LOCAL` of
+# `cdc.pipeline.spark.spark_session`.
 SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{SERIAL} -XX:TieredStopAtLevel=1"}
 
 # Generated code does not pay for a handful of rows.

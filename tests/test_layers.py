@@ -17,6 +17,7 @@ LAYERS: dict[str, set[str]] = {
     "cdc.logs": set(),
     "cdc.file_lock": set(),
     "cdc.private_cache": set(),
+    "cdc.secrets": set(),
     "cdc.terminal": {"rich", "cdc.logs"},
     "cdc.shutdown": set(),
     "cdc.model.bson": {"bson"},
@@ -32,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "cdc.mongo.connection": {
         *("bson", "dns", "pymongo", "tenacity"),
-        *("cdc.kernel", "cdc.model", "cdc.model.bson"),
+        *("cdc.kernel", "cdc.model", "cdc.model.bson", "cdc.secrets"),
     },
     "cdc.mongo.query": {"bson", "cdc.model"},
     "cdc.mongo.collections": {"bson", "pymongo", "cdc.model", "cdc.mongo.connection"},
@@ -65,7 +66,7 @@ LAYERS: dict[str, set[str]] = {
     "cdc.tasks": {
         *("bson", "numpy", "pyarrow"),
         *("cdc.arrow", "cdc.kernel", "cdc.model", "cdc.model.bson", "cdc.model.encoding"),
-        "cdc.options",
+        *("cdc.options", "cdc.secrets"),
         *("cdc.mongo.connection", "cdc.mongo.topology", "cdc.mongo.read"),
     },
     "cdc.source": {

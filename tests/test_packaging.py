@@ -24,7 +24,7 @@ CONF = {path.name for path in ROOT.glob("conf/*")}
 NOTEBOOKS = {f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")}
 # A session that nothing was registered in.
 _DISCOVERS = """
-from cdc.pipeline.spark_session import session
+from cdc.pipeline.spark.spark_session import session
 print(session("discovery").read.format("mongodb-cdc").load())
 """
 
@@ -84,7 +84,7 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
     built: Built,
 ) -> None:
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("cdc/**/*.py")}
-    data = {"cdc/py.typed", "cdc/pipeline/log4j2.properties", "pyspark_mongodb_cdc.py"}
+    data = {"cdc/py.typed", "cdc/pipeline/spark/log4j2.properties", "pyspark_mongodb_cdc.py"}
     besides = {name for name in built.in_wheel - modules - data if ".dist-info/" not in name}
     assert modules | data <= built.in_wheel
     assert {name.partition(".data/data/")[2] for name in besides} == {

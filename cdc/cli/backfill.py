@@ -94,7 +94,7 @@ def main(
         _require_changelog_only(timestamp.parse(at), kinds)
     if repair:
         require_whole(part)
-    spark = session("mongodb-cdc backfill")
+    spark = session("mongodb-cdc backfill", config=config)
     done = BackfillResult(collection, at or end or "")
     if window:
         done = replace(

@@ -22,7 +22,7 @@ def run(config: Config, available_now: bool, console: Console) -> int:
     `stop.seconds`: the next run makes it again.
     """
     with Stop() as stop:
-        following = Following(session("mongodb-cdc follow"), config)
+        following = Following(session("mongodb-cdc follow", config=config), config)
         stop.defer()
         try:
             return _run(following, config, available_now, console, stop)
@@ -61,7 +61,7 @@ def _show(console: Console, last: int, pending: int, seconds: float) -> None:
 def rebuild(config: Config, collections: tuple[str, ...], console: Console) -> int:
     """Rebuild the mirrors and histories of collections; return the exit code."""
     names = [config.parse_captured(name) for name in collections]
-    for table in Following(session("mongodb-cdc follow"), config).rebuild(names):
+    for table in Following(session("mongodb-cdc follow", config=config), config).rebuild(names):
         console.print(f"rebuilt {escape_controls(str(table.target))}", soft_wrap=True)
     return 0
 

@@ -87,7 +87,7 @@ def main(
     """
     config = configuration.load(path, overrides)
     chosen = select_namespaces(config, only)
-    spark, console, file = session("mongodb-cdc infer"), Terminal(), Path(path)
+    spark, console, file = session("mongodb-cdc infer", config=config), Terminal(), Path(path)
     results = [infer(spark, config, namespace, sample) for namespace in chosen]
     for inferred in [] if dry_run else results:
         file.write_text(add_columns(file.read_text(), inferred))

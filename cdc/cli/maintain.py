@@ -60,7 +60,7 @@ def main(
     """
     config = configuration.load(path, overrides)
     require_safe(hours)
-    done = maintain(session("mongodb-cdc maintain"), config, hours, days, dry_run)
+    done = maintain(session("mongodb-cdc maintain", config=config), config, hours, days, dry_run)
     print_result([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
     return 0
 

@@ -29,7 +29,7 @@ def repair_checkpoint(
     Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
     """
     config = configuration.load(path, overrides)
-    steps = repair(session("mongodb-cdc repair-checkpoint"), config, dry_run)
+    steps = repair(session("mongodb-cdc repair-checkpoint", config=config), config, dry_run)
     done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
     lines = done or [f"{config.checkpoint} is not damaged"]
     result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
@@ -50,7 +50,7 @@ def replay_dead_letters(path: str | None, overrides: tuple[str, ...], json_path:
     Example: mongodb-cdc replay-dead-letters --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    result = replay(session("mongodb-cdc replay-dead-letters"), config)
+    result = replay(session("mongodb-cdc replay-dead-letters", config=config), config)
     line = f"{result.delivered:,} delivered, {result.left:,} left"
     print_result(asdict(result), json_path, lambda: Terminal().print(line))
     return LEFT if result.left else 0

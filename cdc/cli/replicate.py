@@ -39,7 +39,7 @@ def run(
 def _run(
     config: Config, available_now: bool, console: Console, stop: Stop, extra: Mapping[str, str]
 ) -> int:
-    spark = session("mongodb-cdc replicate", extra=extra)
+    spark = session("mongodb-cdc replicate", extra=extra, config=config)
     with _lock_and_check(spark, config) as (has_begun, captured):
         expected = {each.namespace: each.documents for each in captured}
         with Display(console, expected) as display:

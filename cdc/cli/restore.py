@@ -59,7 +59,7 @@ def main(
     config = configuration.load(path, overrides)
     into, own = Namespace.parse(namespace), Namespace.parse(collection or namespace)
     at = timestamp.parse(time)
-    spark = session("mongodb-cdc restore")
+    spark = session("mongodb-cdc restore", config=config)
     result = restore(spark, config, own, at, to_uri, into, force)
     print_result(asdict(result), json_path, lambda: show(Terminal(), result))
     return LEFT if result.left_out else 0

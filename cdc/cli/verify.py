@@ -60,7 +60,7 @@ def main(
     """
     config = configuration.load(path, overrides)
     chosen = select_namespaces(config, only)
-    spark, console = session("mongodb-cdc verify"), Terminal()
+    spark, console = session("mongodb-cdc verify", config=config), Terminal()
     verdicts = [verify(spark, config, namespace, is_live) for namespace in chosen]
     result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
     print_result(result, json_path, lambda: show(console, verdicts))

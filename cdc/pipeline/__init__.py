@@ -13,11 +13,10 @@ from cdc.pipeline.column_inference import InferredColumns, add_columns, column_t
 from cdc.pipeline.config import Config
 from cdc.pipeline.following import Following
 from cdc.pipeline.maintenance import maintain, repair, replay, require_safe
-from cdc.pipeline.preparation import prepare
 from cdc.pipeline.replication import Replication
 from cdc.pipeline.restoration import RestoreResult, restore
 from cdc.pipeline.run_metrics import PHASES, Status, Timing, count_changes
-from cdc.pipeline.spark_session import end, session, under_spark_submit
+from cdc.pipeline.spark import end, prepare, session, under_spark_submit
 from cdc.pipeline.table_commits import require_new
 from cdc.pipeline.verification import Verdict, mirrored_until, select_namespaces, verify
 

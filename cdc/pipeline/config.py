@@ -2,7 +2,8 @@
 
 `[source]` contains the options of the source (`cdc.options`), `[sink]` the locations of tables and
 checkpoint. `[table]` configures the tables (`cdc.delta.tables.layout`). Each `[[override]]`
-replaces settings of `[table]` for some collections.
+replaces settings of `[table]` for some collections. `[storage]` says how an object store is reached
+(`cdc.tasks.storage`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cdc import options as declared
 from cdc.delta.tables import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
 from cdc.model import Namespace, quotable_name
+from cdc.tasks import STORAGE_KEYS, Storage
 
 T = TypeVar("T")
 SINK_KEYS = {
@@ -28,8 +30,8 @@ SINK_KEYS = {
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
     "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
     "write.by": "Who writes the data files of changelogs: `tasks`, which read the source, or"
-    " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, an object store,"
-    " `form = cdf`, a mirror or history without changelog).",
+    " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, a store"
+    " that pyarrow cannot write, `form = cdf`, a mirror or history without changelog).",
     "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
     "follow.by": "Which program applies changelogs to mirrors and histories: `replicate` (default),"
     " or `follow`: `mongodb-cdc follow`, which may run elsewhere.",
@@ -45,6 +47,7 @@ _SECTIONS: Mapping[str, Collection[str]] = {
     "source": [option.name for option in declared.OPTIONS],
     "sink": SINK_KEYS,
     "table": KEYS,
+    "storage": STORAGE_KEYS,
 }
 # Spark accepts more triggers. Only units from microseconds to days make sense.
 _TRIGGER = re.compile(
@@ -60,6 +63,7 @@ class Config:
     """The checked configuration of one pipeline.
 
     `source` contains the options of the source by name, as text; `options` are the same, parsed.
+    `base` is `path` in `[sink]`.
     """
 
     source: Mapping[str, str]
@@ -73,6 +77,12 @@ class Config:
     file_size_mb: int = 128
     mirror_interval: float = 10.0
     follow_by: str = REPLICATE
+    base: str = ""
+
+    @property
+    def storage(self) -> Storage:
+        """The options of `[storage]`."""
+        return self.layout.storage
 
     def table(self, kind: str, namespace: Namespace) -> Table | None:
         """Return the collection's changelog, mirror …; None if it is not configured.
@@ -213,7 +223,8 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
     base = _parse_path(sections["sink"], "path", None)
     if base is None:
         raise BadOption("Option 'path' in [sink] is not set.", f"Set it: {SINK_KEYS['path']}")
-    layout = Layout.parse(base, sections["table"], overrides)
+    storage = {name: _to_text(value) for name, value in sections["storage"].items()}
+    layout = Layout.parse(base, sections["table"], overrides, storage)
     has_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
     if has_documents and parsed.images not in _MIRRORED_IMAGES:
         raise BadOption(
@@ -233,6 +244,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
     return Config(
         source=source,
         options=parsed,
+        base=base,
         checkpoint=_parse_path(sections["sink"], "checkpoint", f"{base}/_checkpoint"),
         trigger=_parse_trigger(str(sections["sink"].get("trigger", "0 seconds"))),
         layout=layout,

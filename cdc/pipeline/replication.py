@@ -23,8 +23,9 @@ from cdc.mongo.inspect import ServerClock
 from cdc.mongo.topology import end_cursors
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
+from cdc.pipeline.spark import connect, mismatch
 from cdc.source import NAME, register, schema
-from cdc.tasks import discover_once
+from cdc.tasks import discover_once, is_remote
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
@@ -47,6 +48,7 @@ class Replication:
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
         register(spark)
+        connect(spark, config.storage, config.base)
         self._config, self._on_batch = config, on_batch
         self._sink: Sink | None = None
         self._meter = Meter()
@@ -182,10 +184,13 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
     Raises BadOption if `write.by` demands what the tables do not allow.
     """
     reasons = list(obstacles(spark, config.layout))
+    if not reasons and config.write_by != SPARK and is_remote(config.base):
+        problem = mismatch(spark, config.storage, config.base)
+        reasons = [problem] if problem else []
     if reasons and config.write_by == TASKS:
         raise BadOption(
             f"Tasks cannot write the data files of this pipeline: {reasons[0]}.",
-            "Set write.by in [sink] to auto or spark.",
+            "Correct it, or set write.by in [sink] to auto or spark.",
         )
     if reasons:
         _log.info("Spark writes all rows, because %s", reasons[0])

@@ -15,7 +15,6 @@ from cdc.delta.tables import (
     Target,
     existing,
     identity,
-    is_local,
     newest_commit,
     present,
     require_ours,
@@ -67,8 +66,8 @@ def require_new(
                 )
         for table in dict.fromkeys(tables):
             settled = replace(table, target=table.target.settled(spark))
-            if settled.target not in there and is_local(spark, settled.target):
-                require_unoccupied(settled, identity(pipeline or "a new one", kind, settled))
+            if settled.target not in there and not settled.target.is_name:
+                require_unoccupied(spark, settled, identity(pipeline or "a new one", kind, settled))
 
 
 def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:

@@ -1,24 +1,33 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
-from cdc.tasks.data_files import DataFile, DataFiles, Part, has_foreign_files, remove
+from cdc.tasks.data_files import DataFile, DataFiles, Part, is_foreign, remove
+from cdc.tasks.folders import probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land
+from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
 from cdc.tasks.summary import Group, Mark, merge
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
 
 __all__ = [
     "MANIFEST",
+    "S3_SCHEMES",
+    "STORAGE_KEYS",
     "DataFile",
     "DataFiles",
     "Group",
     "Manifest",
     "Mark",
     "Part",
+    "Storage",
     "discover_once",
     "discover_source",
-    "has_foreign_files",
+    "explain",
+    "is_foreign",
+    "is_remote",
     "land",
     "merge",
+    "probe_file",
     "query_source",
     "record_batches",
     "remove",
+    "scheme_of",
 ]

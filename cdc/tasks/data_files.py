@@ -6,8 +6,6 @@ starts twice, leaves at most files without a commit.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdc.errors import TableOwnedElsewhere
+from cdc.errors import BadOption, TableOwnedElsewhere
+from cdc.tasks.folders import Folder, local_path, open_folder, remove_empty
 from cdc.tasks.statistics import file_statistics, is_variant
+from cdc.tasks.storage import Storage, is_remote
 
-_PREFIX, _SUFFIX, _DELTA_LOG = "cdc-", ".parquet", "_delta_log"
+_PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers.
 _ROW_GROUP_BYTES = 32 * 2**20
 _MOST_OPEN_FILES = 64
@@ -86,10 +86,11 @@ class DataFiles:
 
     Args:
         file_bytes: the size at which a file is complete; the next row group begins a new one.
+        storage: how folders are reached that are URLs.
     """
 
-    def __init__(self, file_bytes: int) -> None:
-        self._file_bytes = file_bytes
+    def __init__(self, file_bytes: int, storage: Storage) -> None:
+        self._file_bytes, self._storage = file_bytes, storage
         self._waiting: dict[str, list[Part]] = {}
         self._sizes: dict[str, int] = {}
         self._open: dict[str, _OpenFile] = {}
@@ -116,7 +117,7 @@ class DataFiles:
         for each in self._open.values():
             each.abandon()
         self._open.clear()
-        remove(self._done)
+        remove(self._done, self._storage)
 
     def _write(self, folder: str) -> None:
         parts = self._waiting.pop(folder)
@@ -125,7 +126,7 @@ class DataFiles:
         if folder not in self._open:
             if len(self._open) >= _MOST_OPEN_FILES:
                 self._close(next(iter(self._open)))
-            self._open[folder] = _OpenFile(folder, table.schema, parts[0].is_copy)
+            self._open[folder] = _OpenFile(folder, self._storage, table.schema, parts[0].is_copy)
         if self._open[folder].write(table) >= self._file_bytes:
             self._close(folder)
 
@@ -134,15 +135,11 @@ class DataFiles:
 
 
 class _OpenFile:
-    def __init__(self, folder: str, schema: pa.Schema, is_copy: bool) -> None:
+    def __init__(self, folder: str, storage: Storage, schema: pa.Schema, is_copy: bool) -> None:
         self._folder, self._name, self._is_copy = folder, f"{_PREFIX}{uuid4()}{_SUFFIX}", is_copy
-        parent = Path(local_path(folder))
-        _require_free(parent)
-        missing = [each for each in (parent, *parent.parents) if not each.exists()]
-        self._made = str(missing[-1]) if missing else None
-        parent.mkdir(parents=True, exist_ok=True)
-        self._path = parent / self._name
-        self._stream = self._path.open("xb")
+        self._place = open_folder(folder, storage)
+        _require_free(folder, self._place)
+        self._stream = self._place.create(self._name)
         self._metadata: list[pq.FileMetaData] = []
         self._schema = schema
         self._writer = pq.ParquetWriter(
@@ -157,30 +154,29 @@ class _OpenFile:
     def write(self, table: pa.Table) -> int:
         """Write one row group; return the bytes of the file so far."""
         self._writer.write_table(_without_null_parts(table), row_group_size=len(table))
-        return self._stream.tell()
+        size: int = self._stream.tell()
+        return size
 
     def close(self) -> DataFile:
         self._writer.close()
-        self._stream.flush()
-        # A commit that survives a power failure must not name a file that does not.
-        os.fsync(self._stream.fileno())
-        size = self._stream.tell()
-        self._stream.close()
+        size = self._place.complete(self._stream)
         [metadata] = self._metadata
         statistics = file_statistics(metadata, self._schema)
         return DataFile(
             *(self._folder, self._name, size, metadata.num_rows, statistics),
-            *(self._made, self._is_copy),
+            *(self._place.made, self._is_copy),
         )
 
     def abandon(self) -> None:
         # A writer whose write failed cannot complete its file, and the file goes anyway.
         with suppress(pa.ArrowException, OSError, RuntimeError):
             self._writer.close()
-        self._stream.close()
+        # A store may refuse the end of the upload too.
         with suppress(OSError):
-            self._path.unlink()
-        _remove_folders(self._path, self._made)
+            self._stream.close()
+        with suppress(OSError):
+            self._place.remove(self._name)
+        remove_empty(Path(local_path(self._folder)) / self._name, self._place.made)
 
 
 def _without_null_parts(table: pa.Table) -> pa.Table:
@@ -211,46 +207,32 @@ def _is_in(path: str, schema: pa.Schema) -> bool:
     return any(kind.field(number).name == inner for number in range(kind.num_fields))
 
 
-def remove(files: list[DataFile]) -> None:
+def remove(files: list[DataFile], storage: Storage) -> None:
     """Remove data files that no commit names, and the folders made for them if they are empty.
 
     What is gone, or refuses, is passed over.
     """
+    places: dict[str, Folder] = {}
     for each in files:
-        with suppress(OSError):
-            Path(each.path).unlink()
+        # A secret may have become unreadable, or a store unreachable.
+        with suppress(OSError, ValueError, BadOption):
+            if each.folder not in places:
+                places[each.folder] = open_folder(each.folder, storage)
+            places[each.folder].remove(each.name)
     for each in files:
-        _remove_folders(Path(each.path), each.made)
+        if not is_remote(each.folder):
+            remove_empty(Path(each.path), each.made)
 
 
-def _remove_folders(path: Path, made: str | None) -> None:
-    with suppress(OSError):
-        for folder in path.parents:
-            if made is None or not folder.is_relative_to(made):
-                break
-            folder.rmdir()
-
-
-def local_path(folder: str) -> str:
-    """Return the path of a folder that is a path or a `file:` URL, as Hadoop reads it: verbatim."""
-    return re.sub(r"^file:(//)?(?=/)", "", folder)
-
-
-def _require_free(folder: Path) -> None:
+def _require_free(name: str, folder: Folder) -> None:
     """Raise TableOwnedElsewhere if the folder has files of somebody else, and no table of Delta."""
-    if not (folder / _DELTA_LOG).exists() and has_foreign_files(str(folder)):
+    if not folder.has(DELTA_LOG) and any(map(is_foreign, folder.names())):
         raise TableOwnedElsewhere(
-            f"The folder {folder} holds files, and no Delta table.",
+            f"The folder {name} holds files, and no Delta table.",
             "Choose another path, or remove them.",
         )
 
 
-def has_foreign_files(folder: str) -> bool:
-    """Whether a local folder contains anything but the log of a table and files of `DataFiles`."""
-    path = Path(local_path(folder))
-    names = (each.name for each in path.iterdir()) if path.exists() else ()
-    return any(name != _DELTA_LOG and not _is_own(name) for name in names)
-
-
-def _is_own(name: str) -> bool:
-    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+def is_foreign(name: str) -> bool:
+    """Whether a name in a folder is neither the log of a table nor a file of `DataFiles`."""
+    return name != DELTA_LOG and not (name.startswith(_PREFIX) and name.endswith(_SUFFIX))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from cdc.model import ROW_EVENTS, Namespace
 from cdc.tasks.data_files import DataFile, DataFiles, Part
+from cdc.tasks.storage import Storage
 from cdc.tasks.summary import Group, merge, split_rows, summarize
 
 # One row for each partition: see `Manifest`.
@@ -60,6 +61,7 @@ def land(
     batches: Iterable[pa.RecordBatch],
     divide: Callable[[Namespace, pa.RecordBatch], Iterable[Part]],
     file_bytes: int,
+    storage: Storage,
 ) -> Manifest:
     """Write rows of the source into data files; return their manifest.
 
@@ -68,10 +70,11 @@ def land(
         divide: gets rows about documents of a namespace, and yields what goes where. All rows are
             counted, also those that go nowhere.
         file_bytes: the size at which a file is complete.
+        storage: how folders are reached that are URLs.
 
     If it fails, it removes its files.
     """
-    files, groups, others = DataFiles(file_bytes), list[Group](), list[pa.RecordBatch]()
+    files, groups, others = DataFiles(file_bytes, storage), list[Group](), list[pa.RecordBatch]()
     # Not a constant of the module: the first array imports pandas.
     document_ops = pa.array(_DOCUMENT_OPS)
     try:

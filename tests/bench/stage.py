@@ -23,7 +23,7 @@ from cdc.demo import ReplicaSet, load_orders, make_order
 from cdc.kernel import loading
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import session
-from cdc.pipeline.spark_session import LOCAL
+from cdc.pipeline.spark.spark_session import LOCAL
 from cdc.source import SnapshotReader, WindowReader
 
 Reader: TypeAlias = SnapshotReader | WindowReader

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.sink import BatchReport, Sink
 from cdc.delta.tables import KEYS, Layout
-from cdc.tasks import MANIFEST, land
+from cdc.tasks import MANIFEST, Storage, land
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
     wall_time timestamp, db string, coll string, key string, document_key string, before string,
@@ -148,7 +148,7 @@ def landed(batch: DataFrame, destinations: Destinations, batch_id: int = 0) -> D
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         divide = partial(Destinations.parse(text).divide, batch_id)
-        yield land(rows, divide, 2**27).to_arrow()
+        yield land(rows, divide, 2**27, Storage()).to_arrow()
 
     return batch.mapInArrow(task, MANIFEST)
 

@@ -25,7 +25,7 @@ from cdc.delta.sink import Sink
 from cdc.delta.tables import Layout, Target, pipeline_tables, transaction
 from cdc.errors import DataFileLost
 from cdc.model import Namespace
-from cdc.tasks import MANIFEST, Part, land
+from cdc.tasks import MANIFEST, Part, Storage, land
 from tests.delta.batches import batch, change, commits, content, landed, ops, sink
 from tests.delta.test_dead_letters import BROKEN, images
 from tests.delta.test_followers import caught_up, lagging
@@ -82,7 +82,9 @@ def test_the_facts_that_tasks_find_are_those_that_spark_counts(
         )
     frame = frame.persist()
     layout = Layout.parse(str(tmp_path), {})
-    found = LandedBatch.collect(landed(frame, Destinations.discover(spark, layout, True)))
+    found = LandedBatch.collect(
+        landed(frame, Destinations.discover(spark, layout, True)), Storage()
+    )
     facts, expected = found.facts(), read_facts(frame)
     frame.unpersist()
     assert facts is not None
@@ -548,7 +550,7 @@ def test_a_task_that_fails_leaves_neither_a_file_nor_a_folder(tmp_path: Path) ->
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        land(rows(), lambda name, rows: [Part(str(tmp_path / "lake"), rows)], 1)
+        land(rows(), lambda name, rows: [Part(str(tmp_path / "lake"), rows)], 1, Storage())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -582,7 +584,9 @@ def test_files_roll_at_their_size_and_hold_each_row_once_in_its_table(tmp_path: 
         )
         for number in range(4)
     ]
-    found = land(batches, lambda name, rows: [Part(str(tmp_path / name.coll), rows)], 2**10)
+    found = land(
+        batches, lambda name, rows: [Part(str(tmp_path / name.coll), rows)], 2**10, Storage()
+    )
     assert {file.folder for file in found.files} == {str(tmp_path / f"c{n}") for n in range(70)}
     assert len({file.name for file in found.files}) == len(found.files) > 70
     keys = [

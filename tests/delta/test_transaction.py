@@ -25,7 +25,7 @@ from cdc.delta.tables import transaction as module
 from cdc.delta.tables.transaction import NewTable, TableExists, Transaction, commit_files
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
-from cdc.tasks import DataFile, DataFiles, Part
+from cdc.tasks import DataFile, DataFiles, Part, Storage
 
 COLUMNS = "key string, cluster_time timestamp, count int, after variant, txn struct<number: bigint>"
 CLUSTER = ("cluster_time", "key")
@@ -58,7 +58,7 @@ class Table:
             for number, (key, document) in enumerate(zip(keys, documents, strict=True))
         ]
         arrow = to_arrow_schema(self.schema, timezone="UTC")
-        files = DataFiles(2**27)
+        files = DataFiles(2**27, Storage())
         files.add(Part(self.target.address, pa.RecordBatch.from_pylist(rows, schema=arrow)))
         return files.finish()
 

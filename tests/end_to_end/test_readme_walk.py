@@ -34,7 +34,7 @@ _REST_SECONDS = 3  # who asks all the time slows down what he waits for
 # What reads as a reader does who has the README's tables, and prints what each part of it found.
 _PROGRAM = """
 import json
-from cdc.pipeline.spark_session import session
+from cdc.pipeline.spark.spark_session import session
 spark = session("readme")
 {source}
 {hour}

@@ -14,7 +14,7 @@ from cdc.errors import BadOption
 from cdc.model import CONNECTION_STRING
 from cdc.mongo.connection import connection_uri
 from cdc.pipeline import config as configuration
-from cdc.pipeline.spark_session import SETTINGS
+from cdc.pipeline.spark.spark_session import SETTINGS
 
 # In lower case, as names of options are made.
 SECRET = "geheim"

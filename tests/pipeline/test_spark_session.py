@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.kernel import loading
-from cdc.pipeline import start_cache
-from cdc.pipeline.jvm import require_java
-from cdc.pipeline.spark_session import SETTINGS
+from cdc.pipeline.spark import start_cache
+from cdc.pipeline.spark.jvm import require_java
+from cdc.pipeline.spark.spark_session import SETTINGS
 from tests.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ SPARK_DEFAULTS = ROOT / "conf" / "spark-defaults.conf"
 # DELETE and a deletion vector need the extension, the catalog and jars that Spark does not ship.
 PROGRAM = """
 import os, sys
-from cdc.pipeline.spark_session import session
+from cdc.pipeline.spark.spark_session import session
 from tests.jvm import INTERPRETED
 extra = {**INTERPRETED, "spark.sql.warehouse.dir": sys.argv[1]}
 spark = session("program", master="local[1]", extra=extra)
@@ -59,7 +59,7 @@ def test_programs_that_start_at_once_where_jars_are_not_downloaded_yet_all_start
     tmp_path: Path,
 ) -> None:
     (tmp_path / "program.py").write_text(
-        "import sys; from cdc.pipeline.spark_session import session\n"
+        "import sys; from cdc.pipeline.spark.spark_session import session\n"
         "session('p', 'local[1]', {'spark.jars.ivy': sys.argv[1]}).stop()"
     )
     command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "ivy")]
@@ -97,7 +97,7 @@ def test_after_prepare_a_program_starts_without_ivy_and_from_stored_classes(
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
 
     (tmp_path / "program.py").write_text(
-        "import sys; from cdc.pipeline.spark_session import LOCAL, session\n"
+        "import sys; from cdc.pipeline.spark.spark_session import LOCAL, session\n"
         "java = LOCAL['spark.driver.extraJavaOptions'] + ' -Xlog:class+load'\n"
         "extra = {'spark.jars.ivy': sys.argv[1], 'spark.driver.extraJavaOptions': java}\n"
         "session('p', 'local[1]', extra).stop()"

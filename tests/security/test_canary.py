@@ -263,7 +263,7 @@ def test_a_pipeline_that_fails_writes_its_password_nowhere(
 STATEMENTS = """
 import os, sys
 import cdc
-from cdc.pipeline.spark_session import session
+from cdc.pipeline.spark.spark_session import session
 spark = session("statements", "local[1]")
 cdc.register(spark)
 uri, collection, folder = os.environ["GIVEN"], sys.argv[1], sys.argv[2]

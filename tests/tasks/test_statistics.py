@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdc.tasks.data_files import DataFiles, Part
 from cdc.tasks.statistics import round_down, round_up
+from cdc.tasks.storage import Storage
 
 # As Spark compares text: by its bytes.
 _LETTERS = st.sampled_from("ab\u00e9\uffff\U0001f600\U0010ffff")
@@ -47,7 +48,7 @@ def test_the_bounds_of_a_timestamp_enclose_it(micros: int) -> None:
 
 
 def statistics(folder: Path, **columns: pa.Array) -> dict[str, Any]:
-    files = DataFiles(2**20)
+    files = DataFiles(2**20, Storage())
     files.add(Part(str(folder), pa.RecordBatch.from_pydict(columns)))
     [file] = files.finish()
     found: dict[str, Any] = json.loads(file.statistics)
@@ -77,7 +78,7 @@ def test_only_columns_with_an_order_that_all_readers_share_have_bounds(tmp_path:
 
 
 def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path: Path) -> None:
-    files = DataFiles(2**40)
+    files = DataFiles(2**40, Storage())
     big = "x" * 2**20
     for number in range(80):  # more than one row group
         rows = {"key": [f"{number:03}"], "big": [big]}

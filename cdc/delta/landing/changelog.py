@@ -103,17 +103,17 @@ class LandedChangelog:
         try:
             is_new = tables.add_files(spark, table, files, commit, new, attempt)
         except UnsuitableTable as reason:
-            remove(own)
+            remove(own, tables.layout.storage)
             _warn_once(str(table.target), str(reason))
             every = self._landed.all_rows(batch.read(spark))
             write(spark, table, tables, replace(batch, read=lambda _: every))
             return
         except TableOwnedElsewhere:
-            remove(own)
+            remove(own, tables.layout.storage)
             raise
         if not is_new:
             self._landed.is_repeated = True
-            remove(own)
+            remove(own, tables.layout.storage)
 
 
 @cache

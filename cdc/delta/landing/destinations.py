@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StructType, VariantType
 from cdc.delta.columns import Columns
 from cdc.delta.tables import BATCH, EVENT, HARD, Layout, Table, Target, is_local, under
 from cdc.model import Namespace
-from cdc.tasks import Part
+from cdc.tasks import Part, Storage, is_remote
 
 CHANGELOG, MIRROR = "changelog", "mirror"
 _READ = "read"
@@ -55,6 +55,10 @@ class Destinations:
             for table in under(spark, route.glob())
         }
         return cls(layout, found, with_mirrors)
+
+    @property
+    def storage(self) -> Storage:
+        return self._layout.storage
 
     def text(self) -> str:
         """The destinations for another process."""
@@ -154,7 +158,7 @@ def obstacles(spark: SparkSession, layout: Layout) -> Iterator[str]:
                 yield f"there is no changelog beside a table of the kind {min(options.routes)}"
         elif route.is_name:
             yield f"'{route.template}' is a table of a catalog"
-        elif not is_local(spark, Target(route.base)):
-            yield f"'{route.base}' is no local path"
+        elif not is_local(spark, Target(route.base)) and not is_remote(route.base):
+            yield f"'{route.base}' is no local path and no URL"
         elif options.changelog_form != EVENT:
             yield f"a changelog has the form {options.changelog_form}"

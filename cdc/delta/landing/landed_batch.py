@@ -15,7 +15,7 @@ from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
 from cdc.delta.tables import escape_glob
-from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, remove
+from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, Storage, remove
 
 Row: TypeAlias = Mapping[str, Any]
 _NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
@@ -36,8 +36,8 @@ class LandedBatch:
         is_repeated: whether a changelog contained the batch already.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest, self.is_repeated = manifest, False
+    def __init__(self, manifest: Manifest, storage: Storage) -> None:
+        self._manifest, self._storage, self.is_repeated = manifest, storage, False
         self._files: dict[str, list[DataFile]] = {}
         for file in manifest.files:
             self._files.setdefault(file.folder, []).append(file)
@@ -45,14 +45,14 @@ class LandedBatch:
         self._lock, self._is_removed = Lock(), False
 
     @classmethod
-    def collect(cls, batch: DataFrame) -> LandedBatch:
+    def collect(cls, batch: DataFrame, storage: Storage) -> LandedBatch:
         """Run the tasks of a batch; its rows are manifests.
 
         Call it once per batch: a second action on the frame would read MongoDB again and write all
         files again.
         """
         rows = batch.select("files", "groups", "rows").collect()
-        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows))
+        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows), storage)
 
     def facts(self) -> Facts | None:
         return facts_of(self._manifest.groups)
@@ -90,7 +90,7 @@ class LandedBatch:
         self, folder: str, batch: int, concerns: Callable[[Row], bool]
     ) -> list[DataFile]:
         """Write the manifest's rows that concern the changelog in `folder` to a file of it."""
-        files = DataFiles(_FILE_BYTES)
+        files = DataFiles(_FILE_BYTES, self._storage)
         try:
             for rows in self._manifest.rows:
                 seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
@@ -120,7 +120,8 @@ class LandedBatch:
         """
         with self._lock:
             self._is_removed = True
-            remove([file for file in self._manifest.files if file.name not in self._attempted])
+            left = [file for file in self._manifest.files if file.name not in self._attempted]
+            remove(left, self._storage)
 
 
 def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:

@@ -68,4 +68,4 @@ class _LandingReader(ChangeReader):
         if batch is None:
             raise RuntimeError("Spark does not state the batch that the task belongs to.")
         divide = partial(destinations.divide, int(batch))
-        yield land(rows, divide, self._file_bytes).to_arrow()
+        yield land(rows, divide, self._file_bytes, destinations.storage).to_arrow()

@@ -89,6 +89,7 @@ class Sink:
         applies: bool = True,
     ) -> None:
         self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *KINDS)}
+        self._storage = layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
         self._has_begun, self._is_first = False, True
@@ -139,7 +140,7 @@ class Sink:
             finally:
                 rows.unpersist()
         assert self._rows is not None, "manifests do not say which columns the rows have"
-        landed = LandedBatch.collect(batch)
+        landed = LandedBatch.collect(batch, self._storage)
         try:
             facts = landed.facts()
             read = partial(landed.document_rows, schema=self._rows)

@@ -14,6 +14,7 @@ from cdc.delta.tables.routing import Route, require_disjoint
 from cdc.delta.tables.target import Target
 from cdc.errors import BadOption
 from cdc.model import Namespace, Selection
+from cdc.tasks import Storage
 
 LETTERS = "dead_letters"
 KINDS = ("changelog", "mirror", "history", LETTERS)
@@ -134,11 +135,14 @@ class Table:
 class Layout:
     """The tables of a pipeline. The first override that selects a collection applies to it.
 
+    `storage` says how tables are reached whose place is a URL.
+
     Raises BadOption if tables of different kinds could have the same place.
     """
 
     default: Options
     overrides: tuple[tuple[Selection, Options], ...] = ()
+    storage: Storage = field(default_factory=Storage, compare=False)
     _given: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -151,9 +155,13 @@ class Layout:
 
     @classmethod
     def parse(
-        cls, base: str, table: Mapping[str, Any], overrides: Sequence[Mapping[str, Any]] = ()
+        cls,
+        base: str,
+        table: Mapping[str, Any],
+        overrides: Sequence[Mapping[str, Any]] = (),
+        storage: Mapping[str, str] | None = None,
     ) -> Layout:
-        """From `[table]` and the list of `[[override]]`. Raises BadOption."""
+        """From `[table]`, the list of `[[override]]`, and `[storage]`. Raises BadOption."""
         given = [dict(table), *({**table, **override} for override in overrides)]
         uses = Counter(
             (kind, str(each.get(kind, KEYS[kind].default))) for each in given for kind in KINDS
@@ -162,11 +170,14 @@ class Layout:
         return cls(
             Options.parse(table, base),
             tuple(_override(base, each, shared) for each in given[1:]),
-            json.dumps([base, dict(table), [dict(override) for override in overrides]]),
+            Storage(dict(storage or {})),
+            json.dumps(
+                [base, dict(table), [dict(override) for override in overrides], storage or {}]
+            ),
         )
 
     def text(self) -> str:
-        """The layout for another process: what `parse` made it of, as JSON."""
+        """The layout for another process: what `parse` made it of, as JSON. Without secrets."""
         return self._given
 
     @classmethod

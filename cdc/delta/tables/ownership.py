@@ -14,7 +14,7 @@ from cdc.delta.tables.routing import Route
 from cdc.delta.tables.target import Target
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
-from cdc.tasks import has_foreign_files
+from cdc.tasks import is_foreign
 
 PIPELINE = "mongodb-cdc.pipeline"
 _NAMESPACE = "mongodb-cdc.namespace"
@@ -60,10 +60,10 @@ def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
     )
 
 
-def require_unoccupied(table: Table, ours: Mapping[str, str]) -> None:
-    """Raise TableOwnedElsewhere if the local folder of a new table contains files that no task of
-    a pipeline wrote."""
-    if has_foreign_files(table.target.address):
+def require_unoccupied(spark: SparkSession, table: Table, ours: Mapping[str, str]) -> None:
+    """Raise TableOwnedElsewhere if the folder of a new table contains files that no task of a
+    pipeline wrote."""
+    if any(map(is_foreign, targets.names_in(spark, table.target))):
         raise occupied(table, ours)
 
 

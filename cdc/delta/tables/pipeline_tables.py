@@ -34,7 +34,7 @@ from cdc.delta.tables.ownership import (
     require_ours,
     require_unoccupied,
 )
-from cdc.delta.tables.target import Target, is_local
+from cdc.delta.tables.target import Target
 from cdc.delta.tables.transaction import (
     NewTable,
     TableExists,
@@ -219,17 +219,16 @@ class Tables:
 
     def _create(self, spark: SparkSession, table: Table, new: NewTable) -> None:
         # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
-        if is_local(spark, table.target):
-            require_unoccupied(table, self._identity(table))
-            try:
-                create_table(spark, table.target, new)
-            except TableExists as error:
-                raise self.created_elsewhere(spark, table) from error
-        else:
-            if table.target.is_name:
-                # The mirror of `orders_live` may have the name of the live view of `orders`.
-                drop_view(spark, table.target, {PIPELINE: self.pipeline})
+        if table.target.is_name:
+            # The mirror of `orders_live` may have the name of the live view of `orders`.
+            drop_view(spark, table.target, {PIPELINE: self.pipeline})
             self._create_by_spark(spark, table, new)
+            return
+        require_unoccupied(spark, table, self._identity(table))
+        try:
+            create_table(spark, table.target, new)
+        except TableExists as error:
+            raise self.created_elsewhere(spark, table) from error
 
     def complete(self, spark: SparkSession, table: Table, schema: StructType) -> None:
         """Add the columns of `schema` to a known table that an earlier release created without
@@ -274,7 +273,7 @@ class Tables:
         """
         known = self._known.get(table.target)
         if known is None:
-            require_unoccupied(table, self._identity(table))
+            require_unoccupied(spark, table, self._identity(table))
         try:
             version = commit_files(
                 *(spark, table.target, files, self._transaction_of(commit), commit),

@@ -173,6 +173,16 @@ def is_local(spark: SparkSession, target: Target) -> bool:
     return bool(path.getFileSystem(configuration).getUri().getScheme() == "file")
 
 
+def names_in(spark: SparkSession, target: Target) -> list[str]:
+    """The names in the folder of a table known by its path; none if there is no such folder."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(target.address)
+    system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not system.exists(path):
+        return []
+    return [status.getPath().getName() for status in system.listStatus(path)]
+
+
 def escape_glob(text: str) -> str:
     """Text as part of a Hadoop glob that matches nothing but itself."""
     return _GLOB.sub(r"\\\1", text)

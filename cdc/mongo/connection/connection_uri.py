@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from urllib.parse import quote_plus, unquote_plus
 import pymongo.errors
 from pymongo.uri_parser import parse_uri
 
-from cdc.errors import BadOption
 from cdc.model import require_connection_string, require_uri
 from cdc.mongo.connection.unreachable import explain_unusable_uri
+from cdc.secrets import read_secret
 
 T = TypeVar("T")
 
@@ -27,33 +26,9 @@ def resolve(uri: str) -> str:
     part of a connection string.
     """
     require_uri(uri)
-    resolved = _read(uri)
+    resolved = read_secret(uri, "uri", "mongodb://…")
     require_connection_string(resolved)
     return resolved
-
-
-def _read(uri: str) -> str:
-    if uri.startswith("env:"):
-        value = os.environ.get(uri[4:], "")
-        if not value:
-            raise BadOption(
-                f"The environment variable {uri[4:]} of 'uri' is not set.",
-                f"Set it on each machine that connects: export {uri[4:]}='mongodb://…'.",
-            )
-        return value.strip()
-    if uri.startswith("file:"):
-        try:
-            return pathlib.Path(uri[5:]).read_text().strip()
-        except OSError as error:
-            raise BadOption(
-                f"The file {uri[5:]} of 'uri' cannot be read.",
-                "Check that it exists and that this user may read it, on each machine that"
-                " connects.",
-            ) from error
-        except UnicodeError:
-            pass  # This error contains the file's bytes, so it must not become a cause.
-        raise BadOption(f"The file {uri[5:]} of 'uri' is not text.", "Write it as UTF-8.")
-    return uri
 
 
 def translate_uri_errors(call: Callable[[], T]) -> T:

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from cdc.kernel import loading
-from cdc.pipeline import start_cache
-from cdc.pipeline.spark_session import LOCAL, delta_packages, end, session
+from cdc.pipeline.spark import start_cache
+from cdc.pipeline.spark.spark_session import LOCAL, delta_packages, end, session
 
 _COLUMNS = "id bigint, document string"
 _BATCHES = 3

@@ -23,8 +23,10 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.model import CONNECTION_STRING
-from cdc.pipeline.jvm import end_jvm, start_jvm
-from cdc.pipeline.start_cache import PACKAGES, record_jars, use_cache
+from cdc.pipeline.config import Config
+from cdc.pipeline.spark.jvm import end_jvm, start_jvm
+from cdc.pipeline.spark.object_storage import connect, packages
+from cdc.pipeline.spark.start_cache import PACKAGES, record_jars, use_cache
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -35,20 +37,29 @@ SETTINGS = {
     # Delta depends on these, but Spark ships newer versions of all of them in its class path. The
     # download of 70 MB would never be used.
     "spark.jars.excludes": ",".join(
-        f"{group}:*"
-        for group in (
+        name if ":" in name else f"{name}:*"
+        for name in (
             "com.fasterxml.jackson.core",
             "com.fasterxml.jackson.datatype",
             "com.github.luben",
+            "commons-codec",
             "commons-logging",
             "commons-pool",
             "io.airlift",
-            "org.apache.hadoop",
+            "io.netty",
+            # Not the whole group: an exclusion holds for `spark.jars.packages` too, which may
+            # name hadoop-aws.
+            "org.apache.hadoop:hadoop-client-api",
+            "org.apache.hadoop:hadoop-client-runtime",
+            "org.apache.hadoop:hadoop-common",
+            "org.apache.httpcomponents",
             "org.apache.logging.log4j",
             "org.apache.parquet",
             "org.roaringbitmap",
             "org.slf4j",
             "org.xerial.snappy",
+            # See `cdc.pipeline.spark.object_storage`.
+            "software.amazon.awssdk:bundle",
         )
     ),
     # A micro-batch is small: with Spark's 200 partitions a MERGE would mostly start empty tasks.
@@ -111,9 +122,11 @@ def _preserve_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-@_preserve_ctrl_c()
 def session(
-    app_name: str, master: str | None = None, extra: Mapping[str, str] | None = None
+    app_name: str,
+    master: str | None = None,
+    extra: Mapping[str, str] | None = None,
+    config: Config | None = None,
 ) -> SparkSession:
     """Return the Spark session of this process, with Delta; start one if there is none.
 
@@ -124,13 +137,27 @@ def session(
         app_name: The name that Spark shows for the program.
         master: `local[*]` by default.
         extra: Settings that override `SETTINGS` and `LOCAL`.
+        config: The pipeline. A JVM that is started gets the jars of its object store, and the
+            session its `[storage]`.
 
     Raises `CdcError` if Java is missing or too old, if Spark does not start (the first start
-    downloads Delta's jars, 16 MB), or if a JVM that already runs lacks Delta.
+    downloads Delta's jars, 16 MB), or if a JVM that already runs lacks Delta;
+    `BadOption` if it does not reach the object store.
     """
+    base = config.base if config else ""
+    spark = _session(app_name, master, {**(extra or {})}, packages(base))
+    if config is not None:
+        connect(spark, config.storage, base)
+    return spark
+
+
+@_preserve_ctrl_c()
+def _session(
+    app_name: str, master: str | None, extra: dict[str, str], jars: tuple[str, ...]
+) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     if under_spark_submit() or SparkContext._active_spark_context is not None:
-        spark = _configure(builder, extra or {}).getOrCreate()
+        spark = _configure(builder, extra).getOrCreate()
         if str(spark.sparkContext.master).startswith("local"):
             # As `log4j2.properties` does for a JVM that this process starts.
             spark.sparkContext.setLogLevel("ERROR")
@@ -138,9 +165,9 @@ def session(
         return spark
     master = master or "local[*]"
     local = master.startswith("local")
-    settings = SETTINGS | (LOCAL if local else {}) | dict(extra or {})
-    packages = [each for each in settings.get(PACKAGES, "").split(",") if each]
-    settings[PACKAGES] = delta_packages(packages)
+    settings = SETTINGS | (LOCAL if local else {}) | extra
+    given = [each for each in settings.get(PACKAGES, "").split(",") if each]
+    settings[PACKAGES] = delta_packages([*given, *jars])
     started = use_cache(settings) if local else settings
     builder = _configure(builder.master(master), started)
     if local:
