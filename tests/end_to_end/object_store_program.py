@@ -13,7 +13,9 @@ from typing import Any
 
 from pyarrow import fs
 from pymongo import MongoClient
+from pyspark.sql import functions as F
 
+from cdc.delta.tables import BATCH
 from cdc.errors import BadOption
 from cdc.model import Namespace
 from cdc.pipeline import Config, Replication, session, verify
@@ -45,9 +47,7 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
     name = Namespace("stored", "orders")
     found["equal"] = verify(spark, config, name, False).is_equal
     before = counts(spark, config, name), data_files(config)
-    newest = max(int(each.name) for each in Path(checkpoint, "commits").glob("[0-9]*"))
-    for each in (f"{newest}", f".{newest}.crc"):
-        Path(checkpoint, "commits", each).unlink(missing_ok=True)
+    forget_after_sink(spark, config, name, Path(checkpoint))
     run(spark, config)
     found["before"], found["replayed"] = before, (counts(spark, config, name), data_files(config))
     found["equal again"] = verify(spark, config, name, False).is_equal
@@ -64,6 +64,18 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
         except BadOption as error:
             found["errors"].append(str(error))
     Path(checkpoint, "found.json").write_text(json.dumps(found))
+
+
+def forget_after_sink(spark: Any, config: Config, name: Namespace, checkpoint: Path) -> None:
+    """Leave the checkpoint as a kill leaves it between the last batch with rows and its commit."""
+    changelog = config.table("changelog", name)
+    assert changelog
+    [[last]] = changelog.target.read(spark).agg(F.max(BATCH)).collect()
+    for folder, first in (("commits", last), ("offsets", last + 1)):
+        for each in (checkpoint / folder).glob("[0-9]*"):
+            if int(each.name) >= first:
+                each.unlink()
+                each.with_name(f".{each.name}.crc").unlink(missing_ok=True)
 
 
 def run(spark: Any, config: Config) -> None:
