@@ -18,6 +18,7 @@ from cdc.errors import CdcError, UnmappableValue
 from cdc.model import Change, Namespace, Selection
 from cdc.options import OPTIONS
 from cdc.pipeline.config import SINK_KEYS, _flatten
+from cdc.tasks import STORAGE_KEYS
 from tests.documents import FENCED, README, ROOT, prose, sections
 
 DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md")}
@@ -33,7 +34,7 @@ _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
 _CHOICES = {
     **{option.name: option.choices for option in OPTIONS},
     **{name: key.choices for name, key in KEYS.items()},
-    **dict.fromkeys([*SINK_KEYS, MATCH, *Change._fields], ()),
+    **dict.fromkeys([*SINK_KEYS, *STORAGE_KEYS, MATCH, *Change._fields], ()),
 }
 
 
@@ -183,7 +184,7 @@ def test_each_option_in_an_example_of_a_file_is_there() -> None:
     blocks = [tomllib.loads(block) for kind, block in FENCED.findall(README) if kind == "toml"]
     assert blocks
     for block in blocks:
-        sections = [block.pop(name, {}) for name in ("source", "sink", "table")]
+        sections = [block.pop(name, {}) for name in ("source", "sink", "table", "storage")]
         for keys in (block, *block.pop("override", []), *sections):
             assert set(dict(_flatten(keys))) <= set(_CHOICES)
 

@@ -94,6 +94,8 @@ class Storage:
             region=region or "us-east-1",
             scheme=scheme or "https",
             endpoint_override=host or None,
+            # A small file then takes one request, and leaves nothing if its task is killed.
+            allow_delayed_open=True,
         ), path
 
     def hadoop(self, url: str) -> dict[str, str]:

@@ -143,7 +143,7 @@ def test_the_rows_of_a_batch_are_read_and_written_by_one_run_of_each_task(
         (runs / f"{context.partitionId()}-{uuid4()}").touch()
         divide, given = partial(Destinations.parse(text).divide, 0), list(rows)
         for last in (False, True):  # as the driver gets the manifest of one attempt
-            manifest = land(given, divide, 2**27).to_arrow()
+            manifest = land(given, divide, 2**27, Storage()).to_arrow()
             if last:
                 yield manifest
 

@@ -1,0 +1,64 @@
+"""A pipeline into a server that speaks S3: tasks write by pyarrow, Spark commits by S3A."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from cdc.demo import ReplicaSet
+from tests.object_store import object_store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
+    mongod: ReplicaSet, mongo: MongoClient[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Guards: rows written twice or left out; probes and files of a replay that stay; a wrong key
+    that is printed, or that leads to Spark's way without a word."""
+    mongo.drop_database("stored")
+    images = {"enabled": True}
+    mongo.stored.create_collection("orders", changeStreamPreAndPostImages=images)
+    mongo.stored.orders.insert_many([{"_id": number, "n": number} for number in range(500)])
+    with object_store() as store:
+        keys = {"S3_ACCESS": store.access_key, "S3_SECRET": store.secret_key}
+        program = "tests.end_to_end.object_store_program"
+        done = subprocess.run(
+            [sys.executable, "-m", program, mongod.uri, str(tmp_path / "cp"), store.endpoint],
+            env=os.environ | keys,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    mongo.drop_database("stored")
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "cp" / "found.json").read_text())
+    assert found["equal"]
+    assert found["equal again"]
+    assert found["before"][0] == {"changelog": 650, "mirror": 450}
+    assert found["replayed"] == found["before"]
+    assert found["before"][1]
+    assert not any("probe" in name for name in found["before"][1])
+
+    assert not found["by tasks"]
+    assert "Spark writes all rows, because pyarrow cannot write" in done.stderr
+    by_tasks, connecting = found["errors"]
+    assert "Tasks cannot write" in by_tasks
+    for text in (by_tasks, connecting):
+        assert "'access.key' and 'secret.key'" in text
+    everything = json.dumps(found) + done.stderr + done.stdout
+    assert "wrong-and-secret" not in everything
+    assert store.secret_key not in everything
+    offsets = (tmp_path / "cp" / "offsets").rglob("*")
+    secret = store.secret_key.encode()
+    assert not any(secret in each.read_bytes() for each in offsets if each.is_file())

@@ -1,0 +1,53 @@
+"""An S3 server that checks who asks, with one bucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import boto3
+from moto import settings
+from moto.server import ThreadedMotoServer
+
+_ALL = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
+}
+
+
+class ObjectStore(NamedTuple):
+    """Where it listens, and whom it lets in to the bucket `lake`."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    made = {"endpoint_url": endpoint, "region_name": "us-east-1", **keys}
+    try:
+        boto3.client("s3", **made).create_bucket(Bucket="lake")
+        iam = boto3.client("iam", **made)
+        iam.create_user(UserName="cdc")
+        iam.put_user_policy(UserName="cdc", PolicyName="all", PolicyDocument=json.dumps(_ALL))
+        key = iam.create_access_key(UserName="cdc")["AccessKey"]
+        _check_from_now_on()
+        yield ObjectStore(endpoint, key["AccessKeyId"], key["SecretAccessKey"])
+    finally:
+        _check_from_now_on(float("inf"))
+        server.stop()
+
+
+def _check_from_now_on(free_requests: float = 0) -> None:
+    from moto.core.responses import ActionAuthenticatorMixin
+
+    settings.INITIAL_NO_AUTH_ACTION_COUNT = free_requests
+    ActionAuthenticatorMixin.request_count = 0
