@@ -20,8 +20,7 @@ from cdc.cli import (
     infer,
     maintain,
     plan,
-    repair_checkpoint,
-    replay_dead_letters,
+    repairs,
     replicate,
     restore,
     status,
@@ -166,8 +165,8 @@ def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
         (backfill, ["--collection", orders], {"collection": orders, "changelog_rows": 0}),
         (infer, ["--dry-run"], [{"namespace": orders, "documents": 50}]),
         (maintain, ["--dry-run"], [{"purged": 0}, {"purged": 0}]),
-        (repair_checkpoint, [], {"steps": [], "dry_run": False}),
-        (replay_dead_letters, [], {"delivered": 0, "left": 0}),
+        (repairs.repair_checkpoint, [], {"steps": [], "dry_run": False}),
+        (repairs.replay_dead_letters, [], {"delivered": 0, "left": 0}),
         (restore, [*back, "--namespace", f"{database.name}.back"], {"documents": 50}),
     ]:
         printed = run(program, *which, *arguments, "--json")

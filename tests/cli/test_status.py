@@ -342,7 +342,7 @@ def view(**reported: Any) -> View:
         ({"quiet": 500.0, "lag": 4}, None),
         ({"quiet": 5.0, "lag": 400}, None),
         ({"letters": 1234}, "1,234 values could not be mapped"),
-        ({"changed": ["createIndexes", "drop"]}, "lags its changelog by 2 batches, 500 s"),
+        ({"changed": ["createIndexes", "drop"]}, "lags its changelog by 2 batches, 50"),
         ({"changed": ["createIndexes"]}, None),
         ({"exact_from": Timestamp(2**32 - 1, 1)}, "is exact from"),
     ],

@@ -11,6 +11,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
+from cdc import options as declared
 from cdc.errors import BadOption, CdcError, LoginRefused, SourceUnreachable
 from cdc.mongo.connection import connect
 from cdc.source import inquiry
@@ -170,7 +171,9 @@ def test_what_is_wrong_is_named_with_its_remedy_and_without_a_credential(
     name = user(secured)
     uri = make(secured, lambda **options: secured.uri(name, PASSWORD, **options))
     with pytest.raises(kind) as raised:
-        inquiry.preflight({"uri": uri, "collections": "shop.a", "server.timeout.ms": "1000"})
+        inquiry.preflight(
+            declared.parse({"uri": uri, "collections": "shop.a", "server.timeout.ms": "1000"})
+        )
     assert [part for part in says if part not in str(raised.value)] == []
     assert raised.value.remedy
     require_no(PASSWORD, raised.value)

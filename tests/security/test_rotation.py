@@ -108,7 +108,7 @@ def test_a_run_that_was_never_let_in_fails_at_once(restarted: Guarded, tmp_path:
     file = tmp_path / "uri"
     file.write_text(restarted.uri("rotated", "wrong"))
     with pytest.raises(LoginRefused):
-        inquiry.preflight({"uri": f"file:{file}", "collections": "shop.orders"})
+        inquiry.preflight(declared.parse({"uri": f"file:{file}", "collections": "shop.orders"}))
 
 
 def test_a_certificate_that_is_renewed_in_its_place_is_taken(
@@ -154,7 +154,7 @@ def test_a_server_that_does_not_report_its_time_yet_is_asked_again(tmp_path: Pat
             lambda: list_collections(asked, Selection.parse("shop.orders")),
             lambda: reads_at_a_time(member, Namespace("shop", "orders")),
             member.newest_known,
-            lambda: inquiry.preflight({**given, "retry.seconds": "0"}),
+            lambda: inquiry.preflight(declared.parse({**given, "retry.seconds": "0"})),
         ):
             with pytest.raises(TransientError, match="does not report its time yet"):
                 ask()
@@ -162,5 +162,5 @@ def test_a_server_that_does_not_report_its_time_yet_is_asked_again(tmp_path: Pat
         off = {"configureFailPoint": "disableKeyGeneration", "mode": "off"}
         refused = WhenRefused(lambda: server.client.admin.command(off), "TransientError")
         with calling(refused):
-            [found] = inquiry.preflight(given)
+            [found] = inquiry.preflight(declared.parse(given))
         assert (found.documents, refused.count > 0) == (30, True)

@@ -80,14 +80,12 @@ def _explain_java(error: Py4JError) -> str:
     text = str(java.toString())
     kind = text.partition(":")[0].rpartition(".")[2]
     if kind == "UnsupportedFileSystemException" or "ClassNotFoundException" in text:
-        return f"{kind}: the jars of this file system are missing"
+        return "it has no file system of that scheme"
     return f"{kind}: {explain(OSError(text))}"
 
 
 def _remedy(base: str) -> str:
+    jars = "Under spark-submit add the jars of its file system with --packages; see the README"
     if scheme_of(base) not in S3_SCHEMES:
-        return "Configure Hadoop's file system of this scheme, and add its jars."
-    return (
-        "Correct 'endpoint', 'access.key' and 'secret.key' in [storage]; under spark-submit add"
-        f" --packages {','.join(S3_PACKAGES)}."
-    )
+        return f"{jars}."
+    return f"Correct 'endpoint', 'access.key' and 'secret.key' in [storage]. {jars}."

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
+from cdc import options as declared
 from cdc.errors import NotPermitted, SourceUnreachable
 from cdc.model import Namespace, Selection
 from cdc.mongo.connection import Need, on_shards
@@ -59,7 +60,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     allowed = [need for shard in SHARDS for need in optional_needs([namespace], shard)]
     optionally = [need for need in allowed if need.action in extra]
     uri = guarded.user([*NEEDED, *optionally], guarded.by_uuid)
-    inquiry.preflight(options(uri, str(namespace)))
+    inquiry.preflight(declared.parse(options(uri, str(namespace))))
     pipeline = captured(uri, str(namespace))
     pipeline.run()
     strategy = "splitVector" if extra else "sampling"
@@ -82,7 +83,7 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     """Guards: not in a task hours later, and not 'refused (code 13)'."""
     uri = guarded.user(each for each in NEEDED if each != need)
     with pytest.raises(NotPermitted) as raised:
-        inquiry.preflight(options(uri))
+        inquiry.preflight(declared.parse(options(uri)))
     assert f"who lacks {need}{on_shards([need.shard])}." in str(raised.value)
     assert "Privileges" in str(raised.value)
     assert SECRET not in str(raised.value)
@@ -92,7 +93,7 @@ def test_what_several_shards_do_not_grant_is_reported_once(guarded: GuardedClust
     uri = guarded.user(need for need in NEEDED if need.db != "local")
     lacking = r'lacks find on \{db: "local", collection: "oplog.rs"\} on s1, s2\.'
     with pytest.raises(NotPermitted, match=lacking):
-        inquiry.preflight(options(uri))
+        inquiry.preflight(declared.parse(options(uri)))
 
 
 def test_a_shard_that_does_not_know_the_user_is_named(
@@ -102,7 +103,7 @@ def test_a_shard_that_does_not_know_the_user_is_named(
     minutes before it says so."""
     uri = guarded.user(need for need in NEEDED if need.shard != "s2")
     with pytest.raises(NotPermitted, match="Connecting to s2: the server refused the user"):
-        inquiry.preflight(options(uri))
+        inquiry.preflight(declared.parse(options(uri)))
     assert "trying again" not in caplog.text
 
 
@@ -121,18 +122,18 @@ def test_the_builtin_role_read_is_enough(guarded: GuardedCluster) -> None:
     """Guards: what most users will grant, as the README has it."""
     read = [{"role": "read", "db": db} for db in ("shop", "config", "local")]
     uri = guarded.user(roles={"": [read[1]], **dict.fromkeys(SHARDS, read)})
-    inquiry.preflight(options(uri))
+    inquiry.preflight(declared.parse(options(uri)))
     assert missing_needs(sharded_cluster.discover(uri, 5000).clients, NEEDED) == []
 
 
 def test_a_regular_expression_needs_every_database_of_each_shard(guarded: GuardedCluster) -> None:
     pattern = r"shop\.orders"
     needs = required_needs(Selection.parse(pattern), SHARDS)
-    inquiry.preflight(options(guarded.user(needs), pattern))
+    inquiry.preflight(declared.parse(options(guarded.user(needs), pattern)))
     lacking = Need("listCollections", "", "", "s2")
     uri = guarded.user(need for need in needs if need != lacking)
     with pytest.raises(NotPermitted) as raised:
-        inquiry.preflight(options(uri, pattern))
+        inquiry.preflight(declared.parse(options(uri, pattern)))
     assert f"lacks {lacking} on s2." in str(raised.value)
 
 

@@ -15,6 +15,7 @@ import dns.rrset
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from cdc import options as declared
 from cdc.demo import ReplicaSet
 from cdc.demo.mongod import find_free_ports
 from cdc.errors import SourceUnreachable
@@ -174,7 +175,7 @@ def test_a_seed_list_that_no_name_server_knows_is_a_source_that_cannot_be_reache
         lambda: client.connect(gone, 1000),
         lambda: connection_uri.replace_hosts("h7:7", gone, "directConnection=true"),
         lambda: list(members.each_member(shared, gone)),
-        lambda: inquiry.preflight({"uri": gone, "collections": "a.b"}),
+        lambda: inquiry.preflight(declared.parse({"uri": gone, "collections": "a.b"})),
     ):
         with pytest.raises(SourceUnreachable, match="DNS does not resolve") as raised:
             ask()
@@ -193,7 +194,7 @@ def test_a_user_of_another_database_reads_with_options_of_every_kind(guarded: Gu
     options = "authSource=users&uuidRepresentation=standard&heartbeatFrequencyMS=5000&tz_aware=true"
     times = "socketTimeoutMS=9000&waitQueueTimeoutMS=9000&timeoutMS=9000"
     uri = f"mongodb://reader:{SECRET}@{address}&{options}&{times}&readConcernLevel=linearizable"
-    [captured] = inquiry.preflight({"uri": uri, "collections": "elsewhere.a"})
+    [captured] = inquiry.preflight(declared.parse({"uri": uri, "collections": "elsewhere.a"}))
     assert captured.documents == 20
     pipeline = Capture(uri, "elsewhere.a")
     pipeline.run()

@@ -47,7 +47,7 @@ def needed(database: Database[Document]) -> list[Need]:
 def start(uri: str, collections: str) -> None:
     """What a query and a job do first."""
     given = {"uri": uri, "collections": collections, "server.timeout.ms": "3000"}
-    inquiry.preflight(given)
+    inquiry.preflight(declared.parse(given))
     source.ChangeReader(declared.parse(given), None).initialOffset()  # type: ignore[arg-type]
 
 
@@ -101,7 +101,7 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     uri = guarded.user(left)
     given = {"uri": uri, "collections": str(orders(shop))}
     reader = source.ChangeReader(declared.parse(given), None)  # type: ignore[arg-type]
-    for begin in (lambda: inquiry.preflight(given), reader.initialOffset):
+    for begin in (lambda: inquiry.preflight(declared.parse(given)), reader.initialOffset):
         with pytest.raises(NotPermitted) as raised:
             begin()
         assert f'lacks {action} on {{db: "{shop.name}", collection: ""}}.' in str(raised.value)
