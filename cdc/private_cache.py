@@ -39,8 +39,9 @@ def _create_private(base: Path, name: str) -> Path:
     folder = base / name
     folder.mkdir(mode=0o700, exist_ok=True)
     for each in (base, folder):
-        status = each.stat()
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
+        status = each.lstat()  # a link might lead elsewhere tomorrow
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_folder or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
             raise PermissionError(f"{each} belongs to another user or is writable by others")
     with tempfile.TemporaryFile(dir=folder):
         return folder

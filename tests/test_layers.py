@@ -126,7 +126,7 @@ LAYERS: dict[str, set[str]] = {
         *("deltalake", "pyarrow", "pyspark", "rich"),
         *("cdc.checkpoint", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.sink"),
         *("cdc.delta.tables", "cdc.logs", "cdc.model"),
-        *("cdc.mongo.inspect", "cdc.options", "cdc.pipeline", "cdc.source"),
+        *("cdc.mongo.inspect", "cdc.options", "cdc.pipeline", "cdc.source", "cdc.tasks"),
     },
     "cdc.monitoring.html_report": {"matplotlib", "numpy", "cdc.logs", "cdc.monitoring"},
     "cdc.demo": {"bson", "pymongo", "cdc.model", "cdc.mongo.connection"},

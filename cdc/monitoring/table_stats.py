@@ -19,6 +19,7 @@ from cdc.delta.followers import Backlog
 from cdc.delta.landing import ROW_OPS
 from cdc.delta.tables import Commit, Target, begin_of
 from cdc.model import VOIDING, Namespace
+from cdc.tasks import is_remote
 
 _COMMITS = 200
 
@@ -85,7 +86,7 @@ def _has_effect(commit: Commit, namespace: Namespace) -> bool:
 def is_readable(target: Target) -> bool:
     """Whether the table can be read without Spark."""
     # delta-rs takes a percent sign in a path for an escape, even if it is encoded itself.
-    return not target.is_name and "%" not in target.address
+    return not (target.is_name or "%" in target.address or is_remote(target.address))
 
 
 def read_table_stats(target: Target) -> TableStats | None:

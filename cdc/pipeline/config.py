@@ -20,7 +20,7 @@ from cdc import options as declared
 from cdc.delta.tables import KEYS, MATCH, Layout, Table
 from cdc.errors import BadOption
 from cdc.model import Namespace, quotable_name
-from cdc.tasks import STORAGE_KEYS, Storage
+from cdc.tasks import S3_SCHEMES, STORAGE_KEYS, Storage, scheme_of
 
 T = TypeVar("T")
 SINK_KEYS = {
@@ -105,8 +105,17 @@ class Config:
         return namespace
 
 
-def require_followable(layout: Layout) -> None:
-    """Raise BadOption if a mirror or a history has no changelog that it could follow."""
+def require_followable(layout: Layout, base: str) -> None:
+    """Raise BadOption unless another program may apply the changelogs.
+
+    Each mirror and history needs a changelog that it can follow. On S3, two JVMs that commit to one
+    table may overwrite each other's commit: Delta has no lock there.
+    """
+    if scheme_of(base) in S3_SCHEMES:
+        raise BadOption(
+            "Tables on S3 may be written by one program only: with two, Delta may lose commits.",
+            "Leave 'follow.by' in [sink] at replicate, which then applies the changelogs itself.",
+        )
     named = [("[table]", layout.default)]
     named += [(f"[[override]] of '{which.text}'", options) for which, options in layout.overrides]
     for name, options in named:
@@ -240,7 +249,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
         )
     follow_by = _parse_choice(sections["sink"], "follow.by", (REPLICATE, FOLLOW))
     if follow_by == FOLLOW:
-        require_followable(layout)
+        require_followable(layout, base)
     return Config(
         source=source,
         options=parsed,
@@ -269,6 +278,11 @@ def _parse_path(section: Mapping[str, Any], name: str, default: T) -> str | T:
         raise BadOption(
             f"{name} cannot be '{path}': only a shell replaces '~' and variables.",
             "Write it out in full.",
+        )
+    if re.match(r"s3[an]?://[^/]*@", path, re.IGNORECASE):
+        raise BadOption(
+            f"The URL of {name} contains keys.",  # which must not be quoted
+            "Name them in [storage], with access.key and secret.key.",
         )
     return path if _URL.match(path) else str(Path(path).absolute())
 

@@ -28,7 +28,7 @@ class Following:
     """
 
     def __init__(self, spark: SparkSession, config: Config) -> None:
-        require_followable(config.layout)
+        require_followable(config.layout, config.base)
         self._spark, self._interval = spark, config.mirror_interval
         self._folder = Folder(spark, config.checkpoint)
         pipeline = _require_pipeline(self._folder)

@@ -76,8 +76,10 @@ class Storage:
         if a secret cannot be read, and OSError or ValueError as pyarrow does.
         """
         if scheme_of(url) not in S3_SCHEMES:
-            system, path = fs.FileSystem.from_uri(url)
-            return system, path
+            # Of the whole URL pyarrow would decode percent signs; for Hadoop they are letters.
+            root, _, rest = re.sub(r"^(\w[\w+.-]*://[^/]*)/?", r"\1\n", url).partition("\n")
+            system, top = fs.FileSystem.from_uri(f"{root}/")
+            return system, f"{top.rstrip('/')}/{rest}".rstrip("/")
         path = url.partition("://")[2].rstrip("/")
         bucket = path.partition("/")[0]
         endpoint = self.options.get("endpoint", "").rstrip("/")

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from cdc.delta.followers import mirror
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Layout, Target, pipeline_tables, transaction
+from cdc.delta.tables import CHANGES, Commit, Layout, Target, pipeline_tables, transaction
 from cdc.errors import DataFileLost
-from cdc.model import Namespace
+from cdc.model import Namespace, Timestamp
 from cdc.tasks import MANIFEST, Part, Storage, land
 from tests.delta.batches import batch, change, commits, content, landed, ops, sink
 from tests.delta.test_dead_letters import BROKEN, images
@@ -478,6 +478,25 @@ def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commi
     second = "MERGE" if is_killed and loses == "the append" else "STREAMING UPDATE"
     made = ["CREATE TABLE", "STREAMING UPDATE", "MERGE", second, "MERGE", "STREAMING UPDATE"]
     assert commits(spark, tmp_path / MIRROR) == made
+
+
+def test_a_copy_among_changes_is_complete_in_a_mirror_that_had_no_batch_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: the first commit of a mirror that states the whole batch though it lacks the copy."""
+    steps = copying_batches(spark)
+    lagging(tmp_path, 0, steps[0])
+    lagging(tmp_path, 1, steps[1])._followers.apply(spark)
+    assert state(spark, tmp_path) == STATES[2]
+
+
+def test_a_commit_without_its_copy_states_the_batch_before_to_a_release_that_knows_no_steps() -> (
+    None
+):
+    """Guards: a follower of that release, still running elsewhere, which would leave it out."""
+    first = Commit(7, Timestamp(1, 1), step=CHANGES)
+    assert json.loads(first.text())["batch"] == first.applied == 6
+    assert Commit.parse(first.text()) == first
 
 
 def test_a_copy_that_is_replayed_is_in_its_mirror_once(spark: SparkSession, tmp_path: Path) -> None:

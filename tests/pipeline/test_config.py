@@ -117,6 +117,21 @@ def test_a_mistaken_option_is_refused_by_name_with_a_remedy(override: str, names
         configuration.load(None, [*_REQUIRED, override])
 
 
+def test_keys_in_the_url_of_a_table_are_refused_and_not_shown() -> None:
+    with pytest.raises(BadOption, match="contains keys") as raised:
+        configuration.load(None, [*_REQUIRED, "sink.path=s3a://KEY:secret@lake/x"])
+    assert "KEY" not in str(raised.value)
+    assert "secret@" not in str(raised.value)
+
+
+def test_no_second_program_writes_tables_on_s3() -> None:
+    """Guards: Delta has no lock there, so the commit of one JVM may overwrite another's."""
+    given = [*_REQUIRED, "sink.path=s3a://lake/x"]
+    configuration.load(None, given)
+    with pytest.raises(BadOption, match="one program only"):
+        configuration.load(None, [*given, "sink.follow.by=follow"])
+
+
 def test_columns_are_read_by_collection_and_need_variants(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(

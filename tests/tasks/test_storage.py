@@ -118,6 +118,12 @@ def test_options_that_contain_a_secret_or_exclude_each_other_are_refused(
     assert "AKIA123" not in str(caught.value)
 
 
+def test_a_percent_sign_in_a_url_is_a_letter_as_for_hadoop() -> None:
+    """Guards: tasks that write a file where no reader of the table looks."""
+    system, path = Storage().locate("gs://lake/shop/my%20orders/%2E%2E/")
+    assert (system.type_name, path) == ("gcs", "lake/shop/my%20orders/%2E%2E")
+
+
 def test_hadoop_gets_the_same_options_for_the_bucket_alone(
     storage: Storage, store: ObjectStore
 ) -> None:

@@ -123,7 +123,13 @@ def read_view(spark: SparkSession, layout: Layout, name: Namespace) -> ViewUpTo 
     owner = identity(table.target.properties(spark).get(PIPELINE, ""), KIND, table)
     if (text := text_of_view(spark, live_view(table.target), owner)) is None:
         return None
-    return lambda last: spark.sql(_TAIL.sub(rf"\g<0> AND {BATCH} <= {last}", text))
+    # Below the tail there are names of collections, which may contain any text.
+    tail, own, rest = text.partition("\nown AS")
+
+    def up_to(last: int) -> DataFrame:
+        return spark.sql(_TAIL.sub(rf"\g<0> AND {BATCH} <= {last}", tail) + own + rest)
+
+    return up_to
 
 
 class _Impossible(Exception):

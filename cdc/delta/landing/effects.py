@@ -66,11 +66,14 @@ def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
 
     last = tables.last(table)
     found = make_commit(table, batch, tables, facts.counts, state)
-    if last is None or found is last:
+    if found is last:
         return replace(found, follows=found.follows | batch.follows)
-    completes = last.step == CHANGES and last.batch == batch.number
+    completes = last is not None and last.step == CHANGES and last.batch == batch.number
     step = CHANGES if batch.lacks_copy else COPY if completes else None
-    return replace(found, follows=batch.follows | last.follows, rebuilds=last.rebuilds, step=step)
+    found = replace(found, follows=batch.follows, step=step)
+    if last is None:
+        return found
+    return replace(found, follows=found.follows | last.follows, rebuilds=last.rebuilds)
 
 
 def make_commit(

@@ -140,7 +140,11 @@ class Commit:
 
     def text(self) -> str:
         """The commit's userMetadata."""
-        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
+        # A release that knows no steps applies a batch again that is not stated as a whole.
+        fields: dict[str, Any] = {
+            "watermark": timestamp.text(self.watermark),
+            "batch": self.applied,
+        }
         states = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in states.items() if state}:
             fields["of"] = of
@@ -166,7 +170,7 @@ class Commit:
             of = fields.get("of", {}).items()
             groups = map(Group.from_json, fields.get("groups", ()))
             return cls(
-                batch=int(fields["batch"]),
+                batch=int(fields["batch"]) + (fields.get("step") == CHANGES),
                 watermark=timestamp.parse(fields["watermark"]),
                 states={Namespace.parse(name): State.from_json(state) for name, state in of},
                 offset=fields.get("offset"),

@@ -40,11 +40,13 @@ class LogCheckpoints:
 
     def committed(self, spark: SparkSession, target: Target) -> None:
         """Note a commit. Returns at once."""
+        if target.is_name:  # Delta itself writes its checkpoints
+            return
         with self._lock:
             count = self._commits[target] = self._commits.get(target, 0) + 1
             self._without[target] = self._without.get(target, 0) + 1
             # The first commit too: a run may be too short for a second look.
-            if count % _LOOK != 1 or target.is_name:
+            if count % _LOOK != 1:
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)

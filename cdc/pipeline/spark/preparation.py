@@ -32,6 +32,9 @@ def prepare(report: Callable[[str], object]) -> None:
     end(session(_NAME))
     report("storing the classes that Spark loads")
     with start_cache.archiving(delta_packages()) as archiving:
+        if archiving is None:
+            report("they are not stored: the list of Delta's jars could not be kept")
+            return
         options = LOCAL[start_cache.JAVA_OPTIONS]
         spark = session(_NAME, extra={start_cache.JAVA_OPTIONS: f"{options} {archiving}"})
         _replicate(spark)

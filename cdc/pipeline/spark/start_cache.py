@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def use_cache(settings: Mapping[str, str]) -> dict[str, str]:
     What is not cached stays as it is. `settings` name the packages that Ivy would look up.
     """
     jars = _cached_jars(settings[PACKAGES])
-    if not jars:
+    if not jars or _has_jars_of_its_own():
         return dict(settings)
     path = [settings[CLASS_PATH]] if CLASS_PATH in settings else []
     found = {name: value for name, value in settings.items() if name != PACKAGES}
@@ -54,10 +55,12 @@ def use_cache(settings: Mapping[str, str]) -> dict[str, str]:
 def record_jars(packages: str, spark: SparkSession) -> None:
     """Record the jars that Ivy found for the packages of a session.
 
-    The session has no other jars. A failure is no error.
+    The settings name no other jars. A failure is no error.
     """
+    if _has_jars_of_its_own():
+        return
     urls = str(spark.sparkContext.getConf().get("spark.jars", "")).split(",")
-    jars = [url.removeprefix("file://") for url in urls if url.startswith("file:///")]
+    jars = [unquote(url.removeprefix("file://")) for url in urls if url.startswith("file:///")]
     if len(jars) < len(urls) or any(os.pathsep in jar for jar in jars):
         return
     with suppress(OSError):
@@ -87,6 +90,17 @@ def archiving(packages: str) -> Iterator[str | None]:
         part.replace(archive)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _has_jars_of_its_own() -> bool:
+    """Whether `spark-defaults.conf`, which Spark reads itself, sets jars or a class path."""
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(home, "conf"))
+    try:
+        lines = Path(folder, "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.strip().startswith(("spark.jars", CLASS_PATH)) for line in lines)
 
 
 def _cached_jars(packages: str) -> list[str]:
