@@ -26,6 +26,9 @@ from typing import Any
 from cdc.file_lock import lock
 from cdc.private_cache import create_folder
 
+# The kernel, and the packages whose constants it compiles into its functions.
+_COMPILED = ("cdc.kernel", "cdc.model.bson", "cdc.model.encoding", "cdc.model.typed")
+
 
 @functools.cache
 def columns() -> ModuleType:
@@ -57,7 +60,7 @@ def _folder(version: str) -> Path:
     numba itself notices changes of a function's own file, but not of other files whose functions
     and constants it compiles into it.
     """
-    sources = [*_sources("cdc.kernel"), *_sources("cdc.model")]
+    sources = [source for package in _COMPILED for source in _sources(package)]
     digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
     return create_folder(digest, os.environ.get("NUMBA_CACHE_DIR"))
 
