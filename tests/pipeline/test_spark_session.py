@@ -56,8 +56,9 @@ def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_els
 
 @pytest.mark.slow
 def test_programs_that_start_at_once_where_jars_are_not_downloaded_yet_all_start(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "program.py").write_text(
         "import sys; from cdc.pipeline.spark.spark_session import session\n"
         "session('p', 'local[1]', {'spark.jars.ivy': sys.argv[1]}).stop()"
