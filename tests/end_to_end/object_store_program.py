@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cdc.pipeline.object_storage import connect
 from pyarrow import fs
 from pymongo import MongoClient
 from pyspark.sql import functions as F
@@ -22,6 +21,7 @@ from cdc.model import Namespace
 from cdc.pipeline import Config, Replication, session, verify
 from cdc.pipeline import config as configuration
 from cdc.pipeline.replication import writes_by_tasks
+from cdc.pipeline.spark import connect
 
 
 def main(uri: str, checkpoint: str, endpoint: str) -> None:
