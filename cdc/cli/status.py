@@ -29,10 +29,6 @@ from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
 
 _EVERY_SECONDS = 2.0
-_COLUMNS = (
-    *("collection", "documents", "phase", "copied"),
-    *("mirror", "changelog", "written", "lag"),
-)
 
 # --- on the terminal -----------------------------------------------------------------------------
 
