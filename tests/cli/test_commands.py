@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from bson import Decimal128
 from click.testing import CliRunner, Result
@@ -42,7 +43,8 @@ def run(mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path) 
     file = write_pipeline(tmp_path, mongod, database)
 
     def call(program: Any, *arguments: str) -> Result:
-        return CliRunner().invoke(program.main, ["--config", str(file), *arguments])
+        command = program if isinstance(program, click.Command) else program.main
+        return CliRunner().invoke(command, ["--config", str(file), *arguments])
 
     return call
 
