@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from cdc.pipeline.spark.spark_session import ONE_COMPILER
+
 # Threads that collect garbage beside the tests would take their time from them.
 SERIAL = "-XX:+UseSerialGC"
 
 # In the environment of a program with a JVM of its own. Under spark-submit Java's second compiler
-# takes more time than it saves before a short program is over; see `LOCAL` of
-# `cdc.pipeline.spark.spark_session`.
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{SERIAL} -XX:TieredStopAtLevel=1"}
+# takes more time than it saves before a short program is over.
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{SERIAL} {ONE_COMPILER}"}
 
 # Generated code does not pay for a handful of rows.
 INTERPRETED = {

@@ -23,7 +23,7 @@ from cdc.demo import ReplicaSet, load_orders, make_order
 from cdc.kernel import loading
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import session
-from cdc.pipeline.spark.spark_session import LOCAL
+from cdc.pipeline.spark.spark_session import LOCAL, ONE_COMPILER
 from cdc.source import SnapshotReader, WindowReader
 
 Reader: TypeAlias = SnapshotReader | WindowReader
@@ -105,7 +105,7 @@ class Stage:
 
 # What is compared with other connectors runs in a JVM as Spark starts it, and as they expect it.
 # With fewer compiled functions, as `session` starts a local JVM, they would be slower.
-_PLAIN_JAVA = LOCAL["spark.driver.extraJavaOptions"].replace("-XX:TieredStopAtLevel=1 ", "")
+_PLAIN_JAVA = LOCAL["spark.driver.extraJavaOptions"].replace(f"{ONE_COMPILER} ", "")
 
 
 @contextmanager

@@ -92,6 +92,11 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+# The JVM plans and commits; Python encodes the rows. Java's second compiler would take more time
+# than its code saves in the first quarter of an hour. Without it, Java would reserve 48 MB for
+# compiled code, which is full after a minute of MERGEs; Java would then compile nothing more.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+
 # Only for a local master, where driver and executors are one process.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -100,9 +105,7 @@ LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     # Delta reads a table's log in 50 tasks, most of them empty on one machine.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # The JVM plans and commits; Python encodes the rows. Java's second compiler would take more
-    # time than its code saves in the first quarter of an hour.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile="
+    "spark.driver.extraJavaOptions": f"{ONE_COMPILER} -Dlog4j2.configurationFile="
     + Path(__file__).with_name("log4j2.properties").as_uri(),
 }
 
