@@ -76,7 +76,14 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.mongo.plan", "cdc.mongo.inspect"),
     },
     "cdc.delta.sql": set(),
-    "cdc.delta.columns": {"pyarrow", "pyspark", "cdc.arrow", "cdc.model.typed", "cdc.delta.sql"},
+    "cdc.delta.columns": {
+        "pyarrow",
+        "pyspark",
+        "cdc.arrow",
+        "cdc.model",
+        "cdc.model.typed",
+        "cdc.delta.sql",
+    },
     "cdc.delta.tables": {
         *("delta", "py4j", "pyspark", "tenacity", "cdc.model", "cdc.tasks"),
         *("cdc.delta.columns", "cdc.delta.sql"),

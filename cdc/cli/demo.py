@@ -116,7 +116,7 @@ def _replicate(
                 streamed = time.monotonic() - handed_over[0] if handed_over else 0.0
                 if streamed > _STREAM_SECONDS and mirrored_until(spark, config, ORDERS):
                     break
-                time.sleep(0.2)
+                time.sleep(0.5)
             if query.isActive and not handed_over:
                 raise CdcError(f"The copy was not complete after {_DEADLINE_SECONDS:.0f} s.")
             # Writers and replication continue meanwhile: that is the purpose of the demo.

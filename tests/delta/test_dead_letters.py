@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
+from cdc.delta.columns import cdf
 from cdc.delta.landing.dead_letters import SCHEMA
 from cdc.delta.maintenance import Delivery, deliver
-from cdc.delta.tables import Layout, Target, cdf
+from cdc.delta.tables import Layout, Target
 from cdc.errors import TooManyDeadLetters
 from cdc.model.encoding import encoder
 from tests.delta.batches import batch, change, commits, sink

@@ -14,10 +14,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.columns import BATCH
 from cdc.delta.followers import mirror
 from cdc.delta.maintenance import deliver
 from cdc.delta.sink import Sink
-from cdc.delta.tables import BATCH, Layout, Target, settings
+from cdc.delta.tables import Layout, Target, settings
 from cdc.delta.tables.log_checkpoints import write_if_due
 from cdc.errors import ChangelogTooShort
 from cdc.model import Namespace, Timestamp

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.followers import mirror
+from cdc.delta.followers import mirror, table_writer
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
 from cdc.delta.sink import Sink
 from cdc.delta.tables import CHANGES, Commit, Layout, Target, pipeline_tables, transaction
@@ -354,8 +354,11 @@ def test_each_collection_has_the_folder_that_the_layout_gives_it(
         assert found.changelog(name) == (table and table.target.address)
 
 
-def test_a_copy_is_added_to_its_mirror_without_a_merge(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_copy_is_added_to_its_mirror_without_a_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards: two rows of one key, and a copy that is merged although nothing can be there."""
+    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
     own = sink(tmp_path)
     first = [change("read", key, {"n": 1}, time=1) for key in "ab"]
     own.write_batch(batch(spark, first, until=1, copying={"shop.orders": {"below": "c"}}), 0)
@@ -442,6 +445,7 @@ def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commi
 ) -> None:
     """Guards: documents that are copied twice or never, a deleted one that comes back, and a state
     in between that states more than the mirror contains."""
+    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
     steps = copying_batches(spark)
     own = lagging(tmp_path, 0, steps[0])
     own._followers.apply(spark)
@@ -481,13 +485,27 @@ def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commi
 
 
 def test_a_copy_among_changes_is_complete_in_a_mirror_that_had_no_batch_before(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: the first commit of a mirror that states the whole batch though it lacks the copy."""
+    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
     steps = copying_batches(spark)
     lagging(tmp_path, 0, steps[0])
     lagging(tmp_path, 1, steps[1])._followers.apply(spark)
     assert state(spark, tmp_path) == STATES[2]
+
+
+def test_small_copies_are_merged_with_the_changes_around_them_in_one_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a copy of an earlier batch that is neither merged nor appended, and a document that
+    is appended although a change of it was merged."""
+    steps = copying_batches(spark)
+    for number, step in enumerate(steps):
+        own = lagging(tmp_path, number, step)
+    own._followers.apply(spark)
+    assert state(spark, tmp_path) == STATES[4]
+    assert commits(spark, tmp_path / MIRROR) == ["CREATE TABLE", "MERGE"]
 
 
 def test_a_commit_without_its_copy_states_the_batch_before_to_a_release_that_knows_no_steps() -> (

@@ -11,9 +11,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.columns import BATCH
 from cdc.delta.followers import mirror
 from cdc.delta.sink import Sink
-from cdc.delta.tables import BATCH, Target
+from cdc.delta.tables import Target
 from cdc.errors import ChangelogTooShort, RebuildRefused
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, commits, content, sink

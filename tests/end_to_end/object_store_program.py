@@ -15,7 +15,7 @@ from pyarrow import fs
 from pymongo import MongoClient
 from pyspark.sql import functions as F
 
-from cdc.delta.tables import BATCH
+from cdc.delta.columns import BATCH
 from cdc.errors import BadOption
 from cdc.model import Namespace
 from cdc.pipeline import Config, Replication, session, verify

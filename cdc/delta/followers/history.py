@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from cdc.delta.columns import Columns, image, with_image
+from cdc.delta.columns import Columns, image, with_after, with_image
 from cdc.delta.followers.scd2_merge import (
     END,
     NAMESPACE,
@@ -31,7 +31,7 @@ from cdc.delta.followers.scd2_merge import (
 )
 from cdc.delta.followers.scd2_rule import Same, versions
 from cdc.delta.landing import Batch, Facts, effects, voiding_events
-from cdc.delta.tables import Table, Tables, grow, merging, with_after
+from cdc.delta.tables import Table, Tables, grow, merging
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")

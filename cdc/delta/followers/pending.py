@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc.delta.columns import BATCH, with_after
 from cdc.delta.landing import (
     ROW_OPS,
     Batch,
@@ -19,7 +20,7 @@ from cdc.delta.landing import (
     join_facts,
     without_copy,
 )
-from cdc.delta.tables import BATCH, Commit, Table, Tables, Target, with_after
+from cdc.delta.tables import Commit, Table, Tables, Target
 from cdc.model import Namespace
 from cdc.tasks import Group
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from cdc.delta.followers.pending import Pending
-from cdc.delta.tables import NO_BATCH, Commit, Table, Tables, Target, newest_commit
-from cdc.delta.tables import history as read_history
+from cdc.delta.tables import NO_BATCH, Commit, Table, Tables, Target, newest_commit, read_log
 from cdc.errors import ChangelogTooShort
 
 
@@ -116,9 +115,9 @@ def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
 def _read_commits_after(spark: SparkSession, changelog: Target, applied: int) -> Iterator[Commit]:
     """The commits of later batches, the newest first. Raises ChangelogTooShort."""
     version = None
-    for row in read_history(spark, changelog, "userMetadata"):
-        version = row.version
-        commit = Commit.parse(row.userMetadata)
+    for entry in read_log(spark, changelog):
+        version = entry.version
+        commit = Commit.parse(entry.metadata)
         if commit is not None:
             if commit.batch <= applied:
                 return

@@ -24,11 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc.delta.columns import BATCH, with_after
 from cdc.delta.followers import mirror, scd2_merge
 from cdc.delta.followers.pending import COLUMNS, Pending
 from cdc.delta.landing import ROW_OPS, Facts, facts_of, join_facts, read_groups
 from cdc.delta.tables import (
-    BATCH,
     NO_BATCH,
     Commit,
     State,
@@ -36,10 +36,9 @@ from cdc.delta.tables import (
     Tables,
     Target,
     conflict,
-    history,
     merging,
     newest_commit,
-    with_after,
+    read_log,
 )
 from cdc.errors import RebuildRefused
 from cdc.model import WATERMARK, Namespace, Selection, Timestamp, Watermark, resume_token
@@ -190,7 +189,7 @@ def _rows(spark: SparkSession, feed: Target) -> DataFrame:
 
 def _commits(spark: SparkSession, feed: Target) -> list[Commit]:
     """Our commits in the log of a changelog, the newest first; at least what is kept of that."""
-    parsed = (Commit.parse(row.userMetadata) for row in history(spark, feed, "userMetadata"))
+    parsed = (Commit.parse(entry.metadata) for entry in read_log(spark, feed))
     if commits := [each for each in parsed if each is not None]:
         return commits
     newest = newest_commit(spark, feed)

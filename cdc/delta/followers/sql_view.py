@@ -27,18 +27,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc.delta.columns import BATCH, after_text
 from cdc.delta.followers.pending_batches import feeds
 from cdc.delta.landing import ROW_OPS, effects
 from cdc.delta.sql import literal, quoted
 from cdc.delta.tables import (
-    BATCH,
     PIPELINE,
     SOFT,
     Layout,
     Table,
     Tables,
     Target,
-    after_text,
     identity,
     live_view,
     put_view,

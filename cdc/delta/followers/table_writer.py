@@ -32,6 +32,9 @@ from cdc.delta.tables import (
 )
 
 _log = logging.getLogger(__name__)
+# So many copied rows are merged together with the changes around them. To append them takes a
+# commit of their own, between a MERGE of the changes before and one of those after.
+_MOST_MERGED_ROWS = 25_000
 
 
 class _Writer(Protocol):
@@ -77,8 +80,8 @@ class TableWriter:
 
         Stops where another process has emptied the table.
         """
-        has_copy = partial(has_files, table, tables)
-        for unit in units(pending, has_copy) if tables.kind == "mirror" else [[*pending]]:
+        ends = partial(_ends_unit, table, tables)
+        for unit in units(pending, ends) if tables.kind == "mirror" else [[*pending]]:
             for writer, batch in self._steps(unit, table, tables):
                 if not self._write(writer, tables, spark, table, batch):
                     return
@@ -98,7 +101,9 @@ class TableWriter:
         facts = changes.facts
         if not effects.changed(table, facts, tables) and not effects.emptied(table, facts, tables):
             yield copy, whole(unit)
-        elif _states_copy(effects.commit(table, changes, tables), table):
+        elif _ends_unit(table, tables, last) and _states_copy(
+            effects.commit(table, changes, tables), table
+        ):
             yield kind, changes
             yield copy, whole([last])
         else:
@@ -144,6 +149,12 @@ class TableWriter:
         tables.refresh(spark, table)
         self.checkpoints.committed(spark, table.target)
         return _contains(table, tables, batch)
+
+
+def _ends_unit(table: Table, tables: Tables, pending: Pending) -> bool:
+    """Whether a batch copies so many documents that their files are worth a commit."""
+    copied = pending.facts.counts.get(table.namespace, {}).get("read", 0) if table.namespace else 0
+    return copied > _MOST_MERGED_ROWS and has_files(table, tables, pending)
 
 
 def _rebuilds(table: Table, tables: Tables) -> int:

@@ -14,20 +14,11 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from cdc.delta.columns import BATCH, CDF, cdf, is_of
 from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
-from cdc.delta.tables import (
-    BATCH,
-    CDF,
-    Commit,
-    State,
-    Table,
-    Tables,
-    UnsuitableTable,
-    cdf,
-    is_of,
-)
+from cdc.delta.tables import Commit, State, Table, Tables, UnsuitableTable
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import VOID, WATERMARK, Namespace
 from cdc.tasks import Group, remove

@@ -19,9 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from cdc.delta.columns import is_of
 from cdc.delta.landing import placeholder
 from cdc.delta.landing.batch_summary import Batch, Facts
-from cdc.delta.tables import Commit, Table, Tables, is_of
+from cdc.delta.tables import Commit, Table, Tables
 
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the

@@ -13,8 +13,9 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc.delta.columns import is_of
 from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
-from cdc.delta.tables import CHANGES, COPY, FAIL, KEEP, Commit, Options, State, Table, Tables, is_of
+from cdc.delta.tables import CHANGES, COPY, FAIL, KEEP, Commit, Options, State, Table, Tables
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 

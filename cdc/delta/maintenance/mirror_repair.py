@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import islice
 from operator import and_
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import of_table, with_image
 from cdc.delta.followers import mirror
-from cdc.delta.tables import SOFT, Commit, Table, conflict, history, merging
+from cdc.delta.tables import SOFT, Commit, Table, conflict, merging, newest_entry, read_log
 from cdc.errors import NotComparable
 from cdc.model import Namespace, Timestamp, resume_token, timestamp
 
@@ -119,10 +120,9 @@ def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) ->
 
 def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
     """The repairs among the newest commits that the job was ahead of and that are not settled."""
-    history = table.target.delta(spark).history(_COMMITS).select("version", "userMetadata")
     slips, job = dict[str, _Slip](), None
-    for row in sorted(history.collect()):
-        text = row.userMetadata or ""
+    for entry in sorted(islice(read_log(spark, table.target), _COMMITS)):
+        text = entry.metadata or ""
         if commit := Commit.parse(text):
             job = commit.watermark
         elif text.startswith(_REPAIR):
@@ -162,8 +162,7 @@ def _is_the_same(rows: DataFrame) -> Column:
 
 def _add(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     _merge_rows(spark, table, rows)
-    done = table.target.delta(spark).history(1).select("operationMetrics").head()
-    return _inserted(done.operationMetrics) if done else 0
+    return _inserted(newest_entry(spark, table.target).metrics)
 
 
 def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
@@ -173,10 +172,10 @@ def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
 
 def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:
     """The numbers in the commit of that run, or in the newest one if this was the first try."""
-    for row in history(spark, table.target, "userMetadata", "operationMetrics"):
-        run, _, at = (row.userMetadata or "").partition(" as of ")
+    for entry in read_log(spark, table.target):
+        run, _, at = (entry.metadata or "").partition(" as of ")
         if run == name:
-            return _inserted(row.operationMetrics), timestamp.parse(at)
+            return _inserted(entry.metrics), timestamp.parse(at)
     raise NotComparable(
         f"The history of '{table.target}' tells no more what this run has added.",
         "Give another --run-id to read them again.",

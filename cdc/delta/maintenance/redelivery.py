@@ -15,21 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
-from cdc.delta.columns import RESCUED, of_table
+from cdc.delta.columns import BATCH, RESCUED, is_of, of_table, place
 from cdc.delta.followers import renew_view
 from cdc.delta.landing import IMAGES, is_stand_in
 from cdc.delta.sql import quoted
-from cdc.delta.tables import (
-    BATCH,
-    NO_BATCH,
-    Layout,
-    Table,
-    Target,
-    conflict,
-    is_of,
-    newest_commit,
-    place,
-)
+from cdc.delta.tables import NO_BATCH, Layout, Table, Target, conflict, newest_commit
 from cdc.model import Encode, Namespace
 from cdc.model.encoding import Column as Image
 from cdc.model.encoding import encoder

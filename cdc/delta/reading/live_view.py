@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import with_image
+from cdc.delta.columns import with_after, with_image
 from cdc.delta.followers import MirrorState, PendingBatches, feeds, join, mirror
 from cdc.delta.landing import Batch, effects
-from cdc.delta.tables import PIPELINE, Layout, Table, Tables, with_after
+from cdc.delta.tables import PIPELINE, Layout, Table, Tables
 from cdc.errors import BadOption, NotCovered
 from cdc.model import Namespace
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.columns import is_of, with_after
 from cdc.delta.landing import ROW_OPS, effects
-from cdc.delta.tables import Target, is_of, newest_commit, with_after
+from cdc.delta.tables import Target, newest_commit
 from cdc.errors import NotCovered
 from cdc.model import Namespace, Span, Timestamp, resume_token, timestamp
 

@@ -2,23 +2,13 @@
 
 from cdc.delta.tables import conflict, small_write_settings
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
-from cdc.delta.tables.changelog_forms import (
-    BATCH,
-    CDF,
-    EVENT,
-    after_text,
-    cdf,
-    is_of,
-    place,
-    with_after,
-)
+from cdc.delta.tables.commit_log import newest_entry, read_log
 from cdc.delta.tables.commit_metadata import (
     CHANGES,
     COPY,
     NO_BATCH,
     Commit,
     State,
-    history,
     keep,
     merging,
     newest_commit,
@@ -53,11 +43,8 @@ from cdc.delta.tables.target import Target, escape_glob, is_local, under
 from cdc.delta.tables.transaction import UnsuitableTable
 
 __all__ = [
-    "BATCH",
-    "CDF",
     "CHANGES",
     "COPY",
-    "EVENT",
     "FAIL",
     "HARD",
     "KEEP",
@@ -78,33 +65,29 @@ __all__ = [
     "Tables",
     "Target",
     "UnsuitableTable",
-    "after_text",
     "at_once",
     "begin_of",
-    "cdf",
     "conflict",
     "drop_view",
     "escape_glob",
     "existing",
     "families_of",
     "grow",
-    "history",
     "identity",
     "is_local",
-    "is_of",
     "keep",
     "live_view",
     "main_type",
     "merging",
     "newest_commit",
-    "place",
+    "newest_entry",
     "present",
     "put_view",
+    "read_log",
     "require_ours",
     "require_unoccupied",
     "settings",
     "small_write_settings",
     "text_of_view",
     "under",
-    "with_after",
 ]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
+from cdc.delta.tables.commit_log import read_log
 from cdc.delta.tables.target import Target
 from cdc.errors import CdcError
 from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, timestamp
@@ -27,8 +27,6 @@ _KEPT = "mongodb-cdc.commit"
 NO_BATCH = -1
 # The two steps by which a mirror gets a batch that copies documents and changes others.
 CHANGES, COPY = "changes", "copy"
-# How many commits the history is asked for first.
-_FIRST_COMMITS = 4
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
 # would repeat them.
 _LONGEST_OFFSET = 20_000
@@ -229,33 +227,13 @@ class _Newest(NamedTuple):
 
 
 def _newest(spark: SparkSession, target: Target) -> _Newest | None:
-    # As a number: a timestamp would be collected in the time zone of this process.
-    made = F.unix_micros("timestamp").alias("made")
     version = None
-    for row in history(spark, target, "userMetadata", made):
-        version = row.version if version is None else version
-        if commit := Commit.parse(row.userMetadata):
-            return _Newest(version, commit, row.made / 1e6)
+    for entry in read_log(spark, target):
+        version = entry.version if version is None else version
+        if commit := Commit.parse(entry.metadata):
+            return _Newest(version, commit, entry.made)
     kept = Commit.parse(target.properties(spark).get(_KEPT))
     return _Newest(version, kept, None) if kept and version is not None else None
-
-
-def history(spark: SparkSession, target: Target, *columns: str | Column) -> Iterator[Row]:
-    """Yield the commits in the log of a table, the newest first: `version` and the given columns.
-
-    The log is read in growing parts, because callers mostly need one of the newest commits. A
-    version is yielded once, also if other writers commit meanwhile.
-    """
-    limit, oldest = _FIRST_COMMITS, None
-    while True:
-        rows = target.delta(spark).history(limit).select("version", *columns).collect()
-        for row in sorted(rows, key=lambda row: -int(row.version)):
-            if oldest is None or row.version < oldest:
-                oldest = row.version
-                yield row
-        if len(rows) < limit:
-            return
-        limit *= 8
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -12,9 +12,8 @@ from typing import NamedTuple, Self
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.columns import Columns, of_table
+from cdc.delta.columns import EVENT, Columns, of_table
 from cdc.delta.tables import log_checkpoints
-from cdc.delta.tables.changelog_forms import EVENT
 from cdc.delta.tables.commit_metadata import Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Table
 from cdc.delta.tables.ownership import identity

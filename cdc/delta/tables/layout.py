@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cdc.delta.columns import Columns
-from cdc.delta.tables.changelog_forms import CDF, EVENT
+from cdc.delta.columns import CDF, EVENT, Columns
 from cdc.delta.tables.routing import Route, require_disjoint
 from cdc.delta.tables.target import Target
 from cdc.errors import BadOption

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.columns import Columns, TypedColumn, of_table
 from cdc.delta.tables import conflict
 from cdc.delta.tables.catalog_view import drop_view, is_foreign_view
+from cdc.delta.tables.commit_log import newest_entry
 from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.known_table import (
     Begin,
@@ -41,7 +42,6 @@ from cdc.delta.tables.transaction import (
     Transaction,
     commit_files,
     create_table,
-    newest_metadata,
 )
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
@@ -350,9 +350,9 @@ class Tables:
 
         Afterwards its `version` is known.
         """
-        last, (version, metadata) = self.last(table), newest_metadata(spark, table.target)
-        if last is not None and metadata == last.text():
-            self.committed(table, last, version)
+        last, newest = self.last(table), newest_entry(spark, table.target)
+        if last is not None and newest.metadata == last.text():
+            self.committed(table, last, newest.version)
             return
         properties = table.target.properties(spark)
         read = KnownTable.read(spark, self.kind, table, properties)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -131,9 +132,14 @@ class Target:
             builder = builder.property(name, value)
         builder.addColumns(columns).clusterBy(*cluster).execute()
 
+    def snapshot(self, spark: SparkSession) -> Any:
+        """The newest version of the table, as Delta has it in the JVM. Starts no Spark job."""
+        nothing = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
+        return self.delta(spark)._jdt.deltaLog().update(False, nothing, nothing)
+
     def properties(self, spark: SparkSession) -> dict[str, str]:
-        detail = self.delta(spark).detail().select("properties").head()
-        return dict(detail.properties) if detail else {}
+        about = json.loads(self.snapshot(spark).metadata().json())["metaData"]
+        return dict(about["configuration"])
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
         """Set a property in one commit, which conflicts with all other commits."""

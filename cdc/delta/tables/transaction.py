@@ -162,26 +162,6 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
     delta.create(transaction, [cluster], metadata)
 
 
-def newest_metadata(spark: SparkSession, target: Target) -> tuple[int, str | None]:
-    """The version of a table's newest commit, and its userMetadata (None: it has none).
-
-    Without a Spark job.
-    """
-    jvm: Any = spark._jvm
-    log: Any = target.delta(spark)._jdt.deltaLog()
-    nothing = jvm.scala.Option.empty()
-    version = int(log.update(False, nothing, nothing).version())
-    path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020}.json")
-    lines = log.store().readAsIterator(path, log.newDeltaHadoopConf())
-    try:
-        while lines.hasNext():
-            if about := json.loads(lines.next()).get("commitInfo"):
-                return version, about.get("userMetadata")
-    finally:
-        lines.close()
-    return version, None
-
-
 class _Delta:
     """Delta's classes in the JVM of a session."""
 

@@ -7,7 +7,9 @@ import re
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
+from py4j.java_gateway import JavaPackage
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -17,6 +19,11 @@ from cdc.file_lock import lock
 from cdc.shutdown import kill_children_on_error
 
 OLDEST = 17
+_PACKAGES = (
+    *("java.lang", "java.util", "scala", "io.delta.tables", "org.apache.hadoop.fs"),
+    *("org.apache.spark.api.python", "org.apache.spark.sql.delta.actions"),
+    *("org.apache.spark.sql.execution.metric", "org.apache.spark.sql.streaming"),
+)
 STDERR = 2
 _FRAME = re.compile(r"at \S+\(.*\)$|\.\.\. \d+ more$")
 BUFFER_BYTES = 65536
@@ -53,6 +60,21 @@ def start_jvm(conf: SparkConf) -> None:
     os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
     relay.forward()
+
+
+def declare_packages(jvm: Any) -> None:
+    """Let py4j know the packages in which PySpark, Delta and this project look for classes.
+
+    Otherwise py4j asks at each use whether the name of a package is that of a class, and the JVM
+    searches each of its jars for it.
+    """
+    for name in _PACKAGES:
+        place = jvm
+        for part in name.split("."):
+            fqn = part if place is jvm else f"{place._fqn}.{part}"
+            if part not in vars(place):
+                setattr(place, part, JavaPackage(fqn, jvm._gateway_client, jvm._id))
+            place = vars(place)[part]
 
 
 def end_jvm() -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from cdc.errors import CdcError
 from cdc.model import CONNECTION_STRING
 from cdc.pipeline.config import Config
-from cdc.pipeline.spark.jvm import end_jvm, start_jvm
+from cdc.pipeline.spark.jvm import declare_packages, end_jvm, start_jvm
 from cdc.pipeline.spark.object_storage import connect, packages
 from cdc.pipeline.spark.start_cache import PACKAGES, record_jars, use_cache
 
@@ -165,6 +165,7 @@ def _session(
             # As `log4j2.properties` does for a JVM that this process starts.
             spark.sparkContext.setLogLevel("ERROR")
         require_delta(spark)
+        declare_packages(spark._jvm)
         return spark
     master = master or "local[*]"
     local = master.startswith("local")
@@ -181,6 +182,7 @@ def _session(
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
     spark = builder.getOrCreate()
+    declare_packages(spark._jvm)
     if local and PACKAGES in started and "spark.jars" not in settings:
         record_jars(settings[PACKAGES], spark)
     return spark
