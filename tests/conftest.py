@@ -29,22 +29,30 @@ from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded
 
 _numbers = itertools.count(1)
 FOLDER = Path(__file__).parent
-_JVMS = ("sinks", "jobs")
+_JVMS = ("landing", "followers", "jobs")
+# The files of `tests/delta` about what follows a changelog. They take as long as all others there.
+_OF_FOLLOWERS = frozenset(
+    f"tests/delta/test_{name}.py"
+    for name in (
+        *("followers", "followers_at_once", "history", "live_view", "mirror", "point_in_time"),
+        *("rebuild", "sql_view", "typed_mirror"),
+    )
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that take longest come first, so that no process is left with one of them at the end.
 
-    These are the tests that share a JVM: those of the sink, on which it warms up best, before those
-    of the whole job. Among the slow ones these are programs, which start a JVM of their own.
+    These are the tests that share a JVM: those of the tables, on which it warms up best, before
+    those of the whole job. Among the slow ones these are programs, which start a JVM of their own.
     """
     is_slow = _is_slow(config)
 
     def rank(item: pytest.Item) -> int:
         scope = _scope(item.nodeid)
         if scope in _JVMS:
-            return 3 * _JVMS.index(scope) if is_slow else _JVMS.index(scope)
-        return 2 if scope != item.nodeid else 3
+            return 4 * (scope == "jobs") if is_slow else _JVMS.index(scope)
+        return 3 if scope != item.nodeid else 4
 
     items.sort(key=rank)
 
@@ -72,13 +80,15 @@ def _is_slow(config: pytest.Config) -> bool:
 def _scope(nodeid: str) -> str:
     """The scope of a test.
 
-    Tests that ask for `spark` have one scope if they are of the sink, else another, so that no
-    third JVM has to warm up. The tests of a file that share servers have one, so that these are
-    started once. Each other test has its own.
+    Tests that ask for `spark` have one of three scopes, so that no process warms up more than one
+    JVM. The tests of a file that share servers have one, so that these are started once. Each other
+    test has its own.
     """
     path, _, test = nodeid.partition("::")
     if test.partition("[")[0] in _list_spark_tests(path):
-        return _JVMS[0 if path.startswith("tests/delta/") else 1]
+        if not path.startswith("tests/delta/"):
+            return "jobs"
+        return "followers" if path in _OF_FOLLOWERS else "landing"
     return path if _shares_servers(path) else nodeid
 
 
@@ -86,7 +96,7 @@ def _scope_of_slow(nodeid: str) -> str:
     """The scope of a slow test: that of the whole job is divided, because it takes so long that a
     third JVM pays."""
     scope = _scope(nodeid)
-    return nodeid.partition("::")[0] if scope == _JVMS[1] else scope
+    return nodeid.partition("::")[0] if scope == "jobs" else scope
 
 
 @cache

@@ -10,11 +10,16 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql.types import VariantVal
 
 
+def read(path: Path, query: str) -> list[dict[str, Any]]:
+    """The rows of a query of the table `t`."""
+    engine = QueryBuilder().register("t", DeltaTable(str(path)))
+    return pa.table(engine.execute(query).read_all()).to_pylist()
+
+
 def by_key(path: Path, column: str) -> dict[str, Any]:
     """The values of a column. Of a VARIANT the engine gives the two binaries that it consists of;
     they are decoded here."""
-    query = QueryBuilder().register("t", DeltaTable(str(path)))
-    rows = pa.table(query.execute(f"SELECT key, {column} AS value FROM t").read_all()).to_pylist()
+    rows = read(path, f"SELECT key, {column} AS value FROM t")
     assert len({row["key"] for row in rows}) == len(rows), "a key twice"
     return {row["key"]: decoded(row["value"]) for row in rows}
 

@@ -77,7 +77,7 @@ def test_a_write_that_another_one_got_in_the_way_of_is_made_again(
     assert errors == []
     m = int(other == "UPDATE")
     assert sorted(map(tuple, target.read(spark).collect())) == [(0, 1, m), (1, 1, m)]
-    assert commits(spark, target.address)[2:] == [other, "MERGE"]
+    assert commits(target.address)[2:] == [other, "MERGE"]
 
 
 def test_a_table_that_another_pipeline_makes_at_the_same_moment_is_refused(
@@ -95,5 +95,5 @@ def test_a_table_that_another_pipeline_makes_at_the_same_moment_is_refused(
     monkeypatch.setattr(sinks, "at_once", overtaken)
     with pytest.raises(TableOwnedElsewhere, match="Choose another path"):
         sink(tmp_path, "one", mirror="").write_batch(rows, 0)
-    assert ops(spark, tmp_path / LOG) == [("insert", "a")]
-    assert commits(spark, tmp_path / LOG) == ["STREAMING UPDATE"]
+    assert ops(tmp_path / LOG) == [("insert", "a")]
+    assert commits(tmp_path / LOG) == ["STREAMING UPDATE"]

@@ -119,9 +119,9 @@ def test_above_the_limit_a_run_ends_and_only_the_letters_are_written(
     for _ in range(2):
         with pytest.raises(TooManyDeadLetters, match="2 images"):
             sink(tmp_path, limit=1).write_batch(frame, 0)
-    assert commits(spark, tmp_path / LETTERS) == ["CREATE TABLE", "WRITE"]
+    assert commits(tmp_path / LETTERS) == ["CREATE TABLE", "WRITE"]
     assert not (tmp_path / "shop").exists()
     assert "shop.orders: 2 images could not be mapped: dead letters" in caplog.messages
     sink(tmp_path, limit=2).write_batch(frame, 0)
-    assert commits(spark, tmp_path / LETTERS) == ["CREATE TABLE", "WRITE"]
+    assert commits(tmp_path / LETTERS) == ["CREATE TABLE", "WRITE"]
     assert (tmp_path / "shop/orders/mirror").exists()

@@ -137,12 +137,12 @@ def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
 ) -> None:
     """Guards: a batch that is left out, applied in part or in another order; a drop among them; a
     lakehouse that was moved; a run that was believed to be dead and applies the same batches."""
-    assert commits(spark, late / MIRROR) == ["CREATE TABLE"]
+    assert commits(late / MIRROR) == ["CREATE TABLE"]
     dead = sink(late, **WITH_HISTORY)
     dead.begin(spark, len(BATCHES), copied(spark).schema)
     caught_up(spark, late, **WITH_HISTORY)
     dead._followers.apply(spark)
-    assert commits(spark, late / MIRROR) == ["CREATE TABLE", "MERGE"]
+    assert commits(late / MIRROR) == ["CREATE TABLE", "MERGE"]
     assert held(spark, late) == held(spark, lakes.whole)
 
 
@@ -226,7 +226,7 @@ def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
     trim_log(spark, late / LOG, 2)
     with pytest.raises(ChangelogTooShort, match="after -1"):
         caught_up(spark, late, **WITH_HISTORY)
-    assert commits(spark, late / MIRROR) == ["CREATE TABLE"]
+    assert commits(late / MIRROR) == ["CREATE TABLE"]
 
 
 def trim_log(spark: SparkSession, path: Path, versions: int) -> None:
@@ -246,7 +246,7 @@ def test_a_batch_that_is_repeated_with_other_rows_is_applied_as_its_changelog_co
     lagging(tmp_path, 0, batch(spark, rows, until=13))
     again = [change("insert", key, {"n": 2}, time=11) for key in "ab"]
     sink(tmp_path).write_batch(batch(spark, again, until=13), 0)
-    assert content(spark, tmp_path / MIRROR) == {}
+    assert content(tmp_path / MIRROR) == {}
 
 
 def test_a_copy_that_is_repeated_with_other_documents_is_applied_as_its_changelog_contains_it(
@@ -259,7 +259,7 @@ def test_a_copy_that_is_repeated_with_other_documents_is_applied_as_its_changelo
     own = sink(tmp_path)
     rows = [change("read", key, {"n": 1}, time=9) for key in "ac"]
     own.write_batch(batch(spark, rows, until=9, copied=["shop.orders"]), 0)
-    assert set(content(spark, tmp_path / MIRROR)) == set("ab")
+    assert set(content(tmp_path / MIRROR)) == set("ab")
 
 
 def test_a_batch_is_its_rows_and_no_interval_of_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_batch_is_its_rows_and_no_interval_of_time(spark: SparkSession, tmp_pa
     rows = [change("insert", "c", {"n": 1}, time=12), change("update", "a", {"n": 2}, time=18)]
     sink(tmp_path).write_batch(batch(spark, rows, until=20), 1)
     expected = {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert content(spark, tmp_path / MIRROR) == expected
+    assert content(tmp_path / MIRROR) == expected
 
 
 def test_a_mirror_states_the_time_of_a_batch_that_does_not_change_it(
@@ -304,7 +304,7 @@ def test_the_transaction_of_a_follower_is_set_in_no_other_session(
     own.write_batch(batch(spark, [change("insert", "a", {"n": 1}, time=1)], until=1), 0)
     assert own.close(None, is_complete=True)
     assert found == [None]
-    assert set(content(spark, tmp_path / MIRROR)) == {"a"}
+    assert set(content(tmp_path / MIRROR)) == {"a"}
 
 
 def test_the_thread_of_the_followers_brings_tables_up_to_date_beside_the_batches(
@@ -317,10 +317,10 @@ def test_the_thread_of_the_followers_brings_tables_up_to_date_beside_the_batches
     while own.backlog().batches:
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert set(content(spark, tmp_path / MIRROR)) == set("acde")
+    assert set(content(tmp_path / MIRROR)) == set("acde")
     own.write_batch(changed_again(spark), 2)
     assert own.close(None, is_complete=True)
-    assert set(content(spark, tmp_path / MIRROR)) == set("abcd")
+    assert set(content(tmp_path / MIRROR)) == set("abcd")
 
 
 @pytest.mark.slow
@@ -330,7 +330,7 @@ def test_followers_that_fail_again_and_again_end_the_run(
     """Guards: an error that nobody reads, while the changelogs go on."""
     own: Sink = sink(tmp_path, interval=0.0)
     own.write_batch(copied(spark), 0)
-    assert set(content(spark, tmp_path / MIRROR)) <= set("abcd")
+    assert set(content(tmp_path / MIRROR)) <= set("abcd")
     until = time.monotonic() + 60
     while own.backlog().batches and time.monotonic() < until:
         time.sleep(0.05)
@@ -364,7 +364,7 @@ def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
     assert (first.delivered, first.left) == (1, 1)
     caught_up(spark, tmp_path)
     mended = {"_id": 1, "s": "mended"}
-    assert content(spark, tmp_path / MIRROR) == {"a": mended, "b": mended}
+    assert content(tmp_path / MIRROR) == {"a": mended, "b": mended}
     second = deliver(spark, letters, layout, "variant", "relaxed")
     assert (second.delivered, second.left) == (1, 0)
 
@@ -384,7 +384,7 @@ def test_a_changelog_of_an_earlier_release_gets_the_number_of_the_batch(
     sink(tmp_path).write_batch(changed(spark), 1)
     found = spark.read.format("delta").load(str(tmp_path / LOG)).groupBy(BATCH).count().collect()
     assert {(row[BATCH], row["count"]) for row in found} == {(None, 4), (1, 3)}
-    assert set(content(spark, tmp_path / MIRROR)) == set("acde")
+    assert set(content(tmp_path / MIRROR)) == set("acde")
 
 
 def write_as_earlier_release(spark: SparkSession, path: Path, watermark: str) -> None:

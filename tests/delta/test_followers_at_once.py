@@ -62,8 +62,8 @@ def test_a_table_that_gets_later_batches_before_the_transaction_begins_is_left_a
 
     monkeypatch.setattr(mirror, "write", overtaken)
     late._followers.apply(spark)
-    assert content(spark, lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(spark, lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
     assert late.backlog().batches == 0
 
 
@@ -91,8 +91,8 @@ def test_of_two_that_merge_the_same_batch_at_once_one_commits_it(
     may_go.touch()
     thread.join(120)
     assert errors == []
-    assert content(spark, lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(spark, lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
 
 
 def _apply(spark: SparkSession, own: Sink, errors: list[BaseException]) -> None:
@@ -106,7 +106,7 @@ def test_a_merge_that_ends_before_its_commit_leaves_no_row(
     spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: data files and deletion vectors of a killed MERGE that a later one takes along."""
-    [version] = {len(commits(spark, lake / MIRROR))}
+    [version] = {len(commits(lake / MIRROR))}
     commit = lake / MIRROR / f"_delta_log/{version:020}.json"
 
     def obstructs(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,10 +124,10 @@ def test_a_merge_that_ends_before_its_commit_leaves_no_row(
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     left = {each.name for each in (lake / MIRROR).iterdir()} - before
     assert any(name.endswith(".parquet") for name in left)
-    assert set(content(spark, lake / MIRROR)) == set("abc")
+    assert set(content(lake / MIRROR)) == set("abc")
     caught_up(spark, lake, 2)
     expected = {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}, "d": {"n": 2}}
-    assert content(spark, lake / MIRROR) == expected
+    assert content(lake / MIRROR) == expected
 
 
 def test_a_table_that_takes_no_batch_ends_the_run_and_is_not_tried_for_ever(

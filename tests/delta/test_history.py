@@ -114,7 +114,7 @@ def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     as_at = read(table.withColumn("t", F.timestamp_seconds(F.lit(5))).where(then), *of_document())
     until_then = expected([each for each in reported if each[1].time <= 5])
     assert {each[:-1] for each in as_at} == {each[:-1] for each in until_then if each[-1] is None}
-    assert commits(spark, tmp_path / "all/history") == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert commits(tmp_path / "all/history") == ["CREATE TABLE", "MERGE", "MERGE"]
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_each_changelog_gets_its_rows_and_those_that_concern_it(
         own.write_batch(batch(spark, first, until=2), 0)
         own.write_batch(batch(spark, of_all_kinds(), until=23), 1)
         logs = sorted(base.rglob("changelog"))
-        found.append({str(log.relative_to(base)): ops(spark, log) for log in logs})
+        found.append({str(log.relative_to(base)): ops(log) for log in logs})
     assert found[0] == found[1]
     assert {"shop/orders/changelog", "gone/x/changelog"} < found[0].keys()
     assert ("dropDatabase", None) in found[0]["gone/x/changelog"]
@@ -123,7 +123,7 @@ def test_a_batch_that_is_replayed_adds_no_row_and_leaves_no_file(
     before = data_files(tmp_path / LOG)
     report = sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
     assert report.counts[Namespace(*ORDERS)] == {"insert": 1, "drop": 1}
-    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+    assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     assert data_files(tmp_path / LOG) == before
 
 
@@ -153,8 +153,8 @@ def test_the_rows_of_a_batch_are_read_and_written_by_one_run_of_each_task(
     own.write_batch(frame.mapInArrow(task, MANIFEST), 0)
     partitions = [each.name.partition("-")[0] for each in runs.iterdir()]
     assert len(partitions) == len(set(partitions)) == frame.rdd.getNumPartitions()
-    assert ops(spark, base / LOG) == [("read", key) for key in "abcd"]
-    assert content(spark, base / MIRROR) == {key: {"n": 1} for key in "abcd"}
+    assert ops(base / LOG) == [("read", key) for key in "abcd"]
+    assert content(base / MIRROR) == {key: {"n": 1} for key in "abcd"}
     for table in (LOG, MIRROR):
         seen = spark.read.format("delta").load(str(base / table)).inputFiles()
         assert len(data_files(base / table)) == 2 * len(seen)
@@ -175,9 +175,9 @@ def test_the_files_of_a_commit_that_failed_after_it_was_made_stay(
     with pytest.raises(ConnectionError):
         sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
     monkeypatch.setattr(pipeline_tables, "commit_files", original)
-    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+    assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
-    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("drop", None)]
+    assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
 
 
 def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
@@ -195,8 +195,8 @@ def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
     monkeypatch.setattr(transaction._Delta, "commit", conflicting)
     rows = [change("read", "b", {"n": 2}, time=2), change("modify", None, time=2, event=2)]
     own.write_batch(batch(spark, rows, until=2), 1)
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}}
-    assert ops(spark, tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}}
+    assert ops(tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
@@ -206,7 +206,7 @@ def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, scheme:
     own = sink(f"{scheme}{tmp_path}/{name}", history="{db}/{coll}/history")  # type: ignore[arg-type]
     own.write_batch(batch(spark, [change("read", "a", {"n": 1}, time=1)], until=1), 0)
     own.write_batch(batch(spark, [change("update", "a", {"n": 2}, time=2)], until=2), 1)
-    assert content(spark, tmp_path / name / MIRROR) == {"a": {"n": 2}}
+    assert content(tmp_path / name / MIRROR) == {"a": {"n": 2}}
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_is_not_where_readers_look_is_not_committed(
         sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
     monkeypatch.setattr(pipeline_tables, "commit_files", original)
     sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
-    assert ops(spark, tmp_path / LOG) == [("read", "a")]
+    assert ops(tmp_path / LOG) == [("read", "a")]
 
 
 def test_settings_that_give_new_tables_more_properties_lose_no_row(
@@ -240,8 +240,8 @@ def test_settings_that_give_new_tables_more_properties_lose_no_row(
         own.write_batch(batch(spark, [change("read", "b", {"n": 1}, time=2)], until=2), 1)
     finally:
         spark.conf.unset(setting)
-    assert ops(spark, tmp_path / LOG) == [("read", "a"), ("read", "b")]
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
+    assert ops(tmp_path / LOG) == [("read", "a"), ("read", "b")]
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
 
 
 def test_a_copy_made_again_into_a_mirror_that_is_not_there_makes_one(
@@ -250,14 +250,14 @@ def test_a_copy_made_again_into_a_mirror_that_is_not_there_makes_one(
     """Guards: the files of the copy lie in the folder when the table is created for a MERGE."""
     rows = [change("resync", None, time=1), change("read", "a", {"n": 1}, time=1, event=2)]
     sink(tmp_path).write_batch(batch(spark, rows, until=1), 0)
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}}
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}}
     # What a run leaves that is killed before its first commit, and goes on otherwise.
     left = tmp_path / "shop/other/mirror"
     left.mkdir(parents=True)
     (left / "cdc-0.parquet").write_bytes(b"")
     rows = [change("read", "a", {"n": 1}, time=1, ns=OTHER)]
     sink(tmp_path, by_spark=True).write_batch(batch(spark, rows, until=2), 1)
-    assert content(spark, left) == {"a": {"n": 1}}
+    assert content(left) == {"a": {"n": 1}}
 
 
 def test_a_copy_into_a_mirror_of_other_columns_loses_no_value(
@@ -303,7 +303,7 @@ def test_a_table_that_demands_more_than_a_task_can_write_gets_its_rows_by_spark(
     before = data_files(tmp_path / LOG)
     rows = [change("insert", "b", {"n": 2}, time=3), change("drop", None, time=4)]
     own.write_batch(batch(spark, rows, until=5), 1)
-    assert ops(spark, tmp_path / LOG) == [("insert", "a"), ("insert", "b"), ("drop", None)]
+    assert ops(tmp_path / LOG) == [("insert", "a"), ("insert", "b"), ("drop", None)]
     assert "delta.columnMapping.mode = name" in caplog.text
     assert not [each for each in data_files(tmp_path / LOG) - before if each.startswith("cdc-")]
 
@@ -365,21 +365,21 @@ def test_a_copy_is_added_to_its_mirror_without_a_merge(
     second = [change("read", key, {"n": 2}, time=2) for key in "cd"]
     own.write_batch(batch(spark, second, until=2, copying={"shop.orders": {"below": "e"}}), 1)
     made = ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE"]
-    assert commits(spark, tmp_path / MIRROR) == made
+    assert commits(tmp_path / MIRROR) == made
     # Changes of documents that were copied before are merged alone.
     third = [change("read", "e", {"n": 3}, time=3), change("update", "a", {"n": 3}, time=3)]
     own.write_batch(batch(spark, third, until=3), 2)
     made += ["MERGE", "STREAMING UPDATE"]
-    assert commits(spark, tmp_path / MIRROR) == made
+    assert commits(tmp_path / MIRROR) == made
     assert merged_rows(spark, tmp_path) == 1
     # A copy that is made again without anything that empties the mirror.
     fourth = [change("read", key, {"n": 4}, time=4) for key in "ef"]
     own.write_batch(batch(spark, fourth, until=4), 3)
-    assert commits(spark, tmp_path / MIRROR) == [*made, "MERGE"]
+    assert commits(tmp_path / MIRROR) == [*made, "MERGE"]
     expected = {"a": {"n": 3}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 2}}
-    assert content(spark, tmp_path / MIRROR) == {**expected, "e": {"n": 4}, "f": {"n": 4}}
+    assert content(tmp_path / MIRROR) == {**expected, "e": {"n": 4}, "f": {"n": 4}}
     sink(tmp_path).write_batch(batch(spark, fourth, until=4), 3)
-    assert len(content(spark, tmp_path / MIRROR)) == 6
+    assert len(content(tmp_path / MIRROR)) == 6
 
 
 def merged_rows(spark: SparkSession, base: Path) -> int:
@@ -423,7 +423,7 @@ STATES: list[tuple[dict[str, int], Any]] = [
 def state(spark: SparkSession, base: Path) -> tuple[dict[str, int], Any]:
     stated = mirror.state(spark, Target(str(base / MIRROR)), Namespace(*ORDERS))
     assert stated is not None
-    found = {key: document["n"] for key, document in content(spark, base / MIRROR).items()}
+    found = {key: document["n"] for key, document in content(base / MIRROR).items()}
     return found, stated.copying
 
 
@@ -481,7 +481,7 @@ def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commi
     # Nobody but the process that wrote a batch has its data files.
     second = "MERGE" if is_killed and loses == "the append" else "STREAMING UPDATE"
     made = ["CREATE TABLE", "STREAMING UPDATE", "MERGE", second, "MERGE", "STREAMING UPDATE"]
-    assert commits(spark, tmp_path / MIRROR) == made
+    assert commits(tmp_path / MIRROR) == made
 
 
 def test_a_copy_among_changes_is_complete_in_a_mirror_that_had_no_batch_before(
@@ -505,7 +505,7 @@ def test_small_copies_are_merged_with_the_changes_around_them_in_one_commit(
         own = lagging(tmp_path, number, step)
     own._followers.apply(spark)
     assert state(spark, tmp_path) == STATES[4]
-    assert commits(spark, tmp_path / MIRROR) == ["CREATE TABLE", "MERGE"]
+    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", "MERGE"]
 
 
 def test_a_commit_without_its_copy_states_the_batch_before_to_a_release_that_knows_no_steps() -> (
@@ -521,7 +521,7 @@ def test_a_copy_that_is_replayed_is_in_its_mirror_once(spark: SparkSession, tmp_
     rows = [change("read", key, {"n": 1}, time=1) for key in "ab"]
     for _ in range(2):
         sink(tmp_path).write_batch(batch(spark, rows, until=1), 0)
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
     assert len(data_files(tmp_path / MIRROR)) == len(data_files(tmp_path / LOG))
 
 
@@ -546,7 +546,7 @@ def test_a_row_that_comes_between_the_look_and_the_commit_stops_the_commit(
     rows = [change("read", key, {"n": 2}, time=2) for key in "bc"]
     own.write_batch(batch(spark, rows, until=2), 1)
     assert len(attempts) == 1
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 2}}
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 2}}
 
 
 def test_a_typed_mirror_gets_from_tasks_what_spark_would_write(
@@ -575,7 +575,7 @@ def test_a_typed_mirror_gets_from_tasks_what_spark_would_write(
         own = sink(base, by_spark=by_spark, columns=columns)
         own.write_batch(batch(spark, rows, until=1), 0)
         operation = "MERGE" if by_spark else "STREAMING UPDATE"
-        assert operation in commits(spark, base / MIRROR)
+        assert operation in commits(base / MIRROR)
         table = spark.read.format("delta").load(str(base / MIRROR))
         found.append((table.schema, sorted(map(repr, table.collect()))))
     assert found[0] == found[1]

@@ -223,10 +223,10 @@ def test_a_drop_that_must_not_be_ends_the_run_and_stands_in_the_changelog(
     for _ in range(2):
         with pytest.raises(CollectionGone, match=option):
             write("fail", 1, gone, until=3)
-    assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
+    assert ops(tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
     assert held() == ["a"]
     write("truncate", 1, gone, until=3)
-    assert ops(spark, tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
+    assert ops(tmp_path / "shop/orders/changelog") == [("insert", "a"), (op, None)]
     assert held() == []
 
 

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_written_when_enough_commits_have_none(
     fill(spark, tmp_path, range(4, 6))
     assert write_if_due(spark, target, commits=2) == 0
     assert checkpoints(tmp_path / LOG) == [3, 5]
-    assert len(ops(spark, tmp_path / LOG)) == 6
+    assert len(ops(tmp_path / LOG)) == 6
 
 
 def test_the_commits_of_a_sink_are_followed_by_checkpoints_of_another_thread(

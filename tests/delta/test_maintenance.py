@@ -41,9 +41,9 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
         found = spark.read.format("delta").load(str(mirror)).collect()
         return {row.key: row._deleted for row in found}
 
-    before = commits(spark, log), commits(spark, mirror)
+    before = commits(log), commits(mirror)
     reported = {each.table: each for each in maintain(spark, config, dry_run=True)}
-    assert (commits(spark, log), commits(spark, mirror)) == before
+    assert (commits(log), commits(mirror)) == before
     assert reported[str(mirror)].purged == 1
     assert rows() == {"a": True, "b": True, "c": False}
 

@@ -41,10 +41,10 @@ class Pipeline:
         self.sink = sink(self.base, with_changelog=False)
 
     def mirror(self, path: str = MIRROR) -> dict[str, Any]:
-        return content(self.spark, self.base / path)
+        return content(self.base / path)
 
     def commits(self, path: str = MIRROR) -> list[str]:
-        return commits(self.spark, self.base / path)
+        return commits(self.base / path)
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_collection_that_is_empty_from_birth_has_its_tables(
     spark: SparkSession, lake: Path
 ) -> None:
     assert documents(spark, lake, ("shop", "nothing"), 5) == {}
-    assert content(spark, lake / "shop/nothing/mirror") == {}
+    assert content(lake / "shop/nothing/mirror") == {}
 
 
 @pytest.mark.slow

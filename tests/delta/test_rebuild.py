@@ -103,10 +103,10 @@ def test_a_rebuilt_table_is_as_if_it_had_never_been_damaged(
         DeltaTable.forPath(spark, str(base / name)).delete("key IN ('c', 'b')")
     trim_log(spark, base / LOG, 1)
     empty(spark, begun(spark, base, 2, **WITH_HISTORY))
-    assert content(spark, base / MIRROR) == {}
+    assert content(base / MIRROR) == {}
     assert mirror.state(spark, Target(str(base / MIRROR)), ORDERS) is None
     caught_up(spark, base, 2, **WITH_HISTORY)
-    assert commits(spark, base / MIRROR)[-3:] == ["DELETE", "DELETE", "MERGE"]
+    assert commits(base / MIRROR)[-3:] == ["DELETE", "DELETE", "MERGE"]
     assert state(spark, base) == state(spark, lake)
 
 
@@ -125,16 +125,16 @@ def test_a_run_that_does_not_know_of_a_rebuild_applies_no_batch_to_the_emptied_t
     first.write_batch(more[0], 2)
     empty(spark, other)
     first._followers.apply(spark)
-    assert set(content(spark, base / MIRROR)) == set("cefg")
+    assert set(content(base / MIRROR)) == set("cefg")
     # The other one knows of the first two batches only, and rebuilds once more up to there.
     first.write_batch(more[1], 3)
     first._followers.apply(spark)
     empty(spark, other)
     other._followers.apply(spark)
-    assert set(content(spark, base / MIRROR)) == set("cef")
+    assert set(content(base / MIRROR)) == set("cef")
     first.write_batch(more[2], 4)
     first._followers.apply(spark)
-    assert set(content(spark, base / MIRROR)) == set("cefghi")
+    assert set(content(base / MIRROR)) == set("cefghi")
 
 
 @pytest.mark.slow
@@ -179,14 +179,14 @@ def test_rows_that_no_batch_wrote_count_by_their_position_for_a_rebuild(
     place = ("cluster_time AS _cluster_time", "cluster_inc AS _cluster_inc")
     found = missing.where("key = 'z'").selectExpr(*columns, *place)
     found.write.format("delta").mode("append").save(str(tmp_path / MIRROR))
-    before = commits(spark, tmp_path / MIRROR)
+    before = commits(tmp_path / MIRROR)
     with pytest.raises(RebuildRefused, match="contains 1 rows that its changelog does not"):
         rebuild(spark, tmp_path, 2)
-    assert commits(spark, tmp_path / MIRROR) == before
+    assert commits(tmp_path / MIRROR) == before
     numbered = missing.withColumn(BATCH, F.lit(None).cast("long"))
     numbered.write.format("delta").mode("append").save(str(tmp_path / LOG))
     rebuild(spark, tmp_path, 2)
-    assert content(spark, tmp_path / MIRROR) == {"a": {"n": 2}, "z": {"n": 1}}
+    assert content(tmp_path / MIRROR) == {"a": {"n": 2}, "z": {"n": 1}}
     assert mirrored.history(1).collect()[0].operation == "MERGE"
 
 
@@ -203,7 +203,7 @@ def test_a_mirror_is_rebuilt_from_the_changelog_of_an_earlier_release(
     assert rows == expected[OWN[0]][0]
     assert (stated["batch"], stated["watermark"]) == (0, "9:1")
     sink(tmp_path).write_batch(changed(spark), 1)
-    assert set(content(spark, tmp_path / MIRROR)) == set("abcdef")
+    assert set(content(tmp_path / MIRROR)) == set("abcdef")
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_a_rebuild_states_how_far_the_copy_is_and_from_when_on_it_is_exact(
     own._followers.apply(spark)
     found = state(spark, tmp_path, OWN[:1])
     assert (found[OWN[0]][1]["batch"], copying_of(found)) == (3, None)
-    assert set(content(spark, tmp_path / MIRROR)) == set("abcd")
+    assert set(content(tmp_path / MIRROR)) == set("abcd")
 
 
 def copying_of(found: dict[str, Any]) -> Any:

@@ -99,7 +99,7 @@ def test_a_conflicting_type_is_rescued_and_new_fields_become_columns_where_they_
     more = {"size": "double", "since": "bigint", "tags": "variant"}
     assert mirror(spark, tmp_path, "fixed") == (types, fixed)
     assert mirror(spark, tmp_path, "growing") == (types | more, growing)
-    assert commits(spark, tmp_path / "shop/fixed/mirror") == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert commits(tmp_path / "shop/fixed/mirror") == ["CREATE TABLE", "MERGE", "MERGE"]
 
     gone, only = ("delete", "a", None), (FIXED,)
     for columns, named in (({"price": "double", "op": "string"}, "price"), ({}, "price, op")):

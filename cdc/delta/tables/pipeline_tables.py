@@ -366,8 +366,12 @@ class Tables:
 
     def commit_nothing(self, spark: SparkSession, table: Table, commit: Commit) -> None:
         """A commit without rows, for what only its metadata says."""
-        nothing = table.target.read(spark).limit(0)
-        table.target.append(nothing, self.transaction(commit))
+        if table.target.is_name:
+            nothing = table.target.read(spark).limit(0)
+            table.target.append(nothing, self.transaction(commit))
+        else:
+            own = self._transaction_of(commit)
+            commit_files(spark, table.target, [], own, commit, StructType(), new=None)
         self.committed(table, commit)
 
     def _identity(self, table: Table) -> dict[str, str]:

@@ -52,7 +52,8 @@ class Sizes:
 def _is_within(target: Target, spark: SparkSession) -> bool:
     snapshot = target.snapshot(spark)
     # Delta writes both to a file beside each commit. Without it a Spark job counts.
-    size, files = snapshot.sizeInBytesIfKnown(), snapshot.numOfFilesIfKnown()
-    if size.isEmpty() or files.isEmpty():
+    checksum = snapshot.checksumOpt()
+    if checksum.isEmpty():
         return bool(snapshot.sizeInBytes() <= _BYTES and snapshot.numOfFiles() <= _FILES)
-    return bool(size.get() <= _BYTES and files.get() <= _FILES)
+    found = checksum.get()
+    return bool(found.tableSizeBytes() <= _BYTES and found.numFiles() <= _FILES)

@@ -94,7 +94,7 @@ def commit_files(
     Args:
         spark: the session.
         target: the table, known by its path; it exists, unless `new` is given.
-        files: files that lie in its folder.
+        files: files that lie in its folder; none for a commit that only states something.
         own: the transaction of the commit.
         commit: the metadata.
         schema: the columns of the files.
@@ -119,7 +119,8 @@ def commit_files(
         # Settings of the session may add properties to a new table, so it is checked as well.
         transaction.updateMetadataForNewTable(delta.action(_metadata(new)))
         actions.append(_clustering(new.cluster))
-    _require_suitable(transaction, schema)
+    if files:
+        _require_suitable(transaction, schema)
     if newest is not None and transaction.readVersion() == newest[0]:
         # What `txnVersion` does to detect another writer of this id.
         transaction.readTxn().addOne(own.name)

@@ -65,7 +65,7 @@ class Lookup:
         if namespace not in self._reads:
             uuid = self._cluster.metadata.incarnation(namespace)
             if uuid is None:
-                return event
+                return event._replace(exact_from=self._cluster.present())
             self._reads[namespace] = self._prepare(namespace, uuid)
         now, finds = self._reads[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
@@ -74,7 +74,7 @@ class Lookup:
                 after = look_up(find, event.raw, concern, self._capture)[0]
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
-        return event._replace(exact_from=now.at) if self._capture.condition else event
+        return event._replace(exact_from=now.at)
 
     def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()

@@ -91,7 +91,8 @@ class Event(NamedTuple):
         raw: the event as the server returned it.
         after: its after-image, or a document that was looked up instead; None if there is none.
         exact: False if a requested image is missing, or if `after` may be later than the event.
-        exact_from: if not `exact`, an `after` is a state between the event and this time.
+        exact_from: if not `exact` and the document was looked up, `after` is its state at some time
+            between the event and this one; without an `after` there was no document then.
     """
 
     raw: Raw
@@ -139,18 +140,17 @@ def complete_event(
     known = filter_marks(raw)
     if operation != "insert" and expected.expects_before:
         exact = raw.get("fullDocumentBeforeChange") is not None or known.before is False
-    if operation in WITH_AFTER and after is None and known.after is not False:
-        exact = False
-        if used.look_up or oversize.MARK in raw:
-            after, exact_from = _look_up(member, raw, capture)
+    is_missing = operation in WITH_AFTER and after is None and known.after is not False
+    if is_missing and (used.look_up or oversize.MARK in raw):
+        exact, (after, exact_from) = False, _look_up(member, raw, capture)
     elif operation == "update" and used.after == "updateLookup":
         exact, exact_from = False, operation_time
+    elif is_missing:
+        exact = False
     return Event(raw, after, exact, exact_from)
 
 
-def _look_up(
-    member: Member, raw: Raw, capture: CaptureFilter
-) -> tuple[bytes | None, Timestamp | None]:
+def _look_up(member: Member, raw: Raw, capture: CaptureFilter) -> tuple[bytes | None, Timestamp]:
     """Look up the document of an event on a member, see `look_up`.
 
     After a drop, a read with read concern majority finds nothing, even if the drop is rolled back
@@ -194,11 +194,10 @@ def look_up(
     raw: Raw,
     concern: dict[str, Any],
     capture: CaptureFilter,
-) -> tuple[bytes | None, Timestamp | None]:
+) -> tuple[bytes | None, Timestamp]:
     """Return the document of an event as it is now, and a time at which it was in that state.
 
-    If there is no such document, it returns no time. With a capture filter it does return one: the
-    time at which no document with this key passed the filter.
+    None if there is no document with this key that passes the capture filter.
 
     Args:
         find: sends a find with these arguments to the event's collection.
@@ -220,7 +219,7 @@ def look_up(
     key = merge_key(key_of(bytes(raw["documentKey"].raw)))
     # Under a collation, the find may return a document with another key.
     if not documents or merge_key(key_of(documents[0])) != key:
-        return None, reply_time(reply) if capture.condition else None
+        return None, reply_time(reply)
     return documents[0], reply_time(reply)
 
 
