@@ -206,6 +206,7 @@ def test_a_table_that_demands_more_of_its_files_is_refused(table: Table, change:
     table.spark.sql(f"ALTER TABLE delta.`{table.path}` {change}")
     with pytest.raises(UnsuitableTable):
         table.commit(1, table.written(["b"]))
+    assert table.commit(1, []), "a commit without files demands nothing"
     assert table.keys() == ["a"]
 
 
@@ -222,9 +223,10 @@ def test_a_table_of_a_form_that_tasks_do_not_write_is_refused(
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` {form}")
     schema = spark.createDataFrame([], "key string").schema
+    file = DataFile(f"{tmp_path}/t", "a.parquet", 1, 1, "{}", None)
     target, own, commit = Target(f"{tmp_path}/t"), Transaction("app", 0), Commit(0, Timestamp(1, 1))
     with pytest.raises(UnsuitableTable):
-        commit_files(spark, target, [], own, commit, schema, None)
+        commit_files(spark, target, [file], own, commit, schema, None)
 
 
 def test_a_reader_sees_all_files_of_a_commit_or_none(table: Table) -> None:
@@ -248,9 +250,10 @@ def test_a_reader_sees_all_files_of_a_commit_or_none(table: Table) -> None:
 
 def test_a_table_without_one_of_the_columns_is_refused(table: Table, spark: SparkSession) -> None:
     table.commit(0, table.written(["a"]), first=True)
+    files = table.written(["b"])
     table.schema = spark.createDataFrame([], f"{COLUMNS}, more string").schema
     with pytest.raises(UnsuitableTable, match="more string"):
-        table.commit(1, [])
+        table.commit(1, files)
 
 
 def test_files_whose_bounds_exclude_a_value_are_not_read(table: Table) -> None:

@@ -28,7 +28,7 @@ class LogEntry(NamedTuple):
         version: the version of the table that it made.
         made: its time, in seconds since 1970.
         metadata: its userMetadata, if it has some.
-        metrics: the metrics of its operation, as Delta writes them.
+        metrics: the metrics of its operation, as text.
     """
 
     version: int
@@ -86,7 +86,8 @@ def _read_file(spark: SparkSession, log: Any, version: int) -> LogEntry | None:
         while lines.hasNext():
             if about := json.loads(lines.next()).get("commitInfo"):
                 made, metrics = about["timestamp"] / 1000, about.get("operationMetrics", {})
-                return LogEntry(version, made, about.get("userMetadata"), metrics)
+                texts = {name: str(value) for name, value in metrics.items()}
+                return LogEntry(version, made, about.get("userMetadata"), texts)
     finally:
         lines.close()
     return LogEntry(version, 0.0, None, {})
