@@ -100,7 +100,8 @@ def commit_files(
         schema: the columns of the files.
         new: the table to create.
         objection: gets the version to which the commit adds the files, and returns why it must not.
-            Such a commit is not blind: it conflicts with any other that adds or removes rows.
+            It is not asked about a table without files. Such a commit is not blind: it conflicts
+            with any other that adds or removes rows.
         newest: a version of the table, and the version of the last transaction of this name that it
             contains, if the caller knows them. They spare Delta a look through the whole log as
             long as nobody else commits.
@@ -131,7 +132,7 @@ def commit_files(
         return None
     if objection is not None:
         transaction.readWholeTable()
-        if reason := objection(transaction.readVersion()):
+        if not _is_known_empty(transaction) and (reason := objection(transaction.readVersion())):
             raise UnsuitableTable(reason)
     delta.require_files(target, files)
     actions += [_add(file) for file in files]
@@ -276,6 +277,12 @@ def _clustering(columns: Sequence[str]) -> dict[str, Any]:
             "removed": False,
         }
     }
+
+
+def _is_known_empty(transaction: Any) -> bool:
+    """Whether Delta states that the table has no files, in what it writes beside each commit."""
+    checksum = transaction.snapshot().checksumOpt()
+    return bool(checksum.isDefined() and checksum.get().numFiles() == 0)
 
 
 def _require_suitable(transaction: Any, schema: StructType) -> None:
