@@ -10,7 +10,16 @@ from typing import Any, Self
 from bson.raw_bson import RawBSONDocument
 
 from cdc.errors import TransientError
-from cdc.model import MAX_KEY, MIN_KEY, CaptureFilter, KeyRange, Namespace, SnapshotSplit
+from cdc.model import (
+    MAX_KEY,
+    MIN_KEY,
+    NEVER,
+    CaptureFilter,
+    KeyRange,
+    Namespace,
+    SnapshotSplit,
+    Timestamp,
+)
 from cdc.mongo.collections import UnreadRange, Void, find_incarnation
 from cdc.mongo.connection import retry_call
 from cdc.mongo.read.images import Event, look_up
@@ -33,6 +42,7 @@ class Lookup:
         self._cluster, self._retry_seconds = cluster, retry_seconds
         self._capture = capture
         self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
+        self._gone: dict[Namespace, Timestamp] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -65,7 +75,7 @@ class Lookup:
         if namespace not in self._reads:
             uuid = self._cluster.metadata.incarnation(namespace)
             if uuid is None:
-                return event._replace(exact_from=self._cluster.present())
+                return event._replace(exact_from=self._gone_by(namespace, event))
             self._reads[namespace] = self._prepare(namespace, uuid)
         now, finds = self._reads[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
@@ -75,6 +85,13 @@ class Lookup:
                 if after is not None:
                     return event._replace(after=after, exact_from=now.at)
         return event._replace(exact_from=now.at)
+
+    def _gone_by(self, namespace: Namespace, event: Event) -> Timestamp:
+        """A time by which a collection that is not sharded, or was dropped, lacks the document."""
+        if namespace not in self._gone:
+            self._gone[namespace] = self._cluster.present()
+        # The live edge is NEVER while a shard does not know its own.
+        return max(event.exact_from or NEVER, self._gone[namespace])
 
     def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
         at = self._cluster.present()

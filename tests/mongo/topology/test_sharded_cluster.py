@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import threading
 import time
@@ -24,10 +25,19 @@ from pyspark.sql.types import StructType
 from cdc import options as declared
 from cdc import source
 from cdc.errors import ForeignOffset, HistoryLost, UnsuitableSource
-from cdc.model import NEVER, Copying, Namespace, Offset, key_of, merge_key, timestamp
+from cdc.model import (
+    NEVER,
+    Copying,
+    Namespace,
+    Offset,
+    key_of,
+    merge_key,
+    resume_token,
+    timestamp,
+)
 from cdc.mongo.inspect import FinishedBatches, ServerClock, Wanted, check, metrics, server_clock
 from cdc.mongo.plan import Start
-from cdc.mongo.topology import commit_point
+from cdc.mongo.topology import commit_point, sharded_cluster
 from cdc.mongo.topology.sharded_cluster import discover
 from cdc.source import inquiry
 from tests.mongo.abilities import abilities_of_shards
@@ -898,6 +908,33 @@ def test_a_document_to_be_looked_up_is_found_where_it_has_moved(
     assert found["6"] == found["16"] == (True, False)
     assert (False, False) in found.values(), "deleted, wherever it was"
     same(pipeline, orders)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_what_is_found_on_no_shard_was_gone_at_a_time_that_its_row_states(
+    cluster: Cluster, db: str, is_dropped: bool
+) -> None:
+    """Guards: a time before the delete or the drop, at which a mirror still lacks the update; and a
+    live edge that is asked for again for each document of a collection that is not sharded."""
+    plain = cluster.clients["s1"][db].plain
+    plain.insert_many({"_id": number} for number in range(3))
+    pipeline = capture(cluster, f"{db}.plain", images="update_lookup")
+    pipeline.run()
+    plain.update_many({}, {"$set": {"n": 1}})
+    if is_dropped:
+        plain.drop()
+    else:
+        plain.delete_many({})
+    present = sharded_cluster.Cluster.present
+    with patch.object(sharded_cluster.Cluster, "present", autospec=True) as edge:
+        edge.side_effect = present
+        pipeline.run()
+    updates = [row for row in pipeline.rows if row.op == "update"]
+    last = max(row.position for row in pipeline.rows if row.op in ("delete", "drop"))
+    stated = [json.loads(row.description or "{}").get("exactFrom") for row in updates]
+    assert [row.after for row in updates] == [None] * 3
+    assert all(timestamp.parse(each) >= resume_token.time_of(last) for each in stated)
+    assert edge.call_count == 1
 
 
 # --- what is reported at each trigger ---
