@@ -14,8 +14,6 @@ import pyarrow as pa
 import pytest
 from delta.exceptions import ConcurrentTransactionException, MetadataChangedException
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as DeltaRs
-from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -26,6 +24,7 @@ from cdc.delta.tables.transaction import NewTable, TableExists, Transaction, com
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
 from cdc.tasks import DataFile, DataFiles, Part, Storage
+from tests.delta import delta_rs
 
 COLUMNS = "key string, cluster_time timestamp, count int, after variant, txn struct<number: bigint>"
 CLUSTER = ("cluster_time", "key")
@@ -286,9 +285,8 @@ def test_the_table_is_maintained_changed_and_read_like_any_other(table: Table) -
     assert table.keys("try_variant_get(after, '$._id', 'string') = 'm'") == ["m"]
     old = spark.read.format("delta").option("versionAsOf", 0)
     assert old.load(str(table.path)).schema == table.schema
-    by_delta_rs = QueryBuilder().register("t", DeltaRs(str(table.path)))
-    read = by_delta_rs.execute("SELECT key FROM t ORDER BY key").read_all()
-    assert pa.table(read).column("key").to_pylist() == table.keys()
+    rows = delta_rs.read(table.path, "SELECT key FROM t ORDER BY key")
+    assert [row["key"] for row in rows] == table.keys()
 
 
 def test_a_file_that_no_commit_names_is_never_seen(table: Table) -> None:

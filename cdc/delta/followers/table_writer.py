@@ -80,7 +80,10 @@ class TableWriter:
 
         Stops where another process has emptied the table.
         """
-        ends = partial(_ends_unit, table, tables)
+
+        def ends(batch: Pending) -> bool:
+            return _copies_many(batch, table) and has_files(table, tables, batch)
+
         for unit in units(pending, ends) if tables.kind == "mirror" else [[*pending]]:
             for writer, batch in self._steps(unit, table, tables):
                 if not self._write(writer, tables, spark, table, batch):
@@ -101,7 +104,7 @@ class TableWriter:
         facts = changes.facts
         if not effects.changed(table, facts, tables) and not effects.emptied(table, facts, tables):
             yield copy, whole(unit)
-        elif _ends_unit(table, tables, last) and _states_copy(
+        elif _copies_many(last, table) and _states_copy(
             effects.commit(table, changes, tables), table
         ):
             yield kind, changes
@@ -151,10 +154,10 @@ class TableWriter:
         return _contains(table, tables, batch)
 
 
-def _ends_unit(table: Table, tables: Tables, pending: Pending) -> bool:
+def _copies_many(batch: Pending, table: Table) -> bool:
     """Whether a batch copies so many documents that their files are worth a commit."""
-    copied = pending.facts.counts.get(table.namespace, {}).get("read", 0) if table.namespace else 0
-    return copied > _MOST_MERGED_ROWS and has_files(table, tables, pending)
+    counts = batch.facts.counts.get(table.namespace, {}) if table.namespace else {}
+    return counts.get("read", 0) > _MOST_MERGED_ROWS
 
 
 def _rebuilds(table: Table, tables: Tables) -> int:

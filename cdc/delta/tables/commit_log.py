@@ -48,20 +48,19 @@ def read_log(spark: SparkSession, target: Target) -> Iterator[LogEntry]:
     The log may begin later than the table. A version is yielded once, also if other writers commit
     meanwhile.
     """
-    table = target.delta(spark)
-    log: Any = table._jdt.deltaLog()
-    newest = int(target.snapshot(spark).version())
+    snapshot = target.snapshot(spark)
+    newest = int(snapshot.version())
     end = max(-1, newest - _FROM_FILES)
     for version in range(newest, end, -1):
-        entry = _read_file(spark, log, version)
+        entry = _read_file(spark, snapshot.deltaLog(), version)
         if entry is None:
             return
         yield entry
     limit, oldest = 8 * _FROM_FILES, end + 1
     while oldest > 0:
         made = F.unix_micros("timestamp").alias("made")
-        rows = table.history(limit).select("version", made, "userMetadata", "operationMetrics")
-        found = rows.collect()
+        names = "version", made, "userMetadata", "operationMetrics"
+        found = target.delta(spark).history(limit).select(*names).collect()
         for row in sorted(found, key=lambda row: -int(row.version)):
             if row.version < oldest:
                 oldest = int(row.version)

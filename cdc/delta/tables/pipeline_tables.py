@@ -141,7 +141,7 @@ class Tables:
     def discover(self, spark: SparkSession) -> None:
         """Read the state of this pipeline's existing tables; tables of others are left out.
 
-        Call it before the first batch. Costs about 0.3 s per table, once. Called again, it finds
+        Call it before the first batch. Costs about 0.03 s per table, once. Called again, it finds
         the tables that other programs created since.
         """
         self._spark = spark

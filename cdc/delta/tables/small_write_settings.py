@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables.target import Target
+from cdc.delta.tables.target import Size, Target, stated_size
 
 # Code that is generated and compiled for each piece of a plan, plans that are changed on the way,
 # and tasks without rows. Of the tables' logs too, which is why a table must have few files.
@@ -51,9 +51,6 @@ class Sizes:
 
 def _is_within(target: Target, spark: SparkSession) -> bool:
     snapshot = target.snapshot(spark)
-    # Delta writes both to a file beside each commit. Without it a Spark job counts.
-    checksum = snapshot.checksumOpt()
-    if checksum.isEmpty():
-        return bool(snapshot.sizeInBytes() <= _BYTES and snapshot.numOfFiles() <= _FILES)
-    found = checksum.get()
-    return bool(found.tableSizeBytes() <= _BYTES and found.numFiles() <= _FILES)
+    # To count, Delta starts a Spark job.
+    size = stated_size(snapshot) or Size(snapshot.numOfFiles(), snapshot.sizeInBytes())
+    return size.bytes <= _BYTES and size.files <= _FILES

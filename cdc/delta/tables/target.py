@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -138,8 +138,7 @@ class Target:
         return self.delta(spark)._jdt.deltaLog().update(False, nothing, nothing)
 
     def properties(self, spark: SparkSession) -> dict[str, str]:
-        about = json.loads(self.snapshot(spark).metadata().json())["metaData"]
-        return dict(about["configuration"])
+        return dict(metadata_of(self.snapshot(spark))["configuration"])
 
     def set_property(self, spark: SparkSession, name: str, value: str) -> None:
         """Set a property in one commit, which conflicts with all other commits."""
@@ -157,6 +156,27 @@ class Target:
 
     def _path(self, spark: SparkSession) -> str:
         return self.settled(spark).address
+
+
+def metadata_of(snapshot: Any) -> dict[str, Any]:
+    """The action `metaData` of a snapshot, or of a transaction."""
+    found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
+    return found
+
+
+class Size(NamedTuple):
+    """The data files of a table: their number and their bytes."""
+
+    files: int
+    bytes: int
+
+
+def stated_size(snapshot: Any) -> Size | None:
+    """The size that Delta states in a file beside each commit; None if there is no such file."""
+    checksum = snapshot.checksumOpt()
+    if checksum.isEmpty():
+        return None
+    return Size(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
 
 
 def _parts(address: str) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.tables.commit_metadata import Commit
-from cdc.delta.tables.target import Target
+from cdc.delta.tables.target import Target, metadata_of, stated_size
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
 
@@ -132,7 +132,9 @@ def commit_files(
         return None
     if objection is not None:
         transaction.readWholeTable()
-        if not _is_known_empty(transaction) and (reason := objection(transaction.readVersion())):
+        size = stated_size(transaction.snapshot())
+        is_empty = size is not None and size.files == 0
+        if not is_empty and (reason := objection(transaction.readVersion())):
             raise UnsuitableTable(reason)
     delta.require_files(target, files)
     actions += [_add(file) for file in files]
@@ -155,7 +157,7 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForNewTable(metadata)
     # Settings of the session may map columns to other names.
-    schema = json.loads(json.loads(transaction.metadata().json())["metaData"]["schemaString"])
+    schema = json.loads(metadata_of(transaction)["schemaString"])
     physical = {
         each["name"]: each["metadata"].get(_PHYSICAL_NAME, each["name"])
         for each in schema["fields"]
@@ -279,15 +281,9 @@ def _clustering(columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _is_known_empty(transaction: Any) -> bool:
-    """Whether Delta states that the table has no files, in what it writes beside each commit."""
-    checksum = transaction.snapshot().checksumOpt()
-    return bool(checksum.isDefined() and checksum.get().numFiles() == 0)
-
-
 def _require_suitable(transaction: Any, schema: StructType) -> None:
     """Raises UnsuitableTable."""
-    found = json.loads(transaction.metadata().json())["metaData"]
+    found = metadata_of(transaction)
     if found["partitionColumns"]:
         raise UnsuitableTable("it is partitioned")
     for name, value in found["configuration"].items():

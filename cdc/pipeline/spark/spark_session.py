@@ -149,6 +149,7 @@ def session(
     """
     base = config.base if config else ""
     spark = _session(app_name, master, {**(extra or {})}, packages(base))
+    declare_packages(spark._jvm)
     if config is not None:
         connect(spark, config.storage, base)
     return spark
@@ -165,7 +166,6 @@ def _session(
             # As `log4j2.properties` does for a JVM that this process starts.
             spark.sparkContext.setLogLevel("ERROR")
         require_delta(spark)
-        declare_packages(spark._jvm)
         return spark
     master = master or "local[*]"
     local = master.startswith("local")
@@ -182,7 +182,6 @@ def _session(
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
     spark = builder.getOrCreate()
-    declare_packages(spark._jvm)
     if local and PACKAGES in started and "spark.jars" not in settings:
         record_jars(settings[PACKAGES], spark)
     return spark
