@@ -1,7 +1,7 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
 from cdc.tasks.data_files import DataFile, DataFiles, Part, is_foreign, remove
-from cdc.tasks.folders import probe_file
+from cdc.tasks.folders import Folder, open_folder, probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
 from cdc.tasks.summary import Group, Mark, merge
@@ -13,6 +13,7 @@ __all__ = [
     "STORAGE_KEYS",
     "DataFile",
     "DataFiles",
+    "Folder",
     "Group",
     "Manifest",
     "Mark",
@@ -25,6 +26,7 @@ __all__ = [
     "is_remote",
     "land",
     "merge",
+    "open_folder",
     "probe_file",
     "query_source",
     "record_batches",

@@ -29,6 +29,9 @@ class Folder(Protocol):
     def complete(self, stream: Any) -> int:
         """Close a stream; return the bytes. The file then survives a power failure."""
 
+    def open(self, name: str) -> Any:
+        """Return a seekable stream of a file's bytes, to be closed; raises OSError."""
+
     def remove(self, name: str) -> None:
         """Remove a file; raises OSError."""
 
@@ -92,6 +95,9 @@ class _LocalFolder:
         stream.close()
         return size
 
+    def open(self, name: str) -> Any:
+        return (self._path / name).open("rb")
+
     def remove(self, name: str) -> None:
         (self._path / name).unlink()
 
@@ -122,6 +128,9 @@ class _RemoteFolder:
         size: int = stream.tell()
         stream.close()
         return size
+
+    def open(self, name: str) -> Any:
+        return self._system.open_input_file(f"{self._path}/{name}")
 
     def remove(self, name: str) -> None:
         self._system.delete_file(f"{self._path}/{name}")

@@ -300,7 +300,7 @@ def test_the_transaction_of_a_follower_is_set_in_no_other_session(
         return merge(*args)
 
     monkeypatch.setattr(mirror, "_merge", merges)
-    own = sink(tmp_path, interval=0.0)
+    own = sink(tmp_path, interval=0.0, by_spark=True)
     own.write_batch(batch(spark, [change("insert", "a", {"n": 1}, time=1)], until=1), 0)
     assert own.close(None, is_complete=True)
     assert found == [None]

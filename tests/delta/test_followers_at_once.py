@@ -63,7 +63,7 @@ def test_a_table_that_gets_later_batches_before_the_transaction_begins_is_left_a
     monkeypatch.setattr(mirror, "write", overtaken)
     late._followers.apply(spark)
     assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "MERGE"]
     assert late.backlog().batches == 0
 
 
@@ -92,7 +92,7 @@ def test_of_two_that_merge_the_same_batch_at_once_one_commits_it(
     thread.join(120)
     assert errors == []
     assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(lake / MIRROR) == ["CREATE TABLE", "MERGE", "MERGE"]
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "MERGE"]
 
 
 def _apply(spark: SparkSession, own: Sink, errors: list[BaseException]) -> None:

@@ -19,12 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.followers import mirror, table_writer
+from cdc.delta.followers import mirror
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
 from cdc.delta.sink import Sink
-from cdc.delta.tables import CHANGES, Commit, Layout, Target, pipeline_tables, transaction
+from cdc.delta.tables import Commit, Layout, Target, pipeline_tables, transaction
 from cdc.errors import DataFileLost
-from cdc.model import Namespace, Timestamp
+from cdc.model import Namespace
 from cdc.tasks import MANIFEST, Part, Storage, land
 from tests.delta.batches import batch, change, commits, content, landed, ops, sink
 from tests.delta.test_dead_letters import BROKEN, images
@@ -357,40 +357,30 @@ def test_each_collection_has_the_folder_that_the_layout_gives_it(
         assert found.changelog(name) == (table and table.target.address)
 
 
-def test_a_copy_is_added_to_its_mirror_without_a_merge(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_mirror_gets_copies_and_changes_without_a_merge(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: two rows of one key, and a copy that is merged although nothing can be there."""
-    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
+    """Guards: two rows of one key, and a change that is applied to an image it is older than."""
     own = sink(tmp_path)
     first = [change("read", key, {"n": 1}, time=1) for key in "ab"]
     own.write_batch(batch(spark, first, until=1, copying={"shop.orders": {"below": "c"}}), 0)
     second = [change("read", key, {"n": 2}, time=2) for key in "cd"]
     own.write_batch(batch(spark, second, until=2, copying={"shop.orders": {"below": "e"}}), 1)
-    made = ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE"]
-    assert commits(tmp_path / MIRROR) == made
-    # Changes of documents that were copied before are merged alone.
-    third = [change("read", "e", {"n": 3}, time=3), change("update", "a", {"n": 3}, time=3)]
+    # A copy that is made again without anything that empties the mirror, and changes of it.
+    third = [
+        *(change("read", key, {"n": 3}, time=3) for key in "cde"),
+        change("update", "a", {"n": 3}, time=3),
+        change("delete", "b", time=3),
+        change("delete", "x", time=3),
+    ]
     own.write_batch(batch(spark, third, until=3), 2)
-    made += ["MERGE", "STREAMING UPDATE"]
-    assert commits(tmp_path / MIRROR) == made
-    assert merged_rows(spark, tmp_path) == 1
-    # A copy that is made again without anything that empties the mirror.
-    fourth = [change("read", key, {"n": 4}, time=4) for key in "ef"]
-    own.write_batch(batch(spark, fourth, until=4), 3)
-    assert commits(tmp_path / MIRROR) == [*made, "MERGE"]
-    expected = {"a": {"n": 3}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 2}}
-    assert content(tmp_path / MIRROR) == {**expected, "e": {"n": 4}, "f": {"n": 4}}
-    sink(tmp_path).write_batch(batch(spark, fourth, until=4), 3)
-    assert len(content(tmp_path / MIRROR)) == 6
-
-
-def merged_rows(spark: SparkSession, base: Path) -> int:
-    """How many rows the last MERGE into the mirror got."""
-    history = DeltaTable.forPath(spark, str(base / MIRROR)).history()
-    merge = history.where("operation = 'MERGE'").orderBy("version", ascending=False).first()
-    assert merge is not None
-    return int(merge.operationMetrics["numSourceRows"])
+    expected = {key: {"n": 3} for key in "acde"}
+    assert content(tmp_path / MIRROR) == expected
+    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", *["STREAMING UPDATE"] * 3]
+    # All rows of both copies are gone from their files: the files are no part of the table.
+    assert len(DeltaTable.forPath(spark, str(tmp_path / MIRROR)).toDF().inputFiles()) == 1
+    sink(tmp_path).write_batch(batch(spark, third, until=3), 2)
+    assert content(tmp_path / MIRROR) == expected
 
 
 def copying_batches(spark: SparkSession) -> list[DataFrame]:
@@ -413,12 +403,10 @@ def copying_batches(spark: SparkSession) -> list[DataFrame]:
     ]
 
 
-# The mirror after each batch, and between both commits of one.
+# The mirror after each batch.
 STATES: list[tuple[dict[str, int], Any]] = [
     ({"a": 1, "b": 1, "c": 1}, {"below": "d"}),
-    ({"a": 2, "c": 1}, {"below": "d"}),
     ({"a": 2, "c": 1, "d": 2, "e": 2}, {"below": "f"}),
-    ({"a": 2, "b": 3, "c": 1, "e": 2}, {"below": "f"}),
     ({"a": 2, "b": 3, "c": 1, "e": 2, "f": 3}, None),
 ]
 
@@ -430,94 +418,82 @@ def state(spark: SparkSession, base: Path) -> tuple[dict[str, int], Any]:
     return found, stated.copying
 
 
-@pytest.mark.parametrize(
-    ("loses", "is_killed"),
-    [
-        ("the append", True),
-        ("the answers", False),
-        pytest.param("the append", False, marks=pytest.mark.slow),
-        pytest.param("the answers", True, marks=pytest.mark.slow),
-    ],
-)
-def test_a_copy_among_changes_is_complete_whatever_is_lost_between_its_two_commits(
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("loses", ["the commit", "the answer"])
+def test_a_copy_among_changes_reaches_its_mirror_in_one_commit_whatever_is_lost(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     loses: str,
     is_killed: bool,
 ) -> None:
-    """Guards: documents that are copied twice or never, a deleted one that comes back, and a state
-    in between that states more than the mirror contains."""
-    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
+    """Guards: documents that are copied twice or never, a deleted one that comes back, and files
+    that are removed although a commit may name them."""
     steps = copying_batches(spark)
     own = lagging(tmp_path, 0, steps[0])
     own._followers.apply(spark)
     assert state(spark, tmp_path) == STATES[0]
-    original, merge = pipeline_tables.commit_files, mirror.write
+    original = pipeline_tables.commit_files
 
-    def appends(*args: Any, **named: Any) -> None:
-        assert state(spark, tmp_path) == STATES[1]
-        if loses == "the answers":
+    def commits_files(*args: Any, **named: Any) -> None:
+        if loses == "the answer":
             original(*args, **named)
         raise ConnectionError("the answer was lost")
 
-    def merges(*args: Any) -> None:
-        merge(*args)
-        if loses == "the answers":
-            raise ConnectionError("the answer was lost")
-
     own = lagging(tmp_path, 1, steps[1])
-    monkeypatch.setattr(pipeline_tables, "commit_files", appends)
-    monkeypatch.setattr(mirror, "write", merges)
-    for _ in range(1 if loses == "the append" else 2):
-        with pytest.raises(ConnectionError):
-            own._followers.apply(spark)
+    monkeypatch.setattr(pipeline_tables, "commit_files", commits_files)
+    with pytest.raises(ConnectionError):
+        own._followers.apply(spark)
     monkeypatch.setattr(pipeline_tables, "commit_files", original)
-    monkeypatch.setattr(mirror, "write", merge)
+    assert state(spark, tmp_path) == STATES[loses == "the answer"]
     if is_killed:
         caught_up(spark, tmp_path, 2)
     else:
         own._followers.apply(spark)
-    assert state(spark, tmp_path) == STATES[2]
+    assert state(spark, tmp_path) == STATES[1]
     lagging(tmp_path, 2, steps[2])._followers.apply(spark)
-    assert state(spark, tmp_path) == STATES[4]
+    assert state(spark, tmp_path) == STATES[2]
     # Nobody but the process that wrote a batch has its data files.
-    second = "MERGE" if is_killed and loses == "the append" else "STREAMING UPDATE"
-    made = ["CREATE TABLE", "STREAMING UPDATE", "MERGE", second, "MERGE", "STREAMING UPDATE"]
+    second = "MERGE" if is_killed and loses == "the commit" else "STREAMING UPDATE"
+    made = ["CREATE TABLE", "STREAMING UPDATE", second, "STREAMING UPDATE"]
     assert commits(tmp_path / MIRROR) == made
 
 
-def test_a_copy_among_changes_is_complete_in_a_mirror_that_had_no_batch_before(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards: the first commit of a mirror that states the whole batch though it lacks the copy."""
-    monkeypatch.setattr(table_writer, "_MOST_MERGED_ROWS", 0)
-    steps = copying_batches(spark)
-    lagging(tmp_path, 0, steps[0])
-    lagging(tmp_path, 1, steps[1])._followers.apply(spark)
-    assert state(spark, tmp_path) == STATES[2]
-
-
-def test_small_copies_are_merged_with_the_changes_around_them_in_one_commit(
+def test_copies_and_the_changes_after_them_are_applied_together(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: a copy of an earlier batch that is neither merged nor appended, and a document that
-    is appended although a change of it was merged."""
-    steps = copying_batches(spark)
-    for number, step in enumerate(steps):
-        own = lagging(tmp_path, number, step)
+    """Guards: a change of a document whose copy is in a file of the same commit."""
+    first, *later = copying_batches(spark)
+    own = lagging(tmp_path, 0, first)
+    for number, step in enumerate(later, 1):
+        own.write_batch(step, number)
     own._followers.apply(spark)
-    assert state(spark, tmp_path) == STATES[4]
-    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", "MERGE"]
+    assert state(spark, tmp_path) == STATES[2]
+    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE"]
 
 
-def test_a_commit_without_its_copy_states_the_batch_before_to_a_release_that_knows_no_steps() -> (
-    None
-):
-    """Guards: a follower of that release, still running elsewhere, which would leave it out."""
-    first = Commit(7, Timestamp(1, 1), step=CHANGES)
-    assert json.loads(first.text())["batch"] == first.applied == 6
-    assert Commit.parse(first.text()) == first
+def test_a_document_copied_by_two_batches_is_in_its_mirror_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: two files of one commit that both contain a key."""
+    steps = [
+        batch(spark, [change("read", key, {"n": n}, time=n) for key in "ab"], until=n)
+        for n in (1, 2)
+    ]
+    own = lagging(tmp_path, 0, steps[0])
+    own.write_batch(steps[1], 1)
+    own._followers.apply(spark)
+    assert content(tmp_path / MIRROR) == {"a": {"n": 2}, "b": {"n": 2}}
+    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE"]
+
+
+def test_a_commit_of_the_release_before_that_lacks_its_copy_is_of_the_batch_before() -> None:
+    """Guards: the half of a batch that a killed run of that release applied, taken for all of it:
+    its copied documents would never come."""
+    fields = {"watermark": "1:1", "batch": 6, "step": "changes"}
+    found = Commit.parse(json.dumps(fields))
+    assert found is not None
+    assert found.batch == 6
 
 
 def test_a_copy_that_is_replayed_is_in_its_mirror_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -548,7 +524,7 @@ def test_a_row_that_comes_between_the_look_and_the_commit_stops_the_commit(
     monkeypatch.setattr(transaction._Delta, "commit", late)
     rows = [change("read", key, {"n": 2}, time=2) for key in "bc"]
     own.write_batch(batch(spark, rows, until=2), 1)
-    assert len(attempts) == 1
+    assert len(attempts) == 2
     assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 2}}
 
 

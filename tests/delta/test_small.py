@@ -61,7 +61,7 @@ def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting(
 
     monkeypatch.setattr(mirror, "write", seeing)
     monkeypatch.setitem(small_write_settings.SETTINGS, "spark.sql.shuffle.partitions", "7")
-    own = sink(tmp_path)
+    own = sink(tmp_path, by_spark=True)
     rows = [change("insert", str(n), {"n": n}, time=1000) for n in range(3)]
     own.write_batch(batch(spark, rows, until=1001), 0)
     many = [change("update", str(n % 3), {"n": n}, time=1002, event=n + 1) for n in range(MANY)]

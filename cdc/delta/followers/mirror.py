@@ -77,7 +77,7 @@ def state_of(version: int, commit: Commit, namespace: Namespace) -> MirrorState:
     """What a commit states of the namespace."""
     stated = commit.state(namespace)
     return MirrorState(
-        version, commit.applied, commit.watermark, stated.exact_from, stated.copying, stated.kept
+        version, commit.batch, commit.watermark, stated.exact_from, stated.copying, stated.kept
     )
 
 

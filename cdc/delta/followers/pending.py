@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -14,18 +14,21 @@ from cdc.delta.columns import BATCH, with_after
 from cdc.delta.landing import (
     ROW_OPS,
     Batch,
+    BatchFiles,
     Facts,
     LandedBatch,
     facts_of,
     join_facts,
-    without_copy,
 )
 from cdc.delta.tables import Commit, Table, Tables, Target
 from cdc.model import Namespace
-from cdc.tasks import Group
+from cdc.tasks import DataFile, Group
 
 # The columns of a changelog that a follower reads.
 COLUMNS = (*("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after", "txn"),)
+
+# What is merged at once: rows of changes, and rows of copies, of which only the keys are read.
+_MOST_CHANGES, _MOST_COPIED = 250_000, 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,16 @@ def joined_groups(groups: Iterable[Group]) -> list[Group]:
     return [*found.values()]
 
 
-def units(
-    pending: Iterable[Pending], is_last: Callable[[Pending], bool]
-) -> Iterator[list[Pending]]:
-    """Divide batches into those that are applied together; `is_last` says where a unit ends."""
-    unit: list[Pending] = []
+def units(pending: Iterable[Pending]) -> Iterator[list[Pending]]:
+    """Divide batches into those that are applied together: as many as fit into memory."""
+    unit, changes, copied = list[Pending](), 0, 0
     for each in pending:
-        unit.append(each)
-        if is_last(each):
+        own = sum(ops.get("read", 0) for ops in each.facts.counts.values())
+        changes, copied = changes + each.facts.count - own, copied + own
+        if unit and (changes > _MOST_CHANGES or copied > _MOST_COPIED):
             yield unit
-            unit = []
+            unit, changes, copied = [], each.facts.count - own, own
+        unit.append(each)
     if unit:
         yield unit
 
@@ -105,7 +108,6 @@ def join(
     table: Table,
     tables: Tables,
     columns: StructType,
-    lacks_copy: bool = False,
 ) -> Batch:
     """Return successive batches as one, with the rows that concern a table.
 
@@ -114,7 +116,6 @@ def join(
         table: a mirror or a history.
         tables: those of its kind.
         columns: those of the source's rows.
-        lacks_copy: whether to leave out what the last batch copied of the table's collection.
     """
     sources = {
         target
@@ -128,14 +129,35 @@ def join(
         sources=sources,
         first=first,
         last=last,
-        copied=last if lacks_copy else None,
         columns=columns,
     )
     follows = frozenset(target.relative_to(table.target) for target in sources)
-    steps = [each.facts for each in unit]
-    if lacks_copy and table.namespace is not None:
-        steps[-1] = without_copy(steps[-1], table.namespace)
-    return Batch(last, join_facts(steps), columns, read, follows, lacks_copy)
+    facts = join_facts([each.facts for each in unit])
+    files = _files(unit, table, tables, sources) if tables.kind == "mirror" else None
+    return Batch(last, facts, columns, read, follows, files)
+
+
+def _files(
+    unit: Sequence[Pending], table: Table, tables: Tables, sources: Iterable[Target]
+) -> BatchFiles | None:
+    """The data files of the batches, if this process has written those of all of them."""
+    landed = [each.landed for each in unit if each.landed is not None]
+    if len(landed) < len(unit):
+        return None
+    changes, copies = list[tuple[DataFile, bool]](), list[DataFile]()
+    for each, own in zip(unit, landed, strict=True):
+        counts = each.facts.counts.get(table.namespace, {}) if table.namespace else {}
+        found = own.files_of(table.target.address)
+        has_copies = bool(found) and counts.get("read", 0) == sum(file.rows for file in found)
+        copies += found if has_copies else ()
+        for target in sources:
+            changes += [(file, has_copies) for file in own.files_of(target.address)]
+
+    def mark_attempted(files: Sequence[DataFile]) -> None:
+        for each in landed:
+            each.mark_attempted(files)
+
+    return BatchFiles(changes, copies, mark_attempted)
 
 
 def _read_batches(
@@ -144,13 +166,10 @@ def _read_batches(
     sources: Iterable[Target],
     first: int,
     last: int,
-    copied: int | None,
     columns: StructType,
 ) -> DataFrame:
-    """The rows of whole batches in changelogs, without what the batch `copied` copied."""
+    """The rows of whole batches in changelogs."""
     is_in = F.col(BATCH).between(first, last)
-    if copied is not None:
-        is_in &= (F.col(BATCH) != copied) | (F.col("op") != "read")
     frames = [
         with_after(source.read(spark)).where(is_in).select(*COLUMNS) for source in sorted(sources)
     ]

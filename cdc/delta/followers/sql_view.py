@@ -77,13 +77,13 @@ class SqlViews:
         if not table.target.is_name or last is None or last.is_empty or time.monotonic() < until:
             return
         sources = frozenset(feeds(table, mirrors, changelogs))
-        if self._written.get(table.target) == (mirrors.version(table), last.applied, sources):
+        if self._written.get(table.target) == (mirrors.version(table), last.batch, sources):
             return
         place = live_view(table.target)
         try:
             query = _query(spark, table, mirrors, sources)
             put_view(spark, place, identity(mirrors.pipeline, KIND, table), query)
-            self._written[table.target] = mirrors.version(table), last.applied, sources
+            self._written[table.target] = mirrors.version(table), last.batch, sources
         except _Impossible as reason:
             self._refuse(table.target, f"no view {place} is made: {reason}", logging.INFO)
         except (TableOwnedElsewhere, PySparkException, Py4JError) as error:
@@ -153,7 +153,7 @@ def _query(spark: SparkSession, table: Table, mirrors: Tables, sources: Iterable
     assert last is not None, "a mirror with a batch has a commit"
     held = f"{table.target.address} VERSION AS OF {version}"
     columns = table.target.read(spark, version).schema.names
-    tails = [_tail(spark, source, last.applied) for source in there]
+    tails = [_tail(spark, source, last.batch) for source in there]
     return view_text(table, name, held, columns, tails)
 
 

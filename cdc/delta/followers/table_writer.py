@@ -6,9 +6,8 @@ Several processes may write to a table: each write begins with what the table co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -16,12 +15,10 @@ from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Columns
 from cdc.delta.followers import history, mirror, rebuild
-from cdc.delta.followers.copied_mirror import CopiedMirror, has_files
+from cdc.delta.followers.file_merge import FileMerge
 from cdc.delta.followers.pending import Pending, join, units
-from cdc.delta.landing import Batch, Facts, effects
+from cdc.delta.landing import Batch, Facts
 from cdc.delta.tables import (
-    CHANGES,
-    Commit,
     LogCheckpoints,
     Table,
     Tables,
@@ -32,9 +29,6 @@ from cdc.delta.tables import (
 )
 
 _log = logging.getLogger(__name__)
-# So many copied rows are merged together with the changes around them. To append them takes a
-# commit of their own, between a MERGE of the changes before and one of those after.
-_MOST_MERGED_ROWS = 25_000
 
 
 class _Writer(Protocol):
@@ -68,6 +62,7 @@ class TableWriter:
     checkpoints: LogCheckpoints
     columns: StructType = field(default_factory=StructType)
     _sizes: small_write_settings.Sizes = field(default_factory=small_write_settings.Sizes)
+    _merge: FileMerge = field(default_factory=FileMerge)
 
     def apply(
         self,
@@ -81,36 +76,10 @@ class TableWriter:
         Stops where another process has emptied the table.
         """
 
-        def ends(batch: Pending) -> bool:
-            return _copies_many(batch, table) and has_files(table, tables, batch)
-
-        for unit in units(pending, ends) if tables.kind == "mirror" else [[*pending]]:
-            for writer, batch in self._steps(unit, table, tables):
-                if not self._write(writer, tables, spark, table, batch):
-                    return
-
-    def _steps(
-        self, unit: Sequence[Pending], table: Table, tables: Tables
-    ) -> Iterator[tuple[_Writer, Batch]]:
-        """The commits by which a table gets a unit of batches, one or two."""
-        kind, last = KINDS[tables.kind], unit[-1]
-        whole = partial(join, table=table, tables=tables, columns=self.columns)
-        # Asked again: an earlier unit may have added columns that the data files lack.
-        if tables.kind != "mirror" or last.landed is None or not has_files(table, tables, last):
-            yield kind, whole(unit)
-            return
-        copy = CopiedMirror(last.landed)
-        changes = whole(unit, lacks_copy=True)
-        facts = changes.facts
-        if not effects.changed(table, facts, tables) and not effects.emptied(table, facts, tables):
-            yield copy, whole(unit)
-        elif _copies_many(last, table) and _states_copy(
-            effects.commit(table, changes, tables), table
-        ):
-            yield kind, changes
-            yield copy, whole([last])
-        else:
-            yield kind, whole(unit)
+        for unit in units(pending):
+            batch = join(unit, table, tables, self.columns)
+            if not self._write(tables, spark, table, batch):
+                return
 
     def rebuild(
         self,
@@ -127,23 +96,22 @@ class TableWriter:
             return
         follows = frozenset(feed.relative_to(table.target) for feed in found.feeds)
         batch = Batch(found.batch, found.facts, self.columns, found.read, follows)
-        self._write(KINDS[tables.kind], tables, spark, table, batch)
+        self._write(tables, spark, table, batch)
 
-    def _write(
-        self, writer: _Writer, tables: Tables, spark: SparkSession, table: Table, batch: Batch
-    ) -> bool:
+    def _write(self, tables: Tables, spark: SparkSession, table: Table, batch: Batch) -> bool:
         """Write a batch; return whether the table contains it.
 
         It does not if another process emptied the table: there the batch would be taken for all
         that there is.
         """
+        writer: _Writer = self._merge if tables.kind == "mirror" else KINDS[tables.kind]
         rebuilds = _rebuilds(table, tables)
 
         def write() -> None:
             # Another process may have added columns. If it empties the table after this, Delta
             # passes over the batch.
             tables.refresh(spark, table)
-            if _rebuilds(table, tables) == rebuilds and not _contains(table, tables, batch):
+            if _rebuilds(table, tables) == rebuilds and not contains(table, tables, batch.number):
                 writer.write(spark, table, tables, batch)
 
         is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
@@ -151,29 +119,12 @@ class TableWriter:
             conflict.repeated(write, table.target)
         tables.refresh(spark, table)
         self.checkpoints.committed(spark, table.target)
-        return _contains(table, tables, batch)
-
-
-def _copies_many(batch: Pending, table: Table) -> bool:
-    """Whether a batch copies so many documents that their files are worth a commit."""
-    counts = batch.facts.counts.get(table.namespace, {}) if table.namespace else {}
-    return counts.get("read", 0) > _MOST_MERGED_ROWS
+        return contains(table, tables, batch.number)
 
 
 def _rebuilds(table: Table, tables: Tables) -> int:
     last = tables.last(table)
     return last.rebuilds if last else 0
-
-
-def _states_copy(commit: Commit, table: Table) -> bool:
-    """Whether a commit states that the copy of the table's collection is not complete."""
-    return table.namespace is not None and commit.state(table.namespace).copying is not None
-
-
-def _contains(table: Table, tables: Tables, batch: Batch) -> bool:
-    last = tables.last(table)
-    has_changes = last is not None and last.step == CHANGES and last.batch == batch.number
-    return (batch.lacks_copy and has_changes) or contains(table, tables, batch.number)
 
 
 def contains(table: Table, tables: Tables, batch: int) -> bool:

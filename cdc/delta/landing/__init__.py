@@ -5,12 +5,13 @@ from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
     ROW_OPS,
     Batch,
+    BatchFiles,
     Bounds,
     Facts,
     Happened,
 )
 from cdc.delta.landing.dead_letters import IMAGES
-from cdc.delta.landing.destinations import Destinations, obstacles
+from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles, takes_copies
 from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
 from cdc.delta.landing.landing_source import LANDING, LandingSource, landing_options
@@ -21,7 +22,6 @@ from cdc.delta.landing.summarize import (
     read_facts,
     read_groups,
     voiding_events,
-    without_copy,
 )
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "NO_EVENTS",
     "ROW_OPS",
     "Batch",
+    "BatchFiles",
     "Bounds",
     "Destinations",
     "Facts",
@@ -44,11 +45,12 @@ __all__ = [
     "is_stand_in",
     "join_facts",
     "landing_options",
+    "mirror_rows",
     "obstacles",
     "read_facts",
     "read_files",
     "read_groups",
     "require_allowed",
+    "takes_copies",
     "voiding_events",
-    "without_copy",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from cdc.model import (
     What,
     resume_token,
 )
-from cdc.tasks import Group
+from cdc.tasks import DataFile, Group
 
 ROW_OPS = ("read", "insert", "update", "replace", "delete")
 # Rows for the sink alone.
@@ -152,6 +152,20 @@ class Facts:
         return not self.shared.isdisjoint({(db, coll), (db, None), (None, None)})
 
 
+class BatchFiles(NamedTuple):
+    """The data files in which tasks have written a batch, for one mirror.
+
+    Attributes:
+        changes: files of changelogs, and for each whether its copied documents are left out.
+        copies: files of the mirror that contain those documents.
+        mark_attempted: to be called right before a commit of copies is tried.
+    """
+
+    changes: Sequence[tuple[DataFile, bool]]
+    copies: Sequence[DataFile]
+    mark_attempted: Callable[[Sequence[DataFile]], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One batch of the source, or successive batches joined, as a writer of tables gets them.
@@ -162,8 +176,7 @@ class Batch:
         columns: the columns of the rows.
         read: returns the rows in a session. They are read as often as it is used.
         follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
-        lacks_copy: whether the documents are left out that the last batch copies. A mirror gets
-            them by a commit of their own.
+        files: the data files that contain the rows; None if this process has not written them.
     """
 
     number: int
@@ -171,7 +184,7 @@ class Batch:
     columns: StructType
     read: Callable[[SparkSession], DataFrame]
     follows: frozenset[str] = frozenset()
-    lacks_copy: bool = False
+    files: BatchFiles | None = None
 
     @property
     def document(self) -> DataType:

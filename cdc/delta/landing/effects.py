@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import is_of
 from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
-from cdc.delta.tables import CHANGES, COPY, FAIL, KEEP, Commit, Options, State, Table, Tables
+from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 
@@ -67,14 +67,10 @@ def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
 
     last = tables.last(table)
     found = make_commit(table, batch, tables, facts.counts, state)
-    if found is last:
-        return replace(found, follows=found.follows | batch.follows)
-    completes = last is not None and last.step == CHANGES and last.batch == batch.number
-    step = CHANGES if batch.lacks_copy else COPY if completes else None
-    found = replace(found, follows=batch.follows, step=step)
     if last is None:
-        return found
-    return replace(found, follows=found.follows | last.follows, rebuilds=last.rebuilds)
+        return replace(found, follows=batch.follows)
+    follows = last.follows | batch.follows
+    return replace(found, follows=follows, rebuilds=last.rebuilds)
 
 
 def make_commit(
@@ -86,17 +82,12 @@ def make_commit(
 ) -> Commit:
     """The commit of a batch. A commit that is made again states what it stated before.
 
-    The last commit may be the first of two by which a mirror gets the batch; then this is the
-    second one, unless `batch.lacks_copy`.
-
     `state` gets each of `names` that lies in the table, and each that was there, with its state
     before the batch; it returns the state after it.
     """
     last = tables.last(table)
     if last is not None and last.batch == batch.number:
-        is_same = last.step != CHANGES or batch.lacks_copy
-        if is_same:
-            return last
+        return last
     before = last.states if last else {}
     own = before.keys() | {name for name in names if tables.of(name) == table}
     states = {name: state(name, before.get(name, State())) for name in own}

@@ -104,22 +104,6 @@ def join_facts(batches: Sequence[Facts]) -> Facts:
     return replace(joined, steps=tuple(batches))
 
 
-def without_copy(facts: Facts, namespace: Namespace) -> Facts:
-    """The summary of a batch without what it copied of a collection.
-
-    It leaves open how far the copy is: as far as it was before the batch.
-    """
-    name = tuple(namespace)
-    rest = facts_of([g for g in facts.groups if (g.db, g.coll) != name or g.op != "read"])
-    assert rest is not None, "each batch has a watermark"
-    progress = replace(
-        rest.progress,
-        copying={n: at for n, at in rest.progress.copying.items() if n != namespace},
-        copied=rest.progress.copied - {namespace},
-    )
-    return replace(rest, progress=progress, copied=rest.copied - {namespace})
-
-
 def _begun(progress: Watermark) -> Iterator[Namespace]:
     return (name for name, at in progress.copying.items() if at["below"] is not None)
 

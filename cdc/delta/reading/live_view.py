@@ -61,7 +61,7 @@ def live(spark: SparkSession, layout: Layout, namespace: Namespace) -> LiveView:
     if table.is_shared:
         rows = rows.where(F.col("_namespace") == F.lit(str(namespace)))
     pending = PendingBatches(last=_ALL_BATCHES)
-    lacking = {table.target: (commit.applied, feeds(table, mirrors, changelogs))}
+    lacking = {table.target: (commit.batch, feeds(table, mirrors, changelogs))}
     pending.find(spark, lacking, known)
     if tail := pending.up_to(_ALL_BATCHES):
         batch = join(tail, table, mirrors, _columns(spark, changelogs, namespace))

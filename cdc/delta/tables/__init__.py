@@ -4,8 +4,6 @@ from cdc.delta.tables import conflict, small_write_settings
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
 from cdc.delta.tables.commit_log import newest_entry, read_log
 from cdc.delta.tables.commit_metadata import (
-    CHANGES,
-    COPY,
     NO_BATCH,
     Commit,
     State,
@@ -15,6 +13,7 @@ from cdc.delta.tables.commit_metadata import (
     settings,
 )
 from cdc.delta.tables.conflict import at_once
+from cdc.delta.tables.deletion_vectors import UnknownVector, read_vector, write_vectors
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
 from cdc.delta.tables.known_table import Begin, begin_of
 from cdc.delta.tables.layout import (
@@ -29,6 +28,7 @@ from cdc.delta.tables.layout import (
     Options,
     Table,
 )
+from cdc.delta.tables.live_files import LiveFile, LiveFiles
 from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import (
     PIPELINE,
@@ -40,11 +40,9 @@ from cdc.delta.tables.ownership import (
 )
 from cdc.delta.tables.pipeline_tables import Tables
 from cdc.delta.tables.target import Target, escape_glob, is_local, under
-from cdc.delta.tables.transaction import UnsuitableTable
+from cdc.delta.tables.transaction import ChangedFiles, UnsuitableTable, added
 
 __all__ = [
-    "CHANGES",
-    "COPY",
     "FAIL",
     "HARD",
     "KEEP",
@@ -56,15 +54,20 @@ __all__ = [
     "PIPELINE",
     "SOFT",
     "Begin",
+    "ChangedFiles",
     "Commit",
     "Layout",
+    "LiveFile",
+    "LiveFiles",
     "LogCheckpoints",
     "Options",
     "State",
     "Table",
     "Tables",
     "Target",
+    "UnknownVector",
     "UnsuitableTable",
+    "added",
     "at_once",
     "begin_of",
     "conflict",
@@ -84,10 +87,12 @@ __all__ = [
     "present",
     "put_view",
     "read_log",
+    "read_vector",
     "require_ours",
     "require_unoccupied",
     "settings",
     "small_write_settings",
     "text_of_view",
     "under",
+    "write_vectors",
 ]

@@ -25,8 +25,6 @@ from cdc.tasks import Group
 _KEPT = "mongodb-cdc.commit"
 # The batch before the first one.
 NO_BATCH = -1
-# The two steps by which a mirror gets a batch that copies documents and changes others.
-CHANGES, COPY = "changes", "copy"
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
 # would repeat them.
 _LONGEST_OFFSET = 20_000
@@ -100,8 +98,6 @@ class Commit:
         follows: of a table that follows changelogs, those that it has read; see
             `Target.relative_to`.
         rebuilds: how often the table was emptied to be rebuilt from its changelogs.
-        step: of a mirror, CHANGES if it lacks the copied documents of the batch, and COPY if the
-            commit added them; None if one commit made all of the batch.
     """
 
     batch: int
@@ -111,17 +107,6 @@ class Commit:
     groups: tuple[Group, ...] = ()
     follows: frozenset[str] = frozenset()
     rebuilds: int = 0
-    step: str | None = None
-
-    @property
-    def applied(self) -> int:
-        """The last batch that the table contains as a whole."""
-        return self.batch - 1 if self.step == CHANGES else self.batch
-
-    @property
-    def place(self) -> int:
-        """A number that grows with each commit of a table that may get a batch in two steps."""
-        return 2 * self.batch + (self.step != CHANGES)
 
     @property
     def is_empty(self) -> bool:
@@ -138,10 +123,9 @@ class Commit:
 
     def text(self) -> str:
         """The commit's userMetadata."""
-        # A release that knows no steps applies a batch again that is not stated as a whole.
         fields: dict[str, Any] = {
             "watermark": timestamp.text(self.watermark),
-            "batch": self.applied,
+            "batch": self.batch,
         }
         states = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in states.items() if state}:
@@ -154,8 +138,6 @@ class Commit:
             fields["follows"] = sorted(self.follows)
         if self.rebuilds:
             fields["rebuilds"] = self.rebuilds
-        if self.step is not None:
-            fields["step"] = self.step
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -168,14 +150,13 @@ class Commit:
             of = fields.get("of", {}).items()
             groups = map(Group.from_json, fields.get("groups", ()))
             return cls(
-                batch=int(fields["batch"]) + (fields.get("step") == CHANGES),
+                batch=int(fields["batch"]),
                 watermark=timestamp.parse(fields["watermark"]),
                 states={Namespace.parse(name): State.from_json(state) for name, state in of},
                 offset=fields.get("offset"),
                 groups=tuple(_with_offset(group, fields.get("offset")) for group in groups),
                 follows=frozenset(fields.get("follows", ())),
                 rebuilds=int(fields.get("rebuilds", 0)),
-                step=fields.get("step"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None

@@ -37,6 +37,7 @@ from cdc.delta.tables.ownership import (
 )
 from cdc.delta.tables.target import Target
 from cdc.delta.tables.transaction import (
+    ChangedFiles,
     NewTable,
     TableExists,
     Transaction,
@@ -72,12 +73,12 @@ class Tables:
 
     def transaction_id(self, rebuilds: int = 0) -> str:
         """The id for Delta. A rebuild applies all batches again, so it needs another id."""
-        # Versions of a mirror are no numbers of batches; those of earlier releases were.
         name = "mirror/steps" if self.kind == "mirror" else self.kind
         return f"mongodb-cdc/{self.pipeline}/{name}" + (f"/{rebuilds}" if rebuilds else "")
 
     def _transaction_of(self, commit: Commit) -> Transaction:
-        version = commit.place if self.kind == "mirror" else commit.batch
+        # Earlier releases gave a mirror a batch in two steps, the transactions 2n and 2n + 1.
+        version = 2 * commit.batch + 1 if self.kind == "mirror" else commit.batch
         return Transaction(self.transaction_id(commit.rebuilds), version)
 
     def transaction(self, commit: Commit) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class Tables:
         """
         last, begin = self.last(table), self.begin(table)
         if last is not None:
-            return last.applied
+            return last.batch
         return begin.after if begin else None
 
     def begin(self, table: Table) -> Begin | None:
@@ -265,6 +266,7 @@ class Tables:
         new: NewTable,
         before_commit: Callable[[], None],
         objection: Callable[[int], str | None] | None = None,
+        changed: ChangedFiles | None = None,
     ) -> bool:
         """Commit data files to the table; return False if its batch is in the table already.
 
@@ -281,6 +283,7 @@ class Tables:
                 new=None if known else new,
                 objection=objection if known else None,
                 before_commit=before_commit,
+                changed=changed,
                 newest=self._newest(known) if known else None,
             )
         except TableExists as error:

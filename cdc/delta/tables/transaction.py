@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.tables.commit_metadata import Commit
+from cdc.delta.tables.conflict import Outdated
+from cdc.delta.tables.live_files import LiveFile
 from cdc.delta.tables.target import Target, metadata_of, stated_size
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
@@ -66,6 +68,21 @@ class Transaction(NamedTuple):
     version: int
 
 
+class ChangedFiles(NamedTuple):
+    """The files of which a commit removes rows.
+
+    Attributes:
+        version: the version of the table that was looked at.
+        files: the files, among them perhaps some that the commit adds.
+        vectors: the new deletion vector of each file, by its name. A file without one has lost all
+            its rows.
+    """
+
+    version: int
+    files: Sequence[LiveFile]
+    vectors: Mapping[str, Mapping[str, Any]]
+
+
 class TableExists(Exception):
     """Another writer has created the table."""
 
@@ -84,6 +101,7 @@ def commit_files(
     new: NewTable | None,
     objection: Callable[[int], str | None] | None = None,
     before_commit: Callable[[], None] = lambda: None,
+    changed: ChangedFiles | None = None,
     newest: tuple[int, int] | None = None,
 ) -> int | None:
     """Commit data files to a table; return the version, or None if the batch is in the table.
@@ -102,6 +120,8 @@ def commit_files(
         objection: gets the version to which the commit adds the files, and returns why it must not.
             It is not asked about a table without files. Such a commit is not blind: it conflicts
             with any other that adds or removes rows.
+        changed: the files that lose rows. Such a commit is made on that version of the table only,
+            and conflicts with any other that adds or removes rows.
         newest: a version of the table, and the version of the last transaction of this name that it
             contains, if the caller knows them. They spare Delta a look through the whole log as
             long as nobody else commits.
@@ -109,11 +129,12 @@ def commit_files(
             of the table, whatever is raised.
 
     Raises TableExists if there is a table though `new` is given; UnsuitableTable, also for an
-    objection; DataFileLost if Delta does not find a file: it may look for it in another place.
+    objection; Outdated if there is a newer version than the one that was looked at; DataFileLost if
+    Delta does not find a file: it may look for it in another place.
     """
     delta = _Delta(spark)
     transaction = delta.start(target)
-    actions = list[dict[str, Any]]()
+    actions = list[Mapping[str, Any]]()
     if new is not None:
         if transaction.readVersion() >= 0:
             raise TableExists
@@ -136,9 +157,15 @@ def commit_files(
         is_empty = size is not None and size.files == 0
         if not is_empty and (reason := objection(transaction.readVersion())):
             raise UnsuitableTable(reason)
+    if changed is not None:
+        if transaction.readVersion() != changed.version:
+            raise Outdated
+        transaction.readWholeTable()
+        if changed.files:
+            _require_changeable(transaction, schema)
     delta.require_files(target, files)
-    actions += [_add(file) for file in files]
     now = int(time.time() * 1000)
+    actions += _file_actions(files, changed, now)
     written = {"appId": own.name, "version": own.version, "lastUpdated": now}
     actions.append({"txn": written})
     before_commit()
@@ -212,6 +239,7 @@ class _Delta:
         metrics = jvm.java.util.HashMap()
         numbers = {
             "numAddedFiles": len(files),
+            "numRemovedFiles": sum("remove" in action for action in actions),
             "numOutputRows": sum(file.rows for file in files),
             "numOutputBytes": sum(file.size for file in files),
         }
@@ -242,18 +270,32 @@ class _Delta:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(every)
 
 
-def _add(file: DataFile) -> dict[str, Any]:
-    now = int(time.time() * 1000)
+def added(file: DataFile) -> dict[str, Any]:
+    """The action that adds a data file."""
     return {
         "add": {
             "path": file.name,
             "partitionValues": {},
             "size": file.size,
-            "modificationTime": now,
+            "modificationTime": int(time.time() * 1000),
             "dataChange": True,
             "stats": file.statistics,
         }
     }
+
+
+def _file_actions(
+    files: Sequence[DataFile], changed: ChangedFiles | None, now: int
+) -> Iterator[Mapping[str, Any]]:
+    """The actions that add data files and change others."""
+    new, changes = {file.name for file in files}, changed.files if changed else ()
+    for each in changes:
+        if each.name not in new:
+            yield each.removed(now)
+        if changed and (vector := changed.vectors.get(each.name)) is not None:
+            yield each.without_rows(vector)
+    new.difference_update(each.name for each in changes)
+    yield from (added(file) for file in files if file.name in new)
 
 
 def _metadata(new: NewTable) -> dict[str, Any]:
@@ -297,3 +339,17 @@ def _require_suitable(transaction: Any, schema: StructType) -> None:
     for field in schema:
         if field.name not in columns or columns[field.name]["type"] != field.jsonValue()["type"]:
             raise UnsuitableTable(f"it has no column {field.name} {field.dataType.simpleString()}")
+
+
+def _require_changeable(transaction: Any, schema: StructType) -> None:
+    """Raises UnsuitableTable if rows of a table cannot be replaced by a task's rows."""
+    found = metadata_of(transaction)
+    settings = found["configuration"]
+    if settings.get("delta.enableDeletionVectors") != "true":
+        raise UnsuitableTable("it has no deletion vectors")
+    for name in ("delta.enableChangeDataFeed", "delta.appendOnly"):
+        if settings.get(name) == "true":
+            raise UnsuitableTable(f"it has {name} = true")
+    names = {each["name"] for each in json.loads(found["schemaString"])["fields"]}
+    if more := sorted(names - set(schema.names)):
+        raise UnsuitableTable(f"somebody has added the column {more[0]}")

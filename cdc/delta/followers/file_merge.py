@@ -1,0 +1,168 @@
+"""Merges batches into a mirror by its data files, without a Spark job.
+
+A row that changes gets a mark in the deletion vector of its file. The new images of changed keys
+become a new file. Copied documents are in files already, which tasks have written. All of this is
+one commit of `cdc.delta.tables.transaction`. The mirror then contains what
+`cdc.delta.followers.mirror.write` would make of it, by which Spark merges everything that this
+module does not take:
+
+* tables of a catalog, of several collections, with `delete = soft` or with growing columns;
+* batches with an event that empties the mirror, or with moves between shards;
+* batches whose data files another process wrote, and more changes than the driver should hold;
+* tables that were altered so that a writer has more to observe than this one knows of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.sql import SparkSession
+
+from cdc.delta.followers import mirror
+from cdc.delta.followers.key_search import find_outdated, have_common_keys
+from cdc.delta.followers.last_changes import LastChanges, TooManyChanges, read_changes
+from cdc.delta.landing import Batch, BatchFiles, effects, mirror_rows, takes_copies
+from cdc.delta.tables import (
+    ChangedFiles,
+    LiveFile,
+    LiveFiles,
+    Table,
+    Tables,
+    Target,
+    UnknownVector,
+    UnsuitableTable,
+    added,
+    write_vectors,
+)
+from cdc.tasks import DataFile, DataFiles, Folder, Part, open_folder, remove
+
+_log = logging.getLogger(__name__)
+# Of the rows of changes, before they are compressed.
+_MOST_BYTES = 2**28
+_FILE_BYTES = 2**27
+
+
+@dataclass(slots=True)
+class FileMerge:
+    """Writes mirrors like `cdc.delta.followers.mirror`, several at a time."""
+
+    _files: dict[Target, LiveFiles] = field(default_factory=dict)
+
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
+        """Apply a batch to the mirror in one commit. Idempotent per batch."""
+        if batch.files is None or not _is_possible(table, tables, batch):
+            mirror.write(spark, table, tables, batch)
+            return
+        files = self._files.setdefault(table.target, LiveFiles(table.target))
+        try:
+            _Merge(table, tables, batch, batch.files).commit(spark, files)
+        except (UnsuitableTable, UnknownVector, TooManyChanges) as reason:
+            _log.info("%s: Spark merges the rows, because %s", table.target, reason)
+            mirror.write(spark, table, tables, batch)
+
+
+def _is_possible(table: Table, tables: Tables, batch: Batch) -> bool:
+    facts = batch.facts
+    names = effects.changed(table, facts, tables)
+    return (
+        bool(names)
+        and takes_copies(table)
+        and tables.columns(table) == table.options.columns
+        and not effects.emptied(table, facts, tables)
+        and facts.departures.isdisjoint(names)
+    )
+
+
+class _Merge:
+    """One attempt to apply a batch."""
+
+    def __init__(self, table: Table, tables: Tables, batch: Batch, files: BatchFiles) -> None:
+        self._table, self._tables, self._batch, self._files = table, tables, batch, files
+        self._address, self._storage = table.target.address, tables.layout.storage
+        self._folder = open_folder(self._address, self._storage)
+
+    def commit(self, spark: SparkSession, known: LiveFiles) -> None:
+        table, tables, batch = self._table, self._tables, self._batch
+        version = tables.version(table)
+        if version is None:  # a new table, without a commit of ours
+            version = int(table.target.snapshot(spark).version())
+        log = open_folder(f"{self._address}/_delta_log", self._storage)
+        there = known.read(spark, log, version)
+        copies, changes = self._read(there)
+        there += [LiveFile.of(added(file)["add"]) for file in copies]
+        outdated, is_stale = find_outdated(there, self._folder, changes)
+        rows = changes.rows.filter(pa.array(~(changes.is_delete | is_stale)))
+        columns = mirror.schema(batch.document, table, tables.columns(table))
+        kind = batch.document.simpleString()
+        new = tables.describe_new(table, columns, kind, mirror.key_of(table))
+        written, vectors, is_attempted = list[DataFile](), None, False
+
+        def attempt() -> None:
+            nonlocal is_attempted
+            self._files.mark_attempted(copies)
+            is_attempted = True
+
+        try:
+            written = self._write(rows)
+            vectors, changed = _changed(there, outdated, self._folder, version)
+            commit = effects.commit(table, batch, tables)
+            tables.add_files(
+                spark, table, [*copies, *written], commit, new, attempt, changed=changed
+            )
+        finally:
+            if not is_attempted:
+                remove(written, self._storage)
+                if vectors is not None:
+                    with suppress(OSError):
+                        self._folder.remove(vectors)
+
+    def _read(self, there: Sequence[LiveFile]) -> tuple[Sequence[DataFile], LastChanges]:
+        """The files of copies that may be added as they are, and the changes besides them."""
+        copies, found = self._files.copies, self._files.changes
+        own = [LiveFile.of(added(file)["add"]) for file in copies]
+        if copies and have_common_keys(own, there, self._folder):
+            # A second row of a key would stay for ever.
+            copies, found = [], [(file, False) for file, _ in found]
+        names = effects.changed(self._table, self._batch.facts, self._tables)
+        try:
+            changes = read_changes(found, names, self._storage, _MOST_BYTES)
+        except FileNotFoundError as error:
+            raise UnsuitableTable("somebody has removed files of its changelog") from error
+        count = changes.count + sum(file.rows for file in copies)
+        if count != sum(map(self._batch.facts.rows, names)):
+            raise UnsuitableTable("the files of the batch do not contain all of its rows")
+        return copies, changes
+
+    def _write(self, rows: pa.Table) -> list[DataFile]:
+        """Write images as rows of the mirror."""
+        files = DataFiles(_FILE_BYTES, self._storage)
+        try:
+            for each in rows.to_batches():
+                if len(each):
+                    found = mirror_rows(each, self._tables.columns(self._table))
+                    files.add(Part(self._address, found, is_copy=True))
+            return files.finish()
+        except BaseException:
+            files.discard()
+            raise
+
+
+def _changed(
+    there: Sequence[LiveFile], outdated: Mapping[int, BitMap], folder: Folder, version: int
+) -> tuple[str | None, ChangedFiles]:
+    """The actions that remove rows, and the name of the file of vectors, if one was written."""
+    partly, vectors, name = dict[str, BitMap](), dict[str, Any](), None
+    for number, rows in outdated.items():
+        if (count := there[number].rows) is None:
+            raise UnsuitableTable("files of it do not state their number of rows")
+        if len(rows) < count:
+            partly[there[number].name] = rows
+    if partly:
+        name, vectors = write_vectors(folder, partly)
+    return name, ChangedFiles(version, [there[number] for number in outdated], vectors)

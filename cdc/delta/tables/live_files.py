@@ -1,0 +1,147 @@
+"""The data files that a table consists of, read from the JSON files of its log.
+
+What was read once is kept: to follow a table costs one small file per commit. Only a log that was
+cleaned up, or that grew by many commits, is read by Delta, with a Spark job.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.delta.tables.conflict import Outdated
+from cdc.delta.tables.target import Target
+from cdc.tasks import Folder
+
+# A file may be in the table with one vector and have been removed with another.
+_Identity: TypeAlias = tuple[str, str]
+# To read one file of the log takes less than a millisecond on a local disk.
+_MOST_COMMITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a table.
+
+    Attributes:
+        action: the fields of its action `add`.
+        statistics: Delta's statistics.
+    """
+
+    action: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, action: Mapping[str, Any]) -> LiveFile:
+        return cls(action, json.loads(action.get("stats") or "{}"))
+
+    @property
+    def name(self) -> str:
+        """The path of the file in the folder of its table."""
+        return unquote(self.action["path"])
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the file lies in another folder, as those of a shallow clone do."""
+        path = self.action["path"]
+        return posixpath.isabs(path) or ":" in path.partition("/")[0]
+
+    @property
+    def vector(self) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self.action.get("deletionVector")
+        return found
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the file has, those included that its deletion vector marks."""
+        found: int | None = self.statistics.get("numRecords")
+        return found
+
+    def bounds(self, column: str) -> tuple[str | None, str | None]:
+        """Texts that no value of the column is below, or above; None where there is none."""
+        return (
+            self.statistics.get("minValues", {}).get(column),
+            self.statistics.get("maxValues", {}).get(column),
+        )
+
+    def removed(self, now: int) -> dict[str, Any]:
+        """The action that removes the file, at a time in milliseconds since 1970."""
+        kept = ("path", "partitionValues", "size", "tags", "deletionVector", "stats")
+        found = {name: self.action[name] for name in kept if self.action.get(name) is not None}
+        more = {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+        return {"remove": found | more}
+
+    def without_rows(self, vector: Mapping[str, Any]) -> dict[str, Any]:
+        """The action that adds the file again with another vector.
+
+        Its bounds are still bounds, though perhaps of values that are gone.
+        """
+        statistics = json.dumps({**self.statistics, "tightBounds": False}, ensure_ascii=False)
+        found = {name: value for name, value in self.action.items() if value is not None}
+        return {"add": found | {"deletionVector": vector, "stats": statistics, "dataChange": True}}
+
+
+@dataclass(slots=True)
+class LiveFiles:
+    """The data files of one table at a version, `version`. Used by one thread at a time."""
+
+    target: Target
+    version: int = -1
+    _files: dict[_Identity, LiveFile] = field(default_factory=dict)
+
+    def read(self, spark: SparkSession, log: Folder, version: int) -> list[LiveFile]:
+        """The files of that version of the table, the newest. `log` is the folder of its log.
+
+        Raises Outdated if there is a newer one.
+        """
+        is_known = 0 <= version - self.version <= _MOST_COMMITS
+        if not is_known or not self._follow(log, version):
+            self._load(spark, version)
+        return [*self._files.values()]
+
+    def _follow(self, log: Folder, version: int) -> bool:
+        """Read the commits after the known version; return whether the log contains them all."""
+        files = dict(self._files)
+        for number in range(self.version + 1, version + 1):
+            try:
+                stream = log.open(f"{number:020}.json")
+            except FileNotFoundError:
+                return False
+            with closing(stream):
+                _replay(files, map(json.loads, stream.read().splitlines()))
+        self._files, self.version = files, version
+        return True
+
+    def _load(self, spark: SparkSession, version: int) -> None:
+        snapshot = self.target.snapshot(spark)
+        if snapshot.version() != version:
+            raise Outdated
+        rows = DataFrame(snapshot.allFiles().toJSON().toDF(), spark).collect()
+        found = (LiveFile.of(json.loads(row.value)) for row in rows)
+        self._files = {_identity(each.action): each for each in found}
+        self.version = version
+
+
+def _replay(files: dict[_Identity, LiveFile], actions: Iterable[Mapping[str, Any]]) -> None:
+    """Apply the actions of one commit, which are in no order."""
+    added = list[Mapping[str, Any]]()
+    for action in actions:
+        if "remove" in action:
+            files.pop(_identity(action["remove"]), None)
+        elif "add" in action:
+            added.append(action["add"])
+    for each in added:
+        files[_identity(each)] = LiveFile.of(each)
+
+
+def _identity(action: Mapping[str, Any]) -> _Identity:
+    vector = action.get("deletionVector") or {}
+    place = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}"
+    return action["path"], place if vector else ""

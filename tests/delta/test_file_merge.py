@@ -1,0 +1,297 @@
+"""Batches that a mirror gets by its data files, compared with what Spark's MERGE makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from cdc.delta.followers import file_merge, pending
+from cdc.delta.sink import Sink
+from cdc.delta.tables import LiveFiles, Target, pipeline_tables
+from tests.delta import delta_rs
+from tests.delta.batches import batch, change, commits, content, sink
+
+MIRROR = "shop/orders/mirror"
+BY_FILES, BY_SPARK = "STREAMING UPDATE", "MERGE"
+
+
+def write(spark: SparkSession, own: Sink, rows: Sequence[dict[str, Any]], number: int) -> None:
+    own.write_batch(batch(spark, [*rows], until=1000 * (number + 1)), number)
+
+
+def started(spark: SparkSession, base: Path, **table: Any) -> Sink:
+    """A pipeline whose mirror contains the keys a to f."""
+    own = sink(base, **table)
+    write(spark, own, [change("read", key, {"n": 1}, time=1) for key in "abcdef"], 0)
+    return own
+
+
+def later(number: int = 1) -> list[dict[str, Any]]:
+    """An update, a delete and an insert; and a change of a key that was changed before."""
+    time = 1000 * number + 1
+    return [
+        change("update", "a", {"n": number}, time=time),
+        change("delete", "b", time=time),
+        change("insert", f"x{number}", {"n": number}, time=time),
+        change("update", f"x{number}", {"n": number + 1}, time=time, event=2),
+    ]
+
+
+AFTER = {**{key: {"n": 1} for key in "acdef"}, "x1": {"n": 2}}
+
+
+def random_rows(
+    numbers: random.Random, batch_number: int, keys: Sequence[str]
+) -> list[dict[str, Any]]:
+    ops = ("insert", "update", "replace", "delete")
+    rows = []
+    for event in range(numbers.randrange(1, 30)):
+        op = numbers.choice(ops)
+        image = None if op == "delete" else {"n": numbers.randrange(1000), "s": "x" * event}
+        # An update whose image is missing changes nothing.
+        image = None if op == "update" and numbers.random() < 0.1 else image
+        key = numbers.choice(keys)
+        time = 1000 * batch_number + 1
+        rows.append(change(op, key, image, time=time, event=event + 1))
+    return rows
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """Guards: a row that is lost, doubled or kept; a vector that marks another row; files that
+    Spark, OPTIMIZE and this way of writing change in turn."""
+    numbers = random.Random(seed)
+    keys = [f"k{number:02}" for number in range(40)]
+    both = {by_spark: tmp_path / str(by_spark) for by_spark in (False, True)}
+    sinks = {by_spark: sink(base, by_spark=by_spark) for by_spark, base in both.items()}
+    copied = [change("read", key, {"n": 0}, time=1) for key in keys[::2]]
+    steps = [copied, *(random_rows(numbers, number, keys) for number in range(1, 9))]
+    optimized, by_spark_too = numbers.sample(range(2, 8), 2)
+    for number, rows in enumerate(steps):
+        if number in (by_spark_too, by_spark_too + 1):
+            sinks[False] = sink(both[False], by_spark=number == by_spark_too)
+        for by_spark, own in sinks.items():
+            if number == optimized:
+                table = str(both[by_spark] / MIRROR)
+                DeltaTable.forPath(spark, table).optimize().executeCompaction()
+            write(spark, own, rows, number)
+        found = [everything(spark, base / MIRROR) for base in both.values()]
+        assert found[0] == found[1], f"batch {number} of seed {seed}"
+        assert content(both[False] / MIRROR) == content(both[True] / MIRROR)
+    made = commits(both[False] / MIRROR)
+    assert made.count(BY_FILES) == len(steps) - 1
+    assert BY_FILES not in commits(both[True] / MIRROR)
+
+
+def everything(spark: SparkSession, table: Path) -> list[str]:
+    return sorted(map(repr, spark.read.format("delta").load(str(table)).collect()))
+
+
+@pytest.mark.parametrize("writer", ["another follower", "OPTIMIZE", "a user"])
+def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    """Guards: vectors for files that are no part of the table any more: their rows come back."""
+    own = started(spark, tmp_path)
+    original, looks = file_merge.find_outdated, list[int]()
+
+    def overtaken(*args: Any) -> Any:
+        found = original(*args)
+        looks.append(1)
+        if len(looks) == 1:
+            table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+            if writer == "another follower":
+                other = sink(tmp_path)
+                other.begin(spark, 2, batch(spark, [], until=1).schema)
+                other._followers.apply(spark)
+            elif writer == "OPTIMIZE":
+                table.delete("key = 'c'")
+                table.optimize().executeCompaction()
+            else:
+                table.delete("key = 'c'")
+        return found
+
+    monkeypatch.setattr(file_merge, "find_outdated", overtaken)
+    write(spark, own, later(), 1)
+    gone = set() if writer == "another follower" else {"c"}
+    assert content(tmp_path / MIRROR) == {k: v for k, v in AFTER.items() if k not in gone}
+    assert len(looks) == (1 if writer == "another follower" else 2)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Guards: files without a commit that a reader sees, or that the next attempt takes along; and
+    files of an attempt that failed, left for ever."""
+    own = started(spark, tmp_path)
+    before = {each.name for each in (tmp_path / MIRROR).iterdir()}
+
+    original = pipeline_tables.commit_files
+
+    def fails(spark: SparkSession, target: Target, *args: Any, **named: Any) -> Any:
+        if target.address.endswith(MIRROR):
+            raise ConnectionError
+        return original(spark, target, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline_tables, "commit_files", fails)
+        if is_killed:
+            patch.setattr(file_merge, "remove", lambda *_: None)
+        with pytest.raises(ConnectionError):
+            write(spark, own, later(), 1)
+    assert set(content(tmp_path / MIRROR)) == set("abcdef")
+    left = {each.name for each in (tmp_path / MIRROR).iterdir()} - before
+    assert bool(left) == is_killed
+    write(spark, sink(tmp_path), later(), 1)
+    assert content(tmp_path / MIRROR) == AFTER
+
+
+ALTERATIONS = {
+    "a column of a user": "ADD COLUMNS (note string)",
+    "its change data feed": "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+    "no deletion vectors": "SET TBLPROPERTIES (delta.enableDeletionVectors = false)",
+    "a constraint": "ADD CONSTRAINT some CHECK (key <> 'z')",
+    "row tracking": "SET TBLPROPERTIES (delta.enableRowTracking = true)",
+}
+
+
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_a_table_that_somebody_altered_is_merged_by_spark(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    """Guards: values of a user that an update removes, changes that a feed lacks, and rows that a
+    constraint forbids."""
+    own = started(spark, tmp_path)
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / MIRROR}` {ALTERATIONS[what]}")
+    if what == "a column of a user":
+        table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+        table.update("key = 'a'", {"note": "'mine'"})
+    write(spark, own, later(), 1)
+    rows = spark.read.format("delta").load(str(tmp_path / MIRROR))
+    if what == "a column of a user":
+        assert {row.key: row.note for row in rows.collect()}["a"] == "mine"
+    assert {row.key for row in rows.collect()} == set(AFTER)
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+
+
+def test_more_changes_than_fit_into_memory_are_merged_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_merge, "_MOST_BYTES", 100)
+    own = started(spark, tmp_path)
+    write(spark, own, later(), 1)
+    assert content(tmp_path / MIRROR) == AFTER
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+
+
+def test_changes_whose_files_are_gone_are_read_from_the_changelog(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: an OPTIMIZE and VACUUM of the changelog before its batches are applied."""
+    own = started(spark, tmp_path)
+
+    def missing(*_: Any) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(file_merge, "read_changes", missing)
+    write(spark, own, later(), 1)
+    assert content(tmp_path / MIRROR) == AFTER
+
+
+def test_files_that_lack_rows_of_the_batch_are_not_taken_for_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a batch that is stated as applied although a part of its rows was not read."""
+    own, original = started(spark, tmp_path), pending._files
+
+    def fewer(*args: Any) -> Any:
+        found = original(*args)
+        assert found is not None
+        return found._replace(changes=found.changes[1:])
+
+    monkeypatch.setattr(pending, "_files", fewer)
+    write(spark, own, later(), 1)
+    assert content(tmp_path / MIRROR) == AFTER
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+
+
+def test_batches_are_applied_in_units_that_fit_into_memory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a long backlog that is read at once, and a batch between two units that is left
+    out."""
+    monkeypatch.setattr(pending, "_MOST_CHANGES", 6)
+    own = sink(tmp_path, interval=3600.0)
+    own._start = lambda *_: None  # type: ignore[method-assign]
+    write(spark, own, [change("read", key, {"n": 1}, time=1) for key in "abcdef"], 0)
+    for number in range(1, 4):
+        write(spark, own, later(number), number)
+    own._followers.apply(spark)
+    assert commits(tmp_path / MIRROR) == ["CREATE TABLE", *[BY_FILES] * 3]
+    expected = {**{key: {"n": 1} for key in "cdef"}, "a": {"n": 3}}
+    assert content(tmp_path / MIRROR) == {
+        **expected,
+        **{f"x{number}": {"n": number + 1} for number in range(1, 4)},
+    }
+
+
+def test_the_files_of_a_table_are_followed_through_its_log_or_read_by_delta(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a file that is taken for a part of the table after it was removed, or the reverse;
+    a log whose older commits were removed."""
+    own = started(spark, tmp_path)
+    loads, load = list[int](), LiveFiles._load
+
+    def loaded(self: LiveFiles, *args: Any) -> None:
+        loads.append(1)
+        load(self, *args)
+
+    monkeypatch.setattr(LiveFiles, "_load", loaded)
+    write(spark, own, later(1), 1)
+    assert not loads
+    log = tmp_path / MIRROR / "_delta_log"
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(  # type: ignore[union-attr]
+        spark._jsparkSession, str(tmp_path / MIRROR)
+    ).checkpoint()
+    for each in log.glob("*[01].json"):
+        each.unlink()
+    write(spark, sink(tmp_path), later(2), 2)
+    assert loads
+    found = content(tmp_path / MIRROR)
+    assert found == {**AFTER, "a": {"n": 2}, "x2": {"n": 3}}
+    assert delta_rs.by_key(tmp_path / MIRROR, "document") == found
+
+
+def test_equal_keys_are_compared_by_the_bytes_of_their_text(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: bounds of files that Python, Arrow and Delta order in another way: a file that is
+    passed over, and a second row of a key."""
+    keys = [
+        "",
+        "a",
+        "A",
+        "\u00e4",
+        "\ue000",
+        "\uffff",
+        "\U00010000",
+        "\U0010ffff",
+        "z" * 40,
+        "z" * 41,
+    ]
+    own = sink(tmp_path)
+    for number, key in enumerate(keys):
+        write(spark, own, [change("insert", key, {"n": 0}, time=1000 * number + 1)], number)
+    rows = [change("update", key, {"n": 1}, time=100_001) for key in keys]
+    write(spark, own, rows, 100)
+    assert content(tmp_path / MIRROR) == {key: {"n": 1} for key in keys}
