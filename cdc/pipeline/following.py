@@ -17,7 +17,7 @@ from cdc.delta.tables import LogCheckpoints, Table, Tables
 from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
 from cdc.model import Namespace
 from cdc.pipeline.config import Config, require_followable
-from cdc.pipeline.replication import row_columns
+from cdc.pipeline.replication import row_columns, writes_by_tasks
 
 
 class Following:
@@ -36,7 +36,8 @@ class Following:
         self._kinds = {kind: Tables(kind, config.layout, pipeline) for kind in KINDS}
         self._changelogs = Tables("changelog", config.layout, pipeline)
         self._checkpoints = LogCheckpoints()
-        self._followers = Followers(self._kinds, self._changelogs, self._checkpoints)
+        by_files = writes_by_tasks(spark, config)
+        self._followers = Followers(self._kinds, self._changelogs, self._checkpoints, by_files)
         self._thread: FollowerThread | None = None
         self.last: int | None = None
 

@@ -1,6 +1,6 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
-from cdc.tasks.data_files import DataFile, DataFiles, Part, is_foreign, remove
+from cdc.tasks.data_files import DELTA_LOG, DataFile, DataFiles, Part, is_foreign, remove
 from cdc.tasks.folders import Folder, open_folder, probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
@@ -8,6 +8,7 @@ from cdc.tasks.summary import Group, Mark, merge
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
 
 __all__ = [
+    "DELTA_LOG",
     "MANIFEST",
     "S3_SCHEMES",
     "STORAGE_KEYS",

@@ -13,6 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.sink import BatchReport, Sink
@@ -134,7 +135,7 @@ class LandingSink(Sink):
     """
 
     def __init__(self, pipeline: str, layout: Layout, **others: Any) -> None:
-        super().__init__(pipeline, layout, **others)
+        super().__init__(pipeline, layout, rows=StructType(), **others)
         self._layout = layout
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:

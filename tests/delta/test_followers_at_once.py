@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.followers import mirror, pending
+from cdc.delta.followers.file_merge import FileMerge
 from cdc.delta.sink import Sink
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_conflicts import until
@@ -48,22 +49,25 @@ def read_by(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
     monkeypatch.setattr(pending, "with_after", read)
 
 
+@pytest.mark.parametrize("by_spark", [True, False])
 def test_a_table_that_gets_later_batches_before_the_transaction_begins_is_left_alone(
-    spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
     """Guards: a deleted document that comes back, because a batch is compared before the
     transaction and not in it."""
-    late, original = begun(spark, lake, 2), mirror.write
+    late = begun(spark, lake, 2, by_spark=by_spark)
+    writer = mirror if by_spark else FileMerge
+    original = writer.write
 
     def overtaken(*args: Any) -> None:
-        monkeypatch.setattr(mirror, "write", original)
+        monkeypatch.setattr(writer, "write", original)
         delete(spark, lake)
         original(*args)
 
-    monkeypatch.setattr(mirror, "write", overtaken)
+    monkeypatch.setattr(writer, "write", overtaken)
     late._followers.apply(spark)
     assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "MERGE"]
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE"]
     assert late.backlog().batches == 0
 
 
@@ -81,7 +85,7 @@ def test_of_two_that_merge_the_same_batch_at_once_one_commits_it(
             time.sleep(0.02)
         yield from rows
 
-    first, errors = begun(spark, lake, 2), list[BaseException]()
+    first, errors = begun(spark, lake, 2, by_spark=True), list[BaseException]()
     read_by(monkeypatch, waits)
     thread = threading.Thread(target=lambda: _apply(spark, first, errors))
     thread.start()
@@ -92,7 +96,7 @@ def test_of_two_that_merge_the_same_batch_at_once_one_commits_it(
     thread.join(120)
     assert errors == []
     assert content(lake / MIRROR) == {"a": {"n": 2}, "b": {"n": 1}, "c": {"n": 1}}
-    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "MERGE"]
+    assert commits(lake / MIRROR) == ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE"]
 
 
 def _apply(spark: SparkSession, own: Sink, errors: list[BaseException]) -> None:
@@ -114,7 +118,7 @@ def test_a_merge_that_ends_before_its_commit_leaves_no_row(
         yield from rows
 
     before = {each.name for each in (lake / MIRROR).iterdir()}
-    own = begun(spark, lake, 2)
+    own = begun(spark, lake, 2, by_spark=True)
     with monkeypatch.context() as patch:
         read_by(patch, obstructs)
         with pytest.raises(Exception, match=r"(?i)directory"):
@@ -133,7 +137,7 @@ def test_a_merge_that_ends_before_its_commit_leaves_no_row(
 def test_a_table_that_takes_no_batch_ends_the_run_and_is_not_tried_for_ever(
     spark: SparkSession, lake: Path
 ) -> None:
-    own = begun(spark, lake, 2)
+    own = begun(spark, lake, 2, by_spark=True)
     name = own._followers.kinds["mirror"].transaction_id()
     nothing = spark.read.format("delta").load(str(lake / MIRROR)).limit(0)
     later = nothing.write.format("delta").mode("append").option("txnAppId", name)

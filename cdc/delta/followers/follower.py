@@ -67,11 +67,13 @@ class Followers:
         kinds: the tables of each kind in `KINDS`.
         changelogs: the changelogs that they follow.
         checkpoints: who writes the checkpoints of their logs.
+        by_files: whether the folders of the tables can be reached without Spark.
     """
 
     kinds: Mapping[str, Tables]
     changelogs: Tables
     checkpoints: LogCheckpoints
+    by_files: bool
     _writer: TableWriter = field(init=False)
     _pending: PendingBatches = field(default_factory=PendingBatches)
     _views: SqlViews = field(default_factory=SqlViews)
@@ -79,7 +81,7 @@ class Followers:
     _applying: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._writer = TableWriter(self.checkpoints)
+        self._writer = TableWriter(self.checkpoints, self.by_files)
 
     def recover(self, spark: SparkSession, before: int, columns: StructType) -> None:
         """Find the batches before that one which tables do not contain yet.

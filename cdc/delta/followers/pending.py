@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,9 +20,9 @@ from cdc.delta.landing import (
     facts_of,
     join_facts,
 )
-from cdc.delta.tables import Commit, Table, Tables, Target
+from cdc.delta.tables import Commit, Table, Tables, Target, added_files
 from cdc.model import Namespace
-from cdc.tasks import DataFile, Group
+from cdc.tasks import DataFile, Group, Storage
 
 # The columns of a changelog that a follower reads.
 COLUMNS = (*("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after", "txn"),)
@@ -41,6 +41,7 @@ class Pending:
         sources: the changelog that contains the rows of each namespace.
         changelogs: all changelogs that have a commit of the batch.
         landed: the data files of the batch, if this process wrote them.
+        versions: the version of each changelog that the batch made, where it is known.
     """
 
     batch: int
@@ -48,27 +49,31 @@ class Pending:
     sources: Mapping[Namespace, Target]
     changelogs: frozenset[Target]
     landed: LandedBatch | None = None
+    versions: Mapping[Target, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, commits: Iterable[tuple[Target, Commit]], landed: LandedBatch | None = None
+        cls,
+        commits: Iterable[tuple[Target, Commit, int | None]],
+        landed: LandedBatch | None = None,
     ) -> Pending | None:
-        """The batch of these commits, one for each of its changelogs.
+        """The batch of these commits, one for each of its changelogs, with their versions.
 
         None if they state no rows: an earlier release, which wrote them, kept mirrors and histories
         up to date within the batch.
         """
         commits = [each for each in commits if each[1].groups]
         sources: dict[Namespace, Target] = {}
-        for target, commit in commits:
+        for target, commit, _ in commits:
             for group in commit.groups:
                 if group.op in ROW_OPS and group.db is not None and group.coll is not None:
                     sources[Namespace(group.db, group.coll)] = target
-        facts = facts_of(joined_groups(g for _, commit in commits for g in commit.groups))
+        facts = facts_of(joined_groups(g for _, commit, _ in commits for g in commit.groups))
         if facts is None:
             return None
-        changelogs = frozenset(target for target, _ in commits)
-        return cls(commits[0][1].batch, facts, sources, changelogs, landed)
+        changelogs = frozenset(target for target, _, _ in commits)
+        versions = {target: version for target, _, version in commits if version is not None}
+        return cls(commits[0][1].batch, facts, sources, changelogs, landed, versions)
 
     def joined(self, other: Pending) -> Pending:
         """This batch, as the commits state it that either of both was made of."""
@@ -76,7 +81,8 @@ class Pending:
         assert facts is not None, "each of them has a watermark"
         sources = {**other.sources, **self.sources}
         changelogs = self.changelogs | other.changelogs
-        return replace(self, facts=facts, sources=sources, changelogs=changelogs)
+        versions = {**other.versions, **self.versions}
+        return replace(self, facts=facts, sources=sources, changelogs=changelogs, versions=versions)
 
 
 def joined_groups(groups: Iterable[Group]) -> list[Group]:
@@ -133,29 +139,34 @@ def join(
     )
     follows = frozenset(target.relative_to(table.target) for target in sources)
     facts = join_facts([each.facts for each in unit])
-    files = _files(unit, table, tables, sources) if tables.kind == "mirror" else None
-    return Batch(last, facts, columns, read, follows, files)
+    find_files = partial(_find_files, unit, table, sources, tables.layout.storage)
+    return Batch(last, facts, columns, read, follows, find_files)
 
 
-def _files(
-    unit: Sequence[Pending], table: Table, tables: Tables, sources: Iterable[Target]
+def _find_files(
+    unit: Sequence[Pending], table: Table, sources: Iterable[Target], storage: Storage
 ) -> BatchFiles | None:
-    """The data files of the batches, if this process has written those of all of them."""
-    landed = [each.landed for each in unit if each.landed is not None]
-    if len(landed) < len(unit):
-        return None
+    """The data files that the commits of the batches name, and the copies of this process.
+
+    None if the log of a changelog does not contain such a commit any more.
+    """
     changes, copies = list[tuple[DataFile, bool]](), list[DataFile]()
-    for each, own in zip(unit, landed, strict=True):
+    for each in unit:
         counts = each.facts.counts.get(table.namespace, {}) if table.namespace else {}
-        found = own.files_of(table.target.address)
-        has_copies = bool(found) and counts.get("read", 0) == sum(file.rows for file in found)
-        copies += found if has_copies else ()
-        for target in sources:
-            changes += [(file, has_copies) for file in own.files_of(target.address)]
+        own = each.landed.files_of(table.target.address) if each.landed else []
+        has_copies = bool(own) and counts.get("read", 0) == sum(file.rows for file in own)
+        copies += own if has_copies else ()
+        for target in each.changelogs.intersection(sources):
+            version = each.versions.get(target)
+            found = None if version is None else added_files(target, version, each.batch, storage)
+            if found is None:
+                return None
+            changes += [(file, has_copies) for file in found]
 
     def mark_attempted(files: Sequence[DataFile]) -> None:
-        for each in landed:
-            each.mark_attempted(files)
+        for each in unit:
+            if each.landed is not None:
+                each.landed.mark_attempted(files)
 
     return BatchFiles(changes, copies, mark_attempted)
 

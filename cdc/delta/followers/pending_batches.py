@@ -55,14 +55,14 @@ class PendingBatches:
             if since < last:
                 for feed in feeds:
                     bounds[feed] = min(since, bounds.get(feed, since))
-        found: dict[int, list[tuple[Target, Commit]]] = {}
+        found: dict[int, list[tuple[Target, Commit, int]]] = {}
         for feed, since in bounds.items():
             newest = known[feed] if feed in known else _newest(spark, feed)
             if newest is None or newest.batch <= since:
                 continue
-            for commit in _read_commits_after(spark, feed, since):
+            for version, commit in _read_commits_after(spark, feed, since):
                 if commit.batch <= last:
-                    found.setdefault(commit.batch, []).append((feed, commit))
+                    found.setdefault(commit.batch, []).append((feed, commit, version))
         self._insert(filter(None, map(Pending.of, found.values())))
         self._looked.update(dict.fromkeys(lacking, last))
 
@@ -112,8 +112,10 @@ def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
     return newest[1] if newest else None
 
 
-def _read_commits_after(spark: SparkSession, changelog: Target, applied: int) -> Iterator[Commit]:
-    """The commits of later batches, the newest first. Raises ChangelogTooShort."""
+def _read_commits_after(
+    spark: SparkSession, changelog: Target, applied: int
+) -> Iterator[tuple[int, Commit]]:
+    """The commits of later batches, the newest first, with versions. Raises ChangelogTooShort."""
     version = None
     for entry in read_log(spark, changelog):
         version = entry.version
@@ -121,7 +123,7 @@ def _read_commits_after(spark: SparkSession, changelog: Target, applied: int) ->
         if commit is not None:
             if commit.batch <= applied:
                 return
-            yield commit
+            yield version, commit
     if version != 0:
         raise ChangelogTooShort(
             f"The log of the changelog at '{changelog}' no longer contains the batches after"

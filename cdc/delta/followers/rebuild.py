@@ -124,7 +124,7 @@ def find_everything(
     changelogs are complete: the log retains no commit of these batches. The next batch's will do.
     """
     feeds = frozenset(feed for feed in feeds if feed.exists(spark))
-    found: dict[int, list[tuple[Target, Commit]]] = {}
+    found: dict[int, list[tuple[Target, Commit, int | None]]] = {}
     first: dict[Target, int] = {}
     ends: list[Commit] = []
     for feed in sorted(feeds):
@@ -133,7 +133,7 @@ def find_everything(
         stated = _stated(commits)
         first[feed] = stated[-1].batch if stated else last + 1
         for commit in stated:
-            found.setdefault(commit.batch, []).append((feed, commit))
+            found.setdefault(commit.batch, []).append((feed, commit, None))
     if not ends:
         return None
     end = max(ends, key=lambda commit: commit.batch)

@@ -56,10 +56,12 @@ class TableWriter:
 
     Args:
         checkpoints: who writes the checkpoints of the tables' logs.
+        by_files: whether mirrors may be merged by their data files.
         columns: those of the source's rows.
     """
 
     checkpoints: LogCheckpoints
+    by_files: bool
     columns: StructType = field(default_factory=StructType)
     _sizes: small_write_settings.Sizes = field(default_factory=small_write_settings.Sizes)
     _merge: FileMerge = field(default_factory=FileMerge)
@@ -104,7 +106,8 @@ class TableWriter:
         It does not if another process emptied the table: there the batch would be taken for all
         that there is.
         """
-        writer: _Writer = self._merge if tables.kind == "mirror" else KINDS[tables.kind]
+        is_by_files = self.by_files and tables.kind == "mirror"
+        writer: _Writer = self._merge if is_by_files else KINDS[tables.kind]
         rebuilds = _rebuilds(table, tables)
 
         def write() -> None:

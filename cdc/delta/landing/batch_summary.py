@@ -153,11 +153,11 @@ class Facts:
 
 
 class BatchFiles(NamedTuple):
-    """The data files in which tasks have written a batch, for one mirror.
+    """The data files that contain a batch, for one mirror.
 
     Attributes:
         changes: files of changelogs, and for each whether its copied documents are left out.
-        copies: files of the mirror that contain those documents.
+        copies: files of the mirror that contain those documents, which no commit names yet.
         mark_attempted: to be called right before a commit of copies is tried.
     """
 
@@ -176,7 +176,7 @@ class Batch:
         columns: the columns of the rows.
         read: returns the rows in a session. They are read as often as it is used.
         follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
-        files: the data files that contain the rows; None if this process has not written them.
+        find_files: returns the data files that contain the rows; None if they are not known.
     """
 
     number: int
@@ -184,7 +184,7 @@ class Batch:
     columns: StructType
     read: Callable[[SparkSession], DataFrame]
     follows: frozenset[str] = frozenset()
-    files: BatchFiles | None = None
+    find_files: Callable[[], BatchFiles | None] = lambda: None
 
     @property
     def document(self) -> DataType:

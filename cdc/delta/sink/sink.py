@@ -100,6 +100,7 @@ class Sink:
             {kind: self._kinds[kind] for kind in KINDS},
             self._kinds["changelog"],
             self._checkpoints,
+            by_files=rows is not None,
         )
         self._follows = all(
             "changelog" in options.routes or KINDS.keys().isdisjoint(options.routes)
@@ -210,8 +211,9 @@ class Sink:
         phases.end("commit")
         count = sum(len(work[kind]) for kind in logs)
         last = self._kinds["changelog"].last
-        commits = [(t.target, commit) for t in work["changelog"] if (commit := last(t))]
-        if self._follows and all(commit.groups for _, commit in commits):
+        version = self._kinds["changelog"].version
+        commits = [(t.target, commit, version(t)) for t in work["changelog"] if (commit := last(t))]
+        if self._follows and all(commit.groups for _, commit, _ in commits):
             if not self._applies:
                 if landed is not None:
                     landed.remove_leftovers()

@@ -28,7 +28,7 @@ from cdc.delta.tables.layout import (
     Options,
     Table,
 )
-from cdc.delta.tables.live_files import LiveFile, LiveFiles
+from cdc.delta.tables.live_files import LiveFile, LiveFiles, added_files
 from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import (
     PIPELINE,
@@ -68,6 +68,7 @@ __all__ = [
     "UnknownVector",
     "UnsuitableTable",
     "added",
+    "added_files",
     "at_once",
     "begin_of",
     "conflict",

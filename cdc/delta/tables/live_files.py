@@ -16,9 +16,10 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.conflict import Outdated
 from cdc.delta.tables.target import Target
-from cdc.tasks import Folder
+from cdc.tasks import DELTA_LOG, DataFile, Folder, Storage, open_folder
 
 # A file may be in the table with one vector and have been removed with another.
 _Identity: TypeAlias = tuple[str, str]
@@ -96,11 +97,12 @@ class LiveFiles:
     version: int = -1
     _files: dict[_Identity, LiveFile] = field(default_factory=dict)
 
-    def read(self, spark: SparkSession, log: Folder, version: int) -> list[LiveFile]:
-        """The files of that version of the table, the newest. `log` is the folder of its log.
+    def read(self, spark: SparkSession, version: int, storage: Storage) -> list[LiveFile]:
+        """The files of that version of the table, the newest.
 
         Raises Outdated if there is a newer one.
         """
+        log = open_folder(f"{self.target.address}/{DELTA_LOG}", storage)
         is_known = 0 <= version - self.version <= _MOST_COMMITS
         if not is_known or not self._follow(log, version):
             self._load(spark, version)
@@ -111,7 +113,7 @@ class LiveFiles:
         files = dict(self._files)
         for number in range(self.version + 1, version + 1):
             try:
-                stream = log.open(f"{number:020}.json")
+                stream = log.open(_name(number))
             except FileNotFoundError:
                 return False
             with closing(stream):
@@ -127,6 +129,38 @@ class LiveFiles:
         found = (LiveFile.of(json.loads(row.value)) for row in rows)
         self._files = {_identity(each.action): each for each in found}
         self.version = version
+
+
+def added_files(
+    target: Target, version: int, batch: int, storage: Storage
+) -> list[DataFile] | None:
+    """The data files that a batch added to a table by the commit of that version.
+
+    None if the log does not contain this commit any more.
+    """
+    log = open_folder(f"{target.address}/{DELTA_LOG}", storage)
+    try:
+        stream = log.open(_name(version))
+    except FileNotFoundError:
+        return None
+    with closing(stream):
+        actions = [json.loads(line) for line in stream.read().splitlines()]
+    about = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    commit = Commit.parse(about.get("userMetadata"))
+    if commit is None or commit.batch != batch:
+        return None
+    files = [LiveFile.of(action["add"]) for action in actions if "add" in action]
+    if any(each.is_elsewhere or each.rows is None for each in files):
+        return None
+    return [
+        DataFile(target.address, each.name, each.action["size"], each.rows, each.action["stats"])
+        for each in files
+        if each.rows is not None
+    ]
+
+
+def _name(version: int) -> str:
+    return f"{version:020}.json"
 
 
 def _replay(files: dict[_Identity, LiveFile], actions: Iterable[Mapping[str, Any]]) -> None:
