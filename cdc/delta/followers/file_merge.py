@@ -45,7 +45,7 @@ from cdc.tasks import DataFile, DataFiles, Folder, Part, open_folder, remove
 
 _log = logging.getLogger(__name__)
 # Of the rows of changes, before they are compressed.
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**27
 _FILE_BYTES = 2**27
 
 

@@ -14,10 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc.delta.landing import ROW_OPS
+from cdc.delta.tables import UnsuitableTable
 from cdc.model import Namespace
 from cdc.tasks import DataFile, Storage, open_folder
 
 _COLUMNS = ("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after")
+# What Arrow, by which tasks write, states in each file.
+_TASKS = "parquet-cpp-arrow"
 _READ, _DELETE = "read", "delete"
 
 
@@ -63,18 +66,22 @@ def read_changes(
         storage: how folders are reached that are URLs.
         most_bytes: how many bytes of rows may be read.
 
-    Raises TooManyChanges, and FileNotFoundError if a file is missing.
+    Raises TooManyChanges; UnsuitableTable if a file was written by another program than a task; and
+    FileNotFoundError if a file is missing.
     """
     parts, count, size = list[pa.Table](), 0, 0
     for each, without_copy in files:
         stream = open_folder(each.folder, storage).open(each.name)
         with closing(stream), pq.ParquetFile(stream) as file:
+            if not file.metadata.created_by.startswith(_TASKS):
+                # Its columns may have other names and other types.
+                raise UnsuitableTable("Spark wrote rows of its changelog")
             for group in range(file.num_row_groups):
                 found = file.read_row_group(group, columns=["op", "db", "coll"])
                 is_own = _is_own(found, names, without_copy)
                 if not pc.any(is_own).as_py():
                     continue
-                size += file.metadata.row_group(group).total_byte_size
+                size += _bytes(file.metadata.row_group(group))
                 if size > most_bytes:
                     raise TooManyChanges(f"there are more than {most_bytes // 2**20} MB of them")
                 rows = file.read_row_group(group, columns=[*_COLUMNS]).filter(is_own)
@@ -84,6 +91,13 @@ def read_changes(
         none = pa.schema([(name, pa.string()) for name in ("op", "position", "key")])
         return LastChanges(none.empty_table(), 0)
     return LastChanges(_last(pa.concat_tables(parts)), count)
+
+
+def _bytes(group: pq.RowGroupMetaData) -> int:
+    """The bytes of the columns that are read, before they were compressed."""
+    chunks = map(group.column, range(group.num_columns))
+    found = (each for each in chunks if each.path_in_schema.partition(".")[0] in _COLUMNS)
+    return sum(each.total_uncompressed_size for each in found)
 
 
 def _is_own(rows: pa.Table, names: Sequence[Namespace], without_copy: bool) -> pa.ChunkedArray:

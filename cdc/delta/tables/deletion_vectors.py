@@ -8,6 +8,7 @@ of the table's folder. Other writers may also put a small one into the log itsel
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -49,6 +50,8 @@ def read_vector(folder: Folder, vector: Descriptor | None) -> BitMap:
     if vector["storageType"] != _IN_FILE:
         raise UnknownVector(f"a deletion vector has the storage type {vector['storageType']}")
     prefix, name = place[:-20], UUID(bytes=_decode(place[-20:]))
+    if not re.fullmatch(r"\w*", prefix, re.ASCII):
+        raise UnknownVector("the file of a deletion vector has an unusual place")
     path = f"{prefix}/{_name(name)}" if prefix else _name(name)
     with closing(folder.open(path)) as stream:
         stream.seek(vector.get("offset") or 0)

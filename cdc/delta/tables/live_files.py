@@ -7,7 +7,7 @@ cleaned up, or that grew by many commits, is read by Delta, with a Spark job.
 from __future__ import annotations
 
 import json
-import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from cdc.tasks import DELTA_LOG, DataFile, Folder, Storage, open_folder
 _Identity: TypeAlias = tuple[str, str]
 # To read one file of the log takes less than a millisecond on a local disk.
 _MOST_COMMITS = 100
+_TIGHT = re.compile(r'"tightBounds":\s*(?:true|false)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class LiveFile:
     def is_elsewhere(self) -> bool:
         """Whether the file lies in another folder, as those of a shallow clone do."""
         path = self.action["path"]
-        return posixpath.isabs(path) or ":" in path.partition("/")[0]
+        first, *_ = parts = unquote(path).split("/")
+        return not first or ":" in first or ".." in parts
 
     @property
     def vector(self) -> Mapping[str, Any] | None:
@@ -84,7 +86,9 @@ class LiveFile:
 
         Its bounds are still bounds, though perhaps of values that are gone.
         """
-        statistics = json.dumps({**self.statistics, "tightBounds": False}, ensure_ascii=False)
+        # As text: Python would round the bounds of decimals.
+        text, count = _TIGHT.subn('"tightBounds":false', self.action["stats"])
+        statistics = text if count else text.rstrip().removesuffix("}") + ',"tightBounds":false}'
         found = {name: value for name, value in self.action.items() if value is not None}
         return {"add": found | {"deletionVector": vector, "stats": statistics, "dataChange": True}}
 
