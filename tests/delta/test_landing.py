@@ -21,8 +21,9 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import mirror, table_writer
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
+from cdc.delta.log import CHANGES, Commit, Target, transaction
 from cdc.delta.sink import Sink
-from cdc.delta.tables import CHANGES, Commit, Layout, Target, pipeline_tables, transaction
+from cdc.delta.tables import Layout, pipeline_tables
 from cdc.errors import DataFileLost
 from cdc.model import Namespace, Timestamp
 from cdc.tasks import MANIFEST, Part, Storage, land

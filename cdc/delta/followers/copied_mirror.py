@@ -21,7 +21,8 @@ from pyspark.sql.types import StringType, StructType
 from cdc.delta.followers import mirror
 from cdc.delta.followers.pending import Pending
 from cdc.delta.landing import Batch, Bounds, Facts, LandedBatch, effects, read_files
-from cdc.delta.tables import Table, Tables, UnsuitableTable
+from cdc.delta.log import UnsuitableTable
+from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
 from cdc.tasks import DataFile
 

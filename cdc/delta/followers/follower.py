@@ -32,16 +32,8 @@ from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
-from cdc.delta.tables import (
-    NO_BATCH,
-    Begin,
-    Commit,
-    LogCheckpoints,
-    Table,
-    Tables,
-    Target,
-    at_once,
-)
+from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, Target, at_once
+from cdc.delta.tables import Begin, Table, Tables
 
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500

@@ -31,7 +31,8 @@ from cdc.delta.followers.scd2_merge import (
 )
 from cdc.delta.followers.scd2_rule import Same, versions
 from cdc.delta.landing import Batch, Facts, effects, voiding_events
-from cdc.delta.tables import Table, Tables, grow, merging
+from cdc.delta.log import merging
+from cdc.delta.tables import Table, Tables, grow
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")

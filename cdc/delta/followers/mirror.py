@@ -26,8 +26,9 @@ from pyspark.sql.types import (
 
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.landing import Batch, Bounds, Facts, effects
+from cdc.delta.log import Commit, Target, merging, newest_commit
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Commit, Table, Tables, Target, grow, merging, newest_commit
+from cdc.delta.tables import SOFT, Table, Tables, grow
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]

@@ -20,7 +20,8 @@ from cdc.delta.landing import (
     join_facts,
     without_copy,
 )
-from cdc.delta.tables import Commit, Table, Tables, Target
+from cdc.delta.log import Commit, Target
+from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
 from cdc.tasks import Group
 

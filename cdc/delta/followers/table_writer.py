@@ -19,17 +19,8 @@ from cdc.delta.followers import history, mirror, rebuild
 from cdc.delta.followers.copied_mirror import CopiedMirror, has_files
 from cdc.delta.followers.pending import Pending, join, units
 from cdc.delta.landing import Batch, Facts, effects
-from cdc.delta.tables import (
-    CHANGES,
-    Commit,
-    LogCheckpoints,
-    Table,
-    Tables,
-    Target,
-    conflict,
-    settings,
-    small_write_settings,
-)
+from cdc.delta.log import CHANGES, Commit, LogCheckpoints, Target, conflict, settings
+from cdc.delta.tables import Table, Tables, small_write_settings
 
 _log = logging.getLogger(__name__)
 # So many copied rows are merged together with the changes around them. To append them takes a

@@ -18,7 +18,8 @@ from cdc.delta.columns import BATCH, CDF, cdf, is_of
 from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
-from cdc.delta.tables import Commit, State, Table, Tables, UnsuitableTable
+from cdc.delta.log import Commit, State, UnsuitableTable
+from cdc.delta.tables import Table, Tables
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import VOID, WATERMARK, Namespace
 from cdc.tasks import Group, remove

@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 from cdc.delta.columns import is_of
 from cdc.delta.landing import placeholder
 from cdc.delta.landing.batch_summary import Batch, Facts
-from cdc.delta.tables import Commit, Table, Tables
+from cdc.delta.log import Commit
+from cdc.delta.tables import Table, Tables
 
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the

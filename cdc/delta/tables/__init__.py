@@ -1,20 +1,7 @@
-"""Delta tables of a pipeline: location, schema, ownership, commit metadata."""
+"""Delta tables of a pipeline: layout, location, schema, ownership, and what is known of each."""
 
-from cdc.delta.tables import conflict, small_write_settings
+from cdc.delta.tables import small_write_settings
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
-from cdc.delta.tables.commit_log import newest_entry, read_log
-from cdc.delta.tables.commit_metadata import (
-    CHANGES,
-    COPY,
-    NO_BATCH,
-    Commit,
-    State,
-    keep,
-    merging,
-    newest_commit,
-    settings,
-)
-from cdc.delta.tables.conflict import at_once
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
 from cdc.delta.tables.known_table import Begin, begin_of
 from cdc.delta.tables.layout import (
@@ -29,7 +16,6 @@ from cdc.delta.tables.layout import (
     Options,
     Table,
 )
-from cdc.delta.tables.log_checkpoints import LogCheckpoints
 from cdc.delta.tables.ownership import (
     PIPELINE,
     existing,
@@ -39,12 +25,8 @@ from cdc.delta.tables.ownership import (
     require_unoccupied,
 )
 from cdc.delta.tables.pipeline_tables import Tables
-from cdc.delta.tables.target import Target, escape_glob, is_local, under
-from cdc.delta.tables.transaction import UnsuitableTable
 
 __all__ = [
-    "CHANGES",
-    "COPY",
     "FAIL",
     "HARD",
     "KEEP",
@@ -52,42 +34,25 @@ __all__ = [
     "KINDS",
     "MATCH",
     "MOST_COLUMNS",
-    "NO_BATCH",
     "PIPELINE",
     "SOFT",
     "Begin",
-    "Commit",
     "Layout",
-    "LogCheckpoints",
     "Options",
-    "State",
     "Table",
     "Tables",
-    "Target",
-    "UnsuitableTable",
-    "at_once",
     "begin_of",
-    "conflict",
     "drop_view",
-    "escape_glob",
     "existing",
     "families_of",
     "grow",
     "identity",
-    "is_local",
-    "keep",
     "live_view",
     "main_type",
-    "merging",
-    "newest_commit",
-    "newest_entry",
     "present",
     "put_view",
-    "read_log",
     "require_ours",
     "require_unoccupied",
-    "settings",
     "small_write_settings",
     "text_of_view",
-    "under",
 ]

@@ -16,10 +16,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, TypedColumn, of_table
-from cdc.delta.tables import conflict
+from cdc.delta.log import (
+    Commit,
+    NewTable,
+    TableExists,
+    Target,
+    Transaction,
+    commit_files,
+    conflict,
+    create_table,
+    newest_entry,
+)
 from cdc.delta.tables.catalog_view import drop_view, is_foreign_view
-from cdc.delta.tables.commit_log import newest_entry
-from cdc.delta.tables.commit_metadata import Commit
 from cdc.delta.tables.known_table import (
     Begin,
     KnownTable,
@@ -34,14 +42,6 @@ from cdc.delta.tables.ownership import (
     occupied,
     require_ours,
     require_unoccupied,
-)
-from cdc.delta.tables.target import Target
-from cdc.delta.tables.transaction import (
-    NewTable,
-    TableExists,
-    Transaction,
-    commit_files,
-    create_table,
 )
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.tables.commit_metadata import Commit
-from cdc.delta.tables.target import Target, metadata_of, stated_size
+from cdc.delta.log.commit_metadata import Commit
+from cdc.delta.log.target import Target, metadata_of, stated_size
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
 

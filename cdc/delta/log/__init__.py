@@ -1,0 +1,67 @@
+"""One Delta table: its place, its log, and the commits that change it."""
+
+from cdc.delta.log import conflict
+from cdc.delta.log.commit_log import newest_entry, read_log
+from cdc.delta.log.commit_metadata import (
+    CHANGES,
+    COPY,
+    NO_BATCH,
+    Commit,
+    State,
+    keep,
+    merging,
+    newest_commit,
+    settings,
+)
+from cdc.delta.log.conflict import at_once
+from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
+from cdc.delta.log.target import (
+    Size,
+    Target,
+    escape_glob,
+    is_local,
+    like,
+    names_in,
+    stated_size,
+    under,
+)
+from cdc.delta.log.transaction import (
+    NewTable,
+    TableExists,
+    Transaction,
+    UnsuitableTable,
+    commit_files,
+    create_table,
+)
+
+__all__ = [
+    "CHANGES",
+    "CHECKPOINT_INTERVAL",
+    "COPY",
+    "NO_BATCH",
+    "Commit",
+    "LogCheckpoints",
+    "NewTable",
+    "Size",
+    "State",
+    "TableExists",
+    "Target",
+    "Transaction",
+    "UnsuitableTable",
+    "at_once",
+    "commit_files",
+    "conflict",
+    "create_table",
+    "escape_glob",
+    "is_local",
+    "keep",
+    "like",
+    "merging",
+    "names_in",
+    "newest_commit",
+    "newest_entry",
+    "read_log",
+    "settings",
+    "stated_size",
+    "under",
+]
