@@ -22,7 +22,7 @@ from cdc.delta.followers import mirror
 from cdc.delta.followers.pending import Pending
 from cdc.delta.landing import Batch, Bounds, Facts, LandedBatch, effects, read_files
 from cdc.delta.log import UnsuitableTable
-from cdc.delta.tables import Table, Tables
+from cdc.delta.tables import Table, Tables, writes
 from cdc.model import Namespace
 from cdc.tasks import DataFile
 
@@ -53,7 +53,7 @@ class CopiedMirror:
         try:
             if not files or has_other_columns(table, tables):
                 raise UnsuitableTable("there are no files with the columns of the table any more")
-            tables.add_files(spark, table, files, commit, new, attempt, objection)
+            writes.add_files(spark, table, tables, files, commit, new, attempt, objection)
         except UnsuitableTable as reason:
             _log.info("%s: the copied rows are merged, because %s", table.target, reason)
             mirror.write(spark, table, tables, batch)

@@ -1,6 +1,6 @@
 """Delta tables of a pipeline: layout, location, schema, ownership, and what is known of each."""
 
-from cdc.delta.tables import small_write_settings
+from cdc.delta.tables import small_write_settings, writes
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
 from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
 from cdc.delta.tables.known_table import Begin, begin_of
@@ -55,4 +55,5 @@ __all__ = [
     "require_unoccupied",
     "small_write_settings",
     "text_of_view",
+    "writes",
 ]
