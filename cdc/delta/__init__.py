@@ -7,8 +7,9 @@ document was, and when). Each table gets a batch in one Delta commit, which also
 to which the table is complete. A batch may be written again after any failure: each table takes it
 once.
 
-* `tables`: which tables there are, where they lie, whose they are; their commits, and the one
-  transaction by which data files become rows.
+* `log`: one Delta table: its place, its log, its commits, and the one transaction by which data
+  files become rows.
+* `tables`: which tables a pipeline has, where they lie, whose they are, and what they contain.
 * `landing`: data files, the summary of a batch, changelogs and dead letters.
 * `followers`: mirrors and histories. `columns`: the typed columns of both.
 * `reading`: a changelog as the collection at a time; documents as BSON.

@@ -17,7 +17,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from cdc.delta.followers import Backlog
 from cdc.delta.landing import ROW_OPS
-from cdc.delta.tables import Commit, Target, begin_of
+from cdc.delta.log import Commit, Target
+from cdc.delta.tables import begin_of
 from cdc.model import VOIDING, Namespace
 from cdc.tasks import is_remote
 

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from cdc.checkpoint import checkpoint
 from cdc.delta.columns import BATCH, CDF, cdf
 from cdc.delta.followers import MirrorState, mirror, renew_view
+from cdc.delta.log import newest_commit
 from cdc.delta.maintenance import extend_changelog, extend_once, lacking, repair_mirror, settle
-from cdc.delta.tables import Table, newest_commit
+from cdc.delta.tables import Table
 from cdc.errors import BadOption, NotComparable
 from cdc.model import Namespace, Timestamp, encode_key, resume_token, timestamp
 from cdc.pipeline.config import Config

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from cdc.checkpoint import COMMITS, REPAIR, Folder
 from cdc.delta.followers import KINDS, Backlog, Followers, FollowerThread
-from cdc.delta.tables import LogCheckpoints, Table, Tables
+from cdc.delta.log import LogCheckpoints
+from cdc.delta.tables import Table, Tables
 from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
 from cdc.model import Namespace
 from cdc.pipeline.config import Config, require_followable

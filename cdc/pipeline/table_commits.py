@@ -8,14 +8,13 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from cdc.checkpoint import REPAIR, TableBatches
+from cdc.delta.log import Target, newest_commit
 from cdc.delta.tables import (
     KINDS,
     PIPELINE,
     Table,
-    Target,
     existing,
     identity,
-    newest_commit,
     present,
     require_ours,
     require_unoccupied,

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import Columns, of_table
 from cdc.delta.followers import MirrorState, mirror, read_view
+from cdc.delta.log import Target
 from cdc.delta.reading import live
-from cdc.delta.tables import Target
 from cdc.errors import BadOption, NotComparable
 from cdc.model import Namespace, Selection, Timestamp, timestamp
 from cdc.pipeline.config import Config

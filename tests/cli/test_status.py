@@ -22,7 +22,7 @@ from cdc import source
 from cdc.checkpoint import Checkpoint
 from cdc.checkpoint.checkpoint import WrittenBatch
 from cdc.cli import status
-from cdc.delta.tables import Commit, State
+from cdc.delta.log import Commit, State
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, Offset, Selection, Timestamp
 from cdc.mongo.connection.privileges import required_needs

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.landing import Happened, read_facts
+from cdc.delta.log import Commit
 from cdc.delta.sink import Freshness
-from cdc.delta.tables import Commit
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, Offset
 from tests.delta import delta_rs

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, VariantVal
 
 from cdc.delta.columns import Columns, of_table, path_text, typed_column
-from cdc.delta.tables import settings as spark_settings
+from cdc.delta.log import settings as spark_settings
 from cdc.errors import BadOption
 from cdc.model.encoding import encoder
 from tests.model import mixed

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.tables import Target, commit_log, newest_entry, read_log
+from cdc.delta.log import Target, commit_log, newest_entry, read_log
 
 COMMITS = 12
 

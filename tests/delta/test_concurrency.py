@@ -6,7 +6,7 @@ from threading import Barrier
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables import at_once
+from cdc.delta.log import at_once
 
 OWN, INHERITED = "tests.own", "tests.inherited"
 

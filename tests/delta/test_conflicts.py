@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.delta.log import Target, conflict
 from cdc.delta.sink import sink as sinks
-from cdc.delta.tables import Target, conflict
 from cdc.errors import TableOwnedElsewhere
 from tests.delta.batches import batch, change, commits, ops, sink
 

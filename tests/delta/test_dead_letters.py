@@ -13,8 +13,9 @@ from pyspark.sql.types import VariantVal
 
 from cdc.delta.columns import cdf
 from cdc.delta.landing.dead_letters import SCHEMA
+from cdc.delta.log import Target
 from cdc.delta.maintenance import Delivery, deliver
-from cdc.delta.tables import Layout, Target
+from cdc.delta.tables import Layout
 from cdc.errors import TooManyDeadLetters
 from cdc.model.encoding import encoder
 from tests.delta.batches import batch, change, commits, sink

@@ -11,7 +11,7 @@ import pytest
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables import UnknownVector, read_vector, write_vectors
+from cdc.delta.log import UnknownVector, read_vector, write_vectors
 from cdc.tasks import Folder, Storage, open_folder
 
 

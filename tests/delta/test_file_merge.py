@@ -12,8 +12,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc.delta.followers import file_merge, pending
+from cdc.delta.log import LiveFiles, Target
 from cdc.delta.sink import Sink
-from cdc.delta.tables import LiveFiles, Target, pipeline_tables
+from cdc.delta.tables import writes
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, sink
 
@@ -136,7 +137,7 @@ def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
     own = started(spark, tmp_path)
     before = {each.name for each in (tmp_path / MIRROR).iterdir()}
 
-    original = pipeline_tables.commit_files
+    original = writes.commit_files
 
     def fails(spark: SparkSession, target: Target, *args: Any, **named: Any) -> Any:
         if target.address.endswith(MIRROR):
@@ -144,7 +145,7 @@ def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
         return original(spark, target, *args, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline_tables, "commit_files", fails)
+        patch.setattr(writes, "commit_files", fails)
         if is_killed:
             patch.setattr(file_merge, "remove", lambda *_: None)
         with pytest.raises(ConnectionError):

@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import BATCH
 from cdc.delta.followers import mirror
+from cdc.delta.log import Target, settings
+from cdc.delta.log.log_checkpoints import write_if_due
 from cdc.delta.maintenance import deliver
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Layout, Target, settings
-from cdc.delta.tables.log_checkpoints import write_if_due
+from cdc.delta.tables import Layout
 from cdc.errors import ChangelogTooShort
 from cdc.model import Namespace, Timestamp
 from cdc.monitoring import read_table_stats

@@ -21,8 +21,9 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import mirror
 from cdc.delta.landing import Destinations, LandedBatch, read_facts
+from cdc.delta.log import Commit, Target, transaction
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Commit, Layout, Target, pipeline_tables, transaction
+from cdc.delta.tables import Layout, writes
 from cdc.errors import DataFileLost
 from cdc.model import Namespace
 from cdc.tasks import MANIFEST, Part, Storage, land
@@ -164,17 +165,17 @@ def test_the_files_of_a_commit_that_failed_after_it_was_made_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a clean-up that takes the rows of a commit whose answer was lost."""
-    original = pipeline_tables.commit_files
+    original = writes.commit_files
 
     def lost(*args: Any, **named: Any) -> bool:
         original(*args, **named)
         raise ConnectionError("the answer was lost")
 
     rows = [change("insert", "a", {"n": 1}, time=1), change("drop", None, time=2)]
-    monkeypatch.setattr(pipeline_tables, "commit_files", lost)
+    monkeypatch.setattr(writes, "commit_files", lost)
     with pytest.raises(ConnectionError):
         sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
-    monkeypatch.setattr(pipeline_tables, "commit_files", original)
+    monkeypatch.setattr(writes, "commit_files", original)
     assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     sink(tmp_path).write_batch(batch(spark, rows, until=3), 0)
     assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
@@ -217,16 +218,16 @@ def test_a_file_that_is_not_where_readers_look_is_not_committed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a folder of another machine, and a VACUUM of files that wait for their commit."""
-    original = pipeline_tables.commit_files
+    original = writes.commit_files
 
     def without_file(*args: Any, **named: Any) -> bool:
         Path(args[2][0].path).unlink()
         return original(*args, **named)
 
-    monkeypatch.setattr(pipeline_tables, "commit_files", without_file)
+    monkeypatch.setattr(writes, "commit_files", without_file)
     with pytest.raises(DataFileLost, match="there is none"):
         sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
-    monkeypatch.setattr(pipeline_tables, "commit_files", original)
+    monkeypatch.setattr(writes, "commit_files", original)
     sink(tmp_path).write_batch(batch(spark, [change("read", "a", {}, time=1)], until=1), 0)
     assert ops(tmp_path / LOG) == [("read", "a")]
 
@@ -433,7 +434,7 @@ def test_a_copy_among_changes_reaches_its_mirror_in_one_commit_whatever_is_lost(
     own = lagging(tmp_path, 0, steps[0])
     own._followers.apply(spark)
     assert state(spark, tmp_path) == STATES[0]
-    original = pipeline_tables.commit_files
+    original = writes.commit_files
 
     def commits_files(*args: Any, **named: Any) -> None:
         if loses == "the answer":
@@ -441,10 +442,10 @@ def test_a_copy_among_changes_reaches_its_mirror_in_one_commit_whatever_is_lost(
         raise ConnectionError("the answer was lost")
 
     own = lagging(tmp_path, 1, steps[1])
-    monkeypatch.setattr(pipeline_tables, "commit_files", commits_files)
+    monkeypatch.setattr(writes, "commit_files", commits_files)
     with pytest.raises(ConnectionError):
         own._followers.apply(spark)
-    monkeypatch.setattr(pipeline_tables, "commit_files", original)
+    monkeypatch.setattr(writes, "commit_files", original)
     assert state(spark, tmp_path) == STATES[loses == "the answer"]
     if is_killed:
         caught_up(spark, tmp_path, 2)

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers.mirror import documents, state
+from cdc.delta.log import Target
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Layout, Table, Target, existing, present
+from cdc.delta.tables import Layout, Table, existing, present
 from cdc.delta.tables.routing import folder, former_folder
 from cdc.errors import BadOption, CollectionGone, TableOwnedElsewhere
 from cdc.model import Namespace

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cdc.delta.tables import LiveFile
+from cdc.delta.log import LiveFile
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables import Target, known_table, log_checkpoints
-from cdc.delta.tables.log_checkpoints import LogCheckpoints, write_if_due
+from cdc.delta.log import Target, log_checkpoints
+from cdc.delta.log.log_checkpoints import LogCheckpoints, write_if_due
+from cdc.delta.tables import known_table
 from tests.delta.batches import batch, change, ops, sink
 
 LOG = "shop/orders/changelog"

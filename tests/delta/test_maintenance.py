@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.maintain import main
+from cdc.delta.log import Target, keep, newest_commit
 from cdc.delta.maintenance import table_maintenance
-from cdc.delta.tables import Target, keep, newest_commit
 from cdc.model import Namespace
 from cdc.pipeline import Config, maintain
 from cdc.pipeline import config as configuration

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import MirrorState
 from cdc.delta.followers.mirror import placed, state
-from cdc.delta.tables import Target
+from cdc.delta.log import Target
 from cdc.model import Namespace
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, sink

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.columns import cdf
+from cdc.delta.log import Target, newest_commit
 from cdc.delta.reading import as_of
-from cdc.delta.tables import Layout, Target, newest_commit
+from cdc.delta.tables import Layout
 from cdc.errors import BadOption, NotCovered
 from cdc.model import Coverage, Namespace, Span
 from tests.delta.batches import batch, change, content, sink

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import BATCH
 from cdc.delta.followers import mirror
+from cdc.delta.log import Target
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Target
 from cdc.errors import ChangelogTooShort, RebuildRefused
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, commits, content, sink

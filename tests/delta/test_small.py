@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers import mirror
-from cdc.delta.tables import Target, small_write_settings
+from cdc.delta.log import Target
+from cdc.delta.tables import small_write_settings
 from tests.delta.batches import batch, change, sink
 
 FEW, MANY = 1_000, 10_001

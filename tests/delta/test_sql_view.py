@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers import renew_view
+from cdc.delta.log import Commit
 from cdc.delta.reading import live
-from cdc.delta.tables import Commit, Layout
+from cdc.delta.tables import Layout
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, position, sink

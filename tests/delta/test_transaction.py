@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdc.delta.tables import Commit, Target, UnsuitableTable
-from cdc.delta.tables import transaction as module
-from cdc.delta.tables.transaction import NewTable, TableExists, Transaction, commit_files
+from cdc.delta.log import Commit, Target, UnsuitableTable
+from cdc.delta.log import transaction as module
+from cdc.delta.log.transaction import NewTable, TableExists, Transaction, commit_files
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
 from cdc.tasks import DataFile, DataFiles, Part, Storage

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cdc.delta.followers import Pending
-from cdc.delta.tables import Commit, Layout, Table, Target
+from cdc.delta.log import Commit, Target
+from cdc.delta.tables import Layout, Table
 from cdc.delta.tables.known_table import KnownTable, configured_columns
 from cdc.model import Namespace, Offset, timestamp
 

@@ -20,8 +20,8 @@ from pyspark.sql import types as T
 
 from cdc.cli import plan, replicate, status, verify
 from cdc.delta.columns import Columns, TypedColumn
+from cdc.delta.log import Target
 from cdc.delta.sql import literal, quoted
-from cdc.delta.tables import Target
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace
 from cdc.pipeline import config as configuration

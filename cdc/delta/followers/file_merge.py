@@ -2,7 +2,7 @@
 
 A row that changes gets a mark in the deletion vector of its file. The new images of changed keys
 become a new file. Copied documents are in files already, which tasks have written. All of this is
-one commit of `cdc.delta.tables.transaction`. The mirror then contains what
+one commit of `cdc.delta.log.transaction`. The mirror then contains what
 `cdc.delta.followers.mirror.write` would make of it, by which Spark merges everything that this
 module does not take:
 
@@ -29,18 +29,17 @@ from cdc.delta.followers import mirror
 from cdc.delta.followers.key_search import find_outdated, have_common_keys
 from cdc.delta.followers.last_changes import LastChanges, TooManyChanges, read_changes
 from cdc.delta.landing import Batch, BatchFiles, effects, mirror_rows, takes_copies
-from cdc.delta.tables import (
+from cdc.delta.log import (
     ChangedFiles,
     LiveFile,
     LiveFiles,
-    Table,
-    Tables,
     Target,
     UnknownVector,
     UnsuitableTable,
     added,
     write_vectors,
 )
+from cdc.delta.tables import Table, Tables, writes
 from cdc.tasks import DataFile, DataFiles, Folder, Part, open_folder, remove
 
 _log = logging.getLogger(__name__)
@@ -113,9 +112,8 @@ class _Merge:
             written = self._write(rows)
             vectors, changed = _changed(there, outdated, self._folder, version)
             commit = effects.commit(table, batch, tables)
-            tables.add_files(
-                spark, table, [*copies, *written], commit, new, attempt, changed=changed
-            )
+            files = [*copies, *written]
+            writes.add_files(spark, table, tables, files, commit, new, attempt, changed)
         finally:
             if not is_attempted:
                 remove(written, self._storage)

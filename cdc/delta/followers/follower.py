@@ -32,16 +32,8 @@ from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
-from cdc.delta.tables import (
-    NO_BATCH,
-    Begin,
-    Commit,
-    LogCheckpoints,
-    Table,
-    Tables,
-    Target,
-    at_once,
-)
+from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, Target, at_once
+from cdc.delta.tables import Begin, Table, Tables, writes
 
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
@@ -142,7 +134,7 @@ class Followers:
             for table in found[kind]:
                 form, key = KINDS[kind].form(document, table, tables.columns(table))
                 begin = None if before is None else self._begin(table, before)
-                tables.create(spark, table, form, document.simpleString(), key, begin)
+                writes.create(spark, table, tables, form, document.simpleString(), key, begin)
 
     def _begin(self, table: Table, before: int) -> Begin:
         own = table.namespace and self.changelogs.of(table.namespace)

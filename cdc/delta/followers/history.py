@@ -31,7 +31,8 @@ from cdc.delta.followers.scd2_merge import (
 )
 from cdc.delta.followers.scd2_rule import Same, versions
 from cdc.delta.landing import Batch, Facts, effects, voiding_events
-from cdc.delta.tables import Table, Tables, grow, merging
+from cdc.delta.log import merging
+from cdc.delta.tables import Table, Tables, grow, writes
 
 _KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")
@@ -97,7 +98,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     ended = effects.emptied(table, facts, tables)
     commit = effects.commit(table, batch, tables)
     if not names and not ended:
-        tables.commit_nothing(spark, table, commit)
+        writes.commit_nothing(spark, table, tables, commit)
         return
     rows = effects.rows(batch.read(spark), names, [], facts)
     if names:

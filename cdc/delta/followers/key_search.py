@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from cdc.delta.followers.last_changes import LastChanges, as_mask
-from cdc.delta.tables import LiveFile, UnsuitableTable, read_vector
+from cdc.delta.log import LiveFile, UnsuitableTable, read_vector
 from cdc.tasks import Folder
 
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

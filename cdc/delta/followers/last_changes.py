@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc.delta.landing import ROW_OPS
-from cdc.delta.tables import UnsuitableTable
+from cdc.delta.log import UnsuitableTable
 from cdc.model import Namespace
 from cdc.tasks import DataFile, Storage, open_folder
 

@@ -26,8 +26,9 @@ from pyspark.sql.types import (
 
 from cdc.delta.columns import Columns, image, with_image
 from cdc.delta.landing import Batch, Bounds, Facts, effects
+from cdc.delta.log import Commit, Target, merging, newest_commit
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Commit, Table, Tables, Target, grow, merging, newest_commit
+from cdc.delta.tables import SOFT, Table, Tables, grow, writes
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
@@ -141,7 +142,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
             _merge(held, rows, table, typed, names, emptied, facts).execute()
         tables.committed(table, commit)
     else:
-        tables.commit_nothing(spark, table, commit)
+        writes.commit_nothing(spark, table, tables, commit)
 
 
 def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:

@@ -20,7 +20,8 @@ from cdc.delta.landing import (
     facts_of,
     join_facts,
 )
-from cdc.delta.tables import Commit, Table, Tables, Target, added_files
+from cdc.delta.log import Commit, Target, added_files
+from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
 from cdc.tasks import DataFile, Group, Storage
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from cdc.delta.followers.pending import Pending
-from cdc.delta.tables import NO_BATCH, Commit, Table, Tables, Target, newest_commit, read_log
+from cdc.delta.log import NO_BATCH, Commit, Target, newest_commit, read_log
+from cdc.delta.tables import Table, Tables
 from cdc.errors import ChangelogTooShort
 
 

@@ -28,18 +28,17 @@ from cdc.delta.columns import BATCH, with_after
 from cdc.delta.followers import mirror, scd2_merge
 from cdc.delta.followers.pending import COLUMNS, Pending
 from cdc.delta.landing import ROW_OPS, Facts, facts_of, join_facts, read_groups
-from cdc.delta.tables import (
+from cdc.delta.log import (
     NO_BATCH,
     Commit,
     State,
-    Table,
-    Tables,
     Target,
     conflict,
     merging,
     newest_commit,
     read_log,
 )
+from cdc.delta.tables import Table, Tables
 from cdc.errors import RebuildRefused
 from cdc.model import WATERMARK, Namespace, Selection, Timestamp, Watermark, resume_token
 from cdc.tasks import Group, Mark, merge

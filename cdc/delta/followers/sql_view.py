@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.delta.columns import BATCH, after_text
 from cdc.delta.followers.pending_batches import feeds
 from cdc.delta.landing import ROW_OPS, effects
+from cdc.delta.log import Target
 from cdc.delta.sql import literal, quoted
 from cdc.delta.tables import (
     PIPELINE,
@@ -37,7 +38,6 @@ from cdc.delta.tables import (
     Layout,
     Table,
     Tables,
-    Target,
     identity,
     live_view,
     put_view,

@@ -18,15 +18,8 @@ from cdc.delta.followers import history, mirror, rebuild
 from cdc.delta.followers.file_merge import FileMerge
 from cdc.delta.followers.pending import Pending, join, units
 from cdc.delta.landing import Batch, Facts
-from cdc.delta.tables import (
-    LogCheckpoints,
-    Table,
-    Tables,
-    Target,
-    conflict,
-    settings,
-    small_write_settings,
-)
+from cdc.delta.log import LogCheckpoints, Target, conflict, settings
+from cdc.delta.tables import Table, Tables, small_write_settings
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from cdc.delta.columns import BATCH, CDF, cdf, is_of
 from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
-from cdc.delta.tables import Commit, State, Table, Tables, UnsuitableTable
+from cdc.delta.log import Commit, State, UnsuitableTable
+from cdc.delta.tables import Table, Tables, writes
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import VOID, WATERMARK, Namespace
 from cdc.tasks import Group, remove
@@ -53,8 +54,8 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
     rows = cdf(rows) if table.options.changelog_form == CDF else rows
     columns = _nullable(rows.schema)
-    tables.create(spark, table, columns, batch.document.simpleString(), _CLUSTER)
-    tables.complete(spark, table, columns)
+    writes.create(spark, table, tables, columns, batch.document.simpleString(), _CLUSTER)
+    writes.complete(spark, table, tables, columns)
     commit = _commit(table, batch, tables)
     own = _own(table, facts, tables)
     count = sum(sum(facts.counts[namespace].values()) for namespace in own)
@@ -86,13 +87,13 @@ class LandedChangelog:
         document = batch.document.simpleString()
         commit = _commit(table, batch, tables)
         new = tables.describe_new(table, schema, document, _CLUSTER)
-        tables.complete(spark, table, schema)
+        writes.complete(spark, table, tables, schema)
         selector = _selector(table, batch.facts, tables)
         own = self._landed.write_rows(table.target.address, batch.number, selector)
         files = [*self._landed.files_of(table.target.address), *own]
         attempt = partial(self._landed.mark_attempted, files)
         try:
-            is_new = tables.add_files(spark, table, files, commit, new, attempt)
+            is_new = writes.add_files(spark, table, tables, files, commit, new, attempt)
         except UnsuitableTable as reason:
             remove(own, tables.layout.storage)
             _warn_once(str(table.target), str(reason))

@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 from cdc.delta.columns import is_of
 from cdc.delta.landing import placeholder
 from cdc.delta.landing.batch_summary import Batch, Facts
-from cdc.delta.tables import Commit, Table, Tables
+from cdc.delta.log import Commit
+from cdc.delta.tables import Table, Tables, writes
 
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the
@@ -54,7 +55,7 @@ def targets(facts: Facts, tables: Tables) -> list[Table]:
 def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
     """Append the batch's letters, creating the table if need be. Idempotent per batch."""
     kind, facts = batch.document.simpleString(), batch.facts
-    tables.create(spark, table, SCHEMA, kind, ("cluster_time",))
+    writes.create(spark, table, tables, SCHEMA, kind, ("cluster_time",))
     commit = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
     own = [name for name in facts.unmappable if tables.of(name) == table]
     rows = batch.read(spark).where(reduce(or_, map(is_of, own)))

@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, VariantType
 
 from cdc.delta.columns import BATCH, EVENT, Columns
-from cdc.delta.tables import HARD, Layout, Table, Target, is_local, under
+from cdc.delta.log import Target, is_local, under
+from cdc.delta.tables import HARD, Layout, Table
 from cdc.model import Namespace
 from cdc.tasks import Part, Storage, is_remote
 

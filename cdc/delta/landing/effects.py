@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import is_of
 from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
-from cdc.delta.tables import FAIL, KEEP, Commit, Options, State, Table, Tables
+from cdc.delta.log import Commit, State
+from cdc.delta.tables import FAIL, KEEP, Options, Table, Tables
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 

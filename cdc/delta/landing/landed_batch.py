@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
-from cdc.delta.tables import escape_glob
+from cdc.delta.log import escape_glob
 from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, Storage, remove
 
 Row: TypeAlias = Mapping[str, Any]

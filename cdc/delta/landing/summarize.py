@@ -20,7 +20,7 @@ from cdc.delta.landing.batch_summary import (
     Happened,
 )
 from cdc.delta.landing.placeholder import is_stand_in
-from cdc.delta.tables import settings
+from cdc.delta.log import settings
 from cdc.errors import BadOption
 from cdc.model import (
     GAP,

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import of_table, with_image
 from cdc.delta.followers import mirror
-from cdc.delta.tables import SOFT, Commit, Table, conflict, merging, newest_entry, read_log
+from cdc.delta.log import Commit, conflict, merging, newest_entry, read_log
+from cdc.delta.tables import SOFT, Table
 from cdc.errors import NotComparable
 from cdc.model import Namespace, Timestamp, resume_token, timestamp
 

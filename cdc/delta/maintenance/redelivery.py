@@ -18,8 +18,9 @@ from pyspark.sql.types import VariantVal
 from cdc.delta.columns import BATCH, RESCUED, is_of, of_table, place
 from cdc.delta.followers import renew_view
 from cdc.delta.landing import IMAGES, is_stand_in
+from cdc.delta.log import NO_BATCH, Target, conflict, newest_commit
 from cdc.delta.sql import quoted
-from cdc.delta.tables import NO_BATCH, Layout, Table, Target, conflict, newest_commit
+from cdc.delta.tables import Layout, Table
 from cdc.model import Encode, Namespace
 from cdc.model.encoding import Column as Image
 from cdc.model.encoding import encoder

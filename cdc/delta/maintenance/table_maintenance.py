@@ -9,7 +9,8 @@ from functools import partial
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.tables import SOFT, Table, conflict, keep, settings
+from cdc.delta.log import conflict, keep, settings
+from cdc.delta.tables import SOFT, Table
 
 # Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
 LEAST_RETENTION_HOURS = 168

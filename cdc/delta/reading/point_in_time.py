@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import is_of, with_after
 from cdc.delta.landing import ROW_OPS, effects
-from cdc.delta.tables import Target, newest_commit
+from cdc.delta.log import Target, newest_commit
 from cdc.errors import NotCovered
 from cdc.model import Namespace, Span, Timestamp, resume_token, timestamp
 

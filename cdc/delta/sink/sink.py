@@ -27,18 +27,9 @@ from cdc.delta.landing import (
     read_facts,
     require_allowed,
 )
+from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
 from cdc.delta.sink.batch_report import BatchReport, Freshness, Phases
-from cdc.delta.tables import (
-    Commit,
-    Layout,
-    LogCheckpoints,
-    Table,
-    Tables,
-    at_once,
-    conflict,
-    settings,
-    small_write_settings,
-)
+from cdc.delta.tables import Layout, Table, Tables, small_write_settings
 from cdc.errors import TooManyDeadLetters
 from cdc.model import Namespace
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from cdc.delta.log import Target
 from cdc.delta.sql import literal
-from cdc.delta.tables.target import Target
 from cdc.errors import TableOwnedElsewhere
 
 _SUFFIX = "_live"

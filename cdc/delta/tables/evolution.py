@@ -19,6 +19,7 @@ from cdc.delta.columns import REFUSED, Columns, TypedColumn, family_of, fields, 
 from cdc.delta.sql import quoted
 from cdc.delta.tables.layout import Table
 from cdc.delta.tables.pipeline_tables import Tables
+from cdc.delta.tables.writes import add_columns
 
 # Fields that are data, such as keys of users, would grow a table without end.
 MOST_COLUMNS = 1000
@@ -47,7 +48,7 @@ def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> 
     if table.options.evolves:
         more += new_columns(rows, "after", columns.plus(more))
     if more:
-        tables.grow(spark, table, more)
+        add_columns(spark, table, tables, more)
 
 
 def new_columns(rows: DataFrame, document: str, columns: Columns) -> list[TypedColumn]:

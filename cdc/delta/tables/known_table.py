@@ -13,8 +13,7 @@ from typing import NamedTuple, Self
 from pyspark.sql import SparkSession
 
 from cdc.delta.columns import EVENT, Columns, of_table
-from cdc.delta.tables import log_checkpoints
-from cdc.delta.tables.commit_metadata import Commit, newest_commit
+from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Table
 from cdc.delta.tables.ownership import identity
 from cdc.errors import BadOption, ForeignOffset
@@ -27,7 +26,7 @@ _BEGIN = "mongodb-cdc.begin"
 # that a version needs are kept as long, by default.
 _PROPERTIES = {
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.checkpointInterval": str(log_checkpoints.INTERVAL),
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
 }
 # No thread of ours writes the checkpoints of a table in a catalog.
 _NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}

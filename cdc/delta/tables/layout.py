@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cdc.delta.columns import CDF, EVENT, Columns
+from cdc.delta.log import Target
 from cdc.delta.tables.routing import Route, require_disjoint
-from cdc.delta.tables.target import Target
 from cdc.errors import BadOption
 from cdc.model import Namespace, Selection
 from cdc.tasks import Storage

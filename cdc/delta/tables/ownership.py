@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables import target as targets
+from cdc.delta.log import Target, like, names_in, under
 from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.routing import Route
-from cdc.delta.tables.target import Target
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from cdc.tasks import is_foreign
@@ -63,7 +62,7 @@ def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
 def require_unoccupied(spark: SparkSession, table: Table, ours: Mapping[str, str]) -> None:
     """Raise TableOwnedElsewhere if the folder of a new table contains files that no task of a
     pipeline wrote."""
-    if any(map(is_foreign, targets.names_in(spark, table.target))):
+    if any(map(is_foreign, names_in(spark, table.target))):
         raise occupied(table, ours)
 
 
@@ -119,5 +118,5 @@ def _name(text: str | None) -> str:
 
 def _matching(spark: SparkSession, route: Route) -> list[Target]:
     if route.is_name:
-        return targets.like(spark, *route.patterns())
-    return targets.under(spark, route.glob())
+        return like(spark, *route.patterns())
+    return under(spark, route.glob())

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from cdc.delta.tables.target import Target, escape_glob
+from cdc.delta.log import Target, escape_glob
 from cdc.errors import BadOption
 from cdc.model import Namespace
 

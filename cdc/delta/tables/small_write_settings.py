@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables.target import Size, Target, stated_size
+from cdc.delta.log import Size, Target, stated_size
 
 # Code that is generated and compiled for each piece of a plan, plans that are changed on the way,
 # and tasks without rows. Of the tables' logs too, which is why a table must have few files.

@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta.tables.commit_metadata import Commit
-from cdc.delta.tables.conflict import Outdated
-from cdc.delta.tables.target import Target
+from cdc.delta.log.commit_metadata import Commit
+from cdc.delta.log.conflict import Outdated
+from cdc.delta.log.target import Target
 from cdc.tasks import DELTA_LOG, DataFile, Folder, Storage, open_folder
 
 # A file may be in the table with one vector and have been removed with another.

@@ -8,8 +8,10 @@ Contract of `commit_files`:
   version of that id within the same transaction. So Delta aborts it if another writer commits that
   id meanwhile: without the question it would accept the same batch twice. A version that is not
   newer is not committed; the result says so.
-* **Blind,** unless there may be an objection. It reads no rows, so it conflicts with no append,
-  MERGE or OPTIMIZE. It conflicts with a change of the table's schema, properties or protocol.
+* **Blind,** unless it changes files. It has read no rows, so it conflicts with no append, MERGE or
+  OPTIMIZE. It conflicts with a change of the table's schema, properties or protocol.
+* **Of one version,** if it changes files. The caller has looked at the rows of a version. So the
+  commit conflicts with any other after that version that adds or removes rows.
 * **Nothing before it is visible.** A crash before the commit leaves files that no commit names. A
   crash after it leaves a committed batch, which the replay finds by its `txn`.
 
@@ -30,20 +32,14 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.tables.commit_metadata import Commit
-from cdc.delta.tables.conflict import Outdated
-from cdc.delta.tables.live_files import LiveFile
-from cdc.delta.tables.target import Target, metadata_of, stated_size
+from cdc.delta.log.commit_metadata import Commit
+from cdc.delta.log.conflict import Outdated
+from cdc.delta.log.live_files import LiveFile
+from cdc.delta.log.suitable_table import require_changeable, require_suitable
+from cdc.delta.log.target import Target, metadata_of
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
 
-# Readers and writers of such tables need more of a file than its rows and statistics.
-_DEMANDING = (
-    *("delta.columnMapping.mode", "delta.enableRowTracking", "delta.enableIcebergCompatV1"),
-    *("delta.enableIcebergCompatV2", "delta.enableIcebergCompatV3", "delta.enableTypeWidening"),
-)
-_DEMANDING_METADATA = ("delta.generationExpression", "delta.invariants", "delta.identity")
-_OFF = (None, "false", "none")
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
@@ -87,10 +83,6 @@ class TableExists(Exception):
     """Another writer has created the table."""
 
 
-class UnsuitableTable(Exception):
-    """The table demands more of its files than a task writes: `str` says what."""
-
-
 def commit_files(
     spark: SparkSession,
     target: Target,
@@ -99,7 +91,6 @@ def commit_files(
     commit: Commit,
     schema: StructType,
     new: NewTable | None,
-    objection: Callable[[int], str | None] | None = None,
     before_commit: Callable[[], None] = lambda: None,
     changed: ChangedFiles | None = None,
     newest: tuple[int, int] | None = None,
@@ -117,20 +108,16 @@ def commit_files(
         commit: the metadata.
         schema: the columns of the files.
         new: the table to create.
-        objection: gets the version to which the commit adds the files, and returns why it must not.
-            It is not asked about a table without files. Such a commit is not blind: it conflicts
-            with any other that adds or removes rows.
-        changed: the files that lose rows. Such a commit is made on that version of the table only,
-            and conflicts with any other that adds or removes rows.
+        changed: the files that lose rows, see the module; None for a blind commit.
         newest: a version of the table, and the version of the last transaction of this name that it
             contains, if the caller knows them. They spare Delta a look through the whole log as
             long as nobody else commits.
         before_commit: called right before the commit is tried. From then on the files may be part
             of the table, whatever is raised.
 
-    Raises TableExists if there is a table though `new` is given; UnsuitableTable, also for an
-    objection; Outdated if there is a newer version than the one that was looked at; DataFileLost if
-    Delta does not find a file: it may look for it in another place.
+    Raises TableExists if there is a table though `new` is given; UnsuitableTable; Outdated if there
+    is a newer version than the one that was looked at; DataFileLost if Delta does not find a file:
+    it may look for it in another place.
     """
     delta = _Delta(spark)
     transaction = delta.start(target)
@@ -142,7 +129,7 @@ def commit_files(
         transaction.updateMetadataForNewTable(delta.action(_metadata(new)))
         actions.append(_clustering(new.cluster))
     if files:
-        _require_suitable(transaction, schema)
+        require_suitable(transaction, schema)
     if newest is not None and transaction.readVersion() == newest[0]:
         # What `txnVersion` does to detect another writer of this id.
         transaction.readTxn().addOne(own.name)
@@ -151,18 +138,12 @@ def commit_files(
         last = transaction.txnVersion(own.name)
     if last >= own.version:
         return None
-    if objection is not None:
-        transaction.readWholeTable()
-        size = stated_size(transaction.snapshot())
-        is_empty = size is not None and size.files == 0
-        if not is_empty and (reason := objection(transaction.readVersion())):
-            raise UnsuitableTable(reason)
     if changed is not None:
         if transaction.readVersion() != changed.version:
             raise Outdated
         transaction.readWholeTable()
         if changed.files:
-            _require_changeable(transaction, schema)
+            require_changeable(transaction, schema)
     delta.require_files(target, files)
     now = int(time.time() * 1000)
     actions += _file_actions(files, changed, now)
@@ -321,35 +302,3 @@ def _clustering(columns: Sequence[str]) -> dict[str, Any]:
             "removed": False,
         }
     }
-
-
-def _require_suitable(transaction: Any, schema: StructType) -> None:
-    """Raises UnsuitableTable."""
-    found = metadata_of(transaction)
-    if found["partitionColumns"]:
-        raise UnsuitableTable("it is partitioned")
-    for name, value in found["configuration"].items():
-        if name.startswith("delta.constraints.") or (name in _DEMANDING and value not in _OFF):
-            raise UnsuitableTable(f"it has {name} = {value}")
-    columns = {each["name"]: each for each in json.loads(found["schemaString"])["fields"]}
-    for name, column in columns.items():
-        demands = [key for key in column["metadata"] if key.startswith(_DEMANDING_METADATA)]
-        if demands or not column["nullable"]:
-            raise UnsuitableTable(f"its column {name} has {', '.join(demands) or 'NOT NULL'}")
-    for field in schema:
-        if field.name not in columns or columns[field.name]["type"] != field.jsonValue()["type"]:
-            raise UnsuitableTable(f"it has no column {field.name} {field.dataType.simpleString()}")
-
-
-def _require_changeable(transaction: Any, schema: StructType) -> None:
-    """Raises UnsuitableTable if rows of a table cannot be replaced by a task's rows."""
-    found = metadata_of(transaction)
-    settings = found["configuration"]
-    if settings.get("delta.enableDeletionVectors") != "true":
-        raise UnsuitableTable("it has no deletion vectors")
-    for name in ("delta.enableChangeDataFeed", "delta.appendOnly"):
-        if settings.get(name) == "true":
-            raise UnsuitableTable(f"it has {name} = true")
-    names = {each["name"] for each in json.loads(found["schemaString"])["fields"]}
-    if more := sorted(names - set(schema.names)):
-        raise UnsuitableTable(f"somebody has added the column {more[0]}")

@@ -21,7 +21,7 @@ from delta.exceptions import (
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables.target import Target
+from cdc.delta.log.target import Target
 from cdc.errors import ConflictsUnresolved
 
 T = TypeVar("T")

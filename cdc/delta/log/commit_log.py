@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.tables.target import Target
+from cdc.delta.log.target import Target
 
 # How many commits are read from files before a Spark job reads them.
 _FROM_FILES = 8

@@ -14,11 +14,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables.target import Target
+from cdc.delta.log.target import Target
 
 _log = logging.getLogger(__name__)
 # Delta's own interval: the limit above which a commit has to wait all the same.
-INTERVAL = 1000
+CHECKPOINT_INTERVAL = 1000
 # How many commits of ours pass between two looks at a table's log.
 _LOOK = 10
 

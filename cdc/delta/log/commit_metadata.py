@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.tables.commit_log import read_log
-from cdc.delta.tables.target import Target
+from cdc.delta.log.commit_log import read_log
+from cdc.delta.log.target import Target
 from cdc.errors import CdcError
 from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, timestamp
 from cdc.tasks import Group

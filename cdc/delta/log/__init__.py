@@ -1,0 +1,75 @@
+"""One Delta table: its place, its log, and the commits that change it."""
+
+from cdc.delta.log import conflict
+from cdc.delta.log.commit_log import newest_entry, read_log
+from cdc.delta.log.commit_metadata import (
+    NO_BATCH,
+    Commit,
+    State,
+    keep,
+    merging,
+    newest_commit,
+    settings,
+)
+from cdc.delta.log.conflict import at_once
+from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
+from cdc.delta.log.live_files import LiveFile, LiveFiles, added_files
+from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
+from cdc.delta.log.target import (
+    Size,
+    Target,
+    escape_glob,
+    is_local,
+    like,
+    names_in,
+    stated_size,
+    under,
+)
+from cdc.delta.log.transaction import (
+    ChangedFiles,
+    NewTable,
+    TableExists,
+    Transaction,
+    UnsuitableTable,
+    added,
+    commit_files,
+    create_table,
+)
+
+__all__ = [
+    "CHECKPOINT_INTERVAL",
+    "NO_BATCH",
+    "ChangedFiles",
+    "Commit",
+    "LiveFile",
+    "LiveFiles",
+    "LogCheckpoints",
+    "NewTable",
+    "Size",
+    "State",
+    "TableExists",
+    "Target",
+    "Transaction",
+    "UnknownVector",
+    "UnsuitableTable",
+    "added",
+    "added_files",
+    "at_once",
+    "commit_files",
+    "conflict",
+    "create_table",
+    "escape_glob",
+    "is_local",
+    "keep",
+    "like",
+    "merging",
+    "names_in",
+    "newest_commit",
+    "newest_entry",
+    "read_log",
+    "read_vector",
+    "settings",
+    "stated_size",
+    "under",
+    "write_vectors",
+]

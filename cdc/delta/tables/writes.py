@@ -1,0 +1,175 @@
+"""Writes to the tables of a pipeline: new tables, data files, new columns, commits without rows.
+
+Each function reports to `Tables` what it has written. A writer that appends or merges rows through
+Spark calls `Tables.committed` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from cdc.delta.columns import TypedColumn
+from cdc.delta.log import ChangedFiles, Commit, NewTable, TableExists, commit_files, create_table
+from cdc.delta.tables.catalog_view import drop_view
+from cdc.delta.tables.known_table import Begin, KnownTable
+from cdc.delta.tables.layout import Table
+from cdc.delta.tables.ownership import PIPELINE, occupied, require_ours, require_unoccupied
+from cdc.delta.tables.pipeline_tables import Tables
+from cdc.errors import TableOwnedElsewhere
+from cdc.tasks import DataFile
+
+
+def create(
+    spark: SparkSession,
+    table: Table,
+    tables: Tables,
+    schema: StructType,
+    document: str,
+    cluster: Sequence[str],
+    begin: Begin | None = None,
+) -> None:
+    """Create the table, clustered by some columns, unless it is known.
+
+    `Tables.claim` must have passed. Raises TableOwnedElsewhere.
+    """
+    with tables.lock:
+        if tables.state(table) is None:
+            new = tables.describe_new(table, schema, document, cluster, begin)
+            _create(spark, table, tables, new)
+            tables.created(table, new)
+
+
+def _create(spark: SparkSession, table: Table, tables: Tables, new: NewTable) -> None:
+    # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
+    if table.target.is_name:
+        # The mirror of `orders_live` may have the name of the live view of `orders`.
+        drop_view(spark, table.target, {PIPELINE: tables.pipeline})
+        _create_by_spark(spark, table, tables, new)
+        return
+    require_unoccupied(spark, table, tables.identity(table))
+    try:
+        create_table(spark, table.target, new)
+    except TableExists as error:
+        raise _created_elsewhere(spark, table, tables) from error
+
+
+def _create_by_spark(spark: SparkSession, table: Table, tables: Tables, new: NewTable) -> None:
+    try:
+        table.target.create(spark, new.schema, new.properties, new.cluster)
+    except AnalysisException as error:
+        # Delta says the same of a table and of a folder with any files.
+        is_there = error.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+        if is_there and not table.target.exists(spark):
+            is_name = table.target.is_name
+            if is_name and drop_view(spark, table.target, {PIPELINE: tables.pipeline}):
+                # A follower has made its view again just now.
+                _create_by_spark(spark, table, tables, new)
+                return
+            raise occupied(table, tables.identity(table)) from error
+        _require_ours(spark, table, tables)
+        raise
+
+
+def _created_elsewhere(spark: SparkSession, table: Table, tables: Tables) -> TableOwnedElsewhere:
+    """The error for a table that another program created just now."""
+    _require_ours(spark, table, tables)
+    return TableOwnedElsewhere(
+        f"Another run of this pipeline created the table at '{table.target}' just now.",
+        "Let one run at a time use a checkpoint; start this one again.",
+    )
+
+
+def _require_ours(spark: SparkSession, table: Table, tables: Tables) -> None:
+    """Raise TableOwnedElsewhere if the table, which is there, belongs to somebody else."""
+    require_ours(table, tables.identity(table), table.target.properties(spark))
+
+
+def add_files(
+    spark: SparkSession,
+    table: Table,
+    tables: Tables,
+    files: Sequence[DataFile],
+    commit: Commit,
+    new: NewTable,
+    before_commit: Callable[[], None],
+    changed: ChangedFiles | None = None,
+) -> bool:
+    """Commit data files to the table; return False if its batch is in the table already.
+
+    A table that is not known is created as `new` says. `Tables.claim` must
+    have passed. See `commit_files`. Raises UnsuitableTable and TableOwnedElsewhere, both before a
+    commit.
+    """
+    known = tables.state(table)
+    if known is None:
+        require_unoccupied(spark, table, tables.identity(table))
+    try:
+        version = commit_files(
+            *(spark, table.target, files, tables.transaction_of(commit), commit),
+            new.schema,
+            new=None if known else new,
+            before_commit=before_commit,
+            changed=changed,
+            newest=_newest(known, tables) if known else None,
+        )
+    except TableExists as error:
+        raise _created_elsewhere(spark, table, tables) from error
+    if known is None:
+        tables.created(table, new)
+    tables.committed(table, commit, version)
+    return version is not None
+
+
+def _newest(known: KnownTable, tables: Tables) -> tuple[int, int] | None:
+    """The version of the last commit, and the version of its transaction, if both are known."""
+    if known.last is None or known.version is None:
+        return None
+    return known.version, tables.transaction_of(known.last).version
+
+
+def commit_nothing(spark: SparkSession, table: Table, tables: Tables, commit: Commit) -> None:
+    """A commit without rows, for what only its metadata says."""
+    if table.target.is_name:
+        nothing = table.target.read(spark).limit(0)
+        table.target.append(nothing, tables.transaction(commit))
+    else:
+        own = tables.transaction_of(commit)
+        commit_files(spark, table.target, [], own, commit, StructType(), new=None)
+    tables.committed(table, commit)
+
+
+def complete(spark: SparkSession, table: Table, tables: Tables, schema: StructType) -> None:
+    """Add the columns of `schema` to a known table that an earlier release created without them.
+
+    Its rows have null there.
+    """
+    known = tables.state(table)
+    missing = [field for field in schema if known and field.name not in known.names]
+    if known and missing:
+        _append_columns(spark, table, StructType(missing))
+        names = known.names | {field.name for field in missing}
+        tables.remember(replace(known, names=names))
+
+
+def add_columns(
+    spark: SparkSession, table: Table, tables: Tables, more: Sequence[TypedColumn]
+) -> None:
+    """Add typed columns to a table that has some. Its rows keep in `_rescued` what they hold.
+
+    A commit of its own, which says nothing; one that a crash leaves alone is harmless.
+    """
+    known = tables.state(table)
+    assert known is not None
+    assert known.columns is not None
+    columns = known.columns.plus(more)
+    _append_columns(spark, table, StructType([column.field() for column in more]))
+    tables.remember(replace(known, columns=columns))
+
+
+def _append_columns(spark: SparkSession, table: Table, fields: StructType) -> None:
+    table.target.append(spark.createDataFrame([], fields), {"mergeSchema": "true"})
