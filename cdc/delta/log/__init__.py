@@ -15,6 +15,7 @@ from cdc.delta.log.conflict import at_once
 from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
 from cdc.delta.log.live_files import LiveFile, LiveFiles, added_files
 from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
+from cdc.delta.log.suitable_table import UnsuitableTable
 from cdc.delta.log.target import (
     Size,
     Target,
@@ -30,7 +31,6 @@ from cdc.delta.log.transaction import (
     NewTable,
     TableExists,
     Transaction,
-    UnsuitableTable,
     added,
     commit_files,
     create_table,

@@ -1,4 +1,4 @@
-"""Which tables can get the files that tasks write: what a table demands of them is in its metadata."""
+"""Which tables can get the files that tasks write: what their metadata demands of files."""
 
 from __future__ import annotations
 
