@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from cdc.delta.followers import mirror
 from cdc.delta.followers.key_search import find_outdated, have_common_keys
@@ -37,6 +38,8 @@ from cdc.delta.log import (
     UnknownVector,
     UnsuitableTable,
     added,
+    require_changeable,
+    require_suitable,
     write_vectors,
 )
 from cdc.delta.tables import Table, Tables, writes
@@ -63,7 +66,9 @@ class FileMerge:
         known = self._files.setdefault(table.target, LiveFiles(table.target))
         try:
             _Merge(table, tables, batch, files).commit(spark, known)
-        except (UnsuitableTable, UnknownVector, TooManyChanges) as reason:
+        except (UnsuitableTable, UnknownVector, TooManyChanges, FileNotFoundError) as reason:
+            # Somebody may have put another table in the place of the one that is known.
+            del self._files[table.target]
             _log.info("%s: Spark merges the rows, because %s", table.target, reason)
             mirror.write(spark, table, tables, batch)
 
@@ -90,15 +95,15 @@ class _Merge:
 
     def commit(self, spark: SparkSession, known: LiveFiles) -> None:
         table, tables, batch = self._table, self._tables, self._batch
-        version = tables.version(table)
-        if version is None:  # a new table, without a commit of ours
-            version = int(table.target.snapshot(spark).version())
+        columns = mirror.schema(batch.document, table, tables.columns(table))
+        snapshot = table.target.snapshot(spark)
+        self._require_possible(snapshot, columns)
+        version = int(snapshot.version())
         there = known.read(spark, version, self._storage)
         copies, changes = self._read(there)
         there += [LiveFile.of(added(file)["add"]) for file in copies]
         outdated, is_stale = find_outdated(there, self._folder, changes)
         rows = changes.rows.filter(pa.array(~(changes.is_delete | is_stale)))
-        columns = mirror.schema(batch.document, table, tables.columns(table))
         kind = batch.document.simpleString()
         new = tables.describe_new(table, columns, kind, mirror.key_of(table))
         written, vectors, is_attempted = list[DataFile](), None, False
@@ -121,6 +126,13 @@ class _Merge:
                     with suppress(OSError):
                         self._folder.remove(vectors)
 
+    def _require_possible(self, snapshot: Any, columns: StructType) -> None:
+        """What the commit would find only after all the work. Raises UnsuitableTable."""
+        require_suitable(snapshot, columns)
+        names = effects.changed(self._table, self._batch.facts, self._tables)
+        if any(self._batch.facts.counts[name].keys() - {"read"} for name in names):
+            require_changeable(snapshot, columns)
+
     def _read(self, there: Sequence[LiveFile]) -> tuple[Sequence[DataFile], LastChanges]:
         """The files of copies that may be added as they are, and the changes besides them."""
         copies, found = self._files.copies, self._files.changes
@@ -129,10 +141,7 @@ class _Merge:
             # A second row of a key would stay for ever.
             copies, found = [], [(file, False) for file, _ in found]
         names = effects.changed(self._table, self._batch.facts, self._tables)
-        try:
-            changes = read_changes(found, names, self._storage, _MOST_BYTES)
-        except FileNotFoundError as error:
-            raise UnsuitableTable("somebody has removed files of its changelog") from error
+        changes = read_changes(found, names, self._storage, _MOST_BYTES)
         count = changes.count + sum(file.rows for file in copies)
         if count != sum(map(self._batch.facts.rows, names)):
             raise UnsuitableTable("the files of the batch do not contain all of its rows")

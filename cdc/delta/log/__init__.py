@@ -15,7 +15,7 @@ from cdc.delta.log.conflict import at_once
 from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
 from cdc.delta.log.live_files import LiveFile, LiveFiles, added_files
 from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
-from cdc.delta.log.suitable_table import UnsuitableTable
+from cdc.delta.log.suitable_table import UnsuitableTable, require_changeable, require_suitable
 from cdc.delta.log.target import (
     Size,
     Target,
@@ -68,6 +68,8 @@ __all__ = [
     "newest_entry",
     "read_log",
     "read_vector",
+    "require_changeable",
+    "require_suitable",
     "settings",
     "stated_size",
     "under",
