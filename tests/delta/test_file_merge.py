@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from cdc.delta.followers import file_merge, pending
 from cdc.delta.log import LiveFiles, Target
@@ -17,6 +18,7 @@ from cdc.delta.sink import Sink
 from cdc.delta.tables import writes
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, sink
+from tests.delta.test_followers import lagging
 
 MIRROR = "shop/orders/mirror"
 BY_FILES, BY_SPARK = "STREAMING UPDATE", "MERGE"
@@ -27,7 +29,7 @@ def write(spark: SparkSession, own: Sink, rows: Sequence[dict[str, Any]], number
 
 
 def started(spark: SparkSession, base: Path, **table: Any) -> Sink:
-    """A pipeline whose mirror contains the keys a to f."""
+    """A pipeline whose mirror contains the keys a to f, unless its followers wait."""
     own = sink(base, **table)
     write(spark, own, [change("read", key, {"n": 1}, time=1) for key in "abcdef"], 0)
     return own
@@ -207,6 +209,28 @@ def test_changes_whose_files_are_gone_are_read_from_the_changelog(
     monkeypatch.setattr(file_merge, "read_changes", missing)
     write(spark, own, later(), 1)
     assert content(tmp_path / MIRROR) == AFTER
+
+
+@pytest.mark.parametrize("what", ["deleted", "compacted", "updated"])
+def test_what_others_change_in_a_changelog_counts_for_a_mirror_that_lacks_it(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    """Guards: a person whose data were erased in all tables, and who comes back into the mirror
+    from a file that is no part of the changelog any more; a delivered letter that is undone."""
+    started(spark, tmp_path)
+    own = lagging(tmp_path, 1, batch(spark, later(), until=2000))
+    changelog = DeltaTable.forPath(spark, str(tmp_path / "shop/orders/changelog"))
+    if what == "deleted":
+        changelog.delete("key = 'x1'")
+    elif what == "compacted":
+        changelog.optimize().executeCompaction()
+    else:
+        changelog.update("key = 'x1'", {"after": F.expr("parse_json('{\"n\": 9}')")})
+    own._followers.apply(spark)
+    expected = {key: image for key, image in AFTER.items() if key != "x1"}
+    mine = {"deleted": {}, "compacted": {"x1": {"n": 2}}, "updated": {"x1": {"n": 9}}}[what]
+    assert content(tmp_path / MIRROR) == {**expected, **mine}
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
 
 
 def test_files_that_lack_rows_of_the_batch_are_not_taken_for_it(

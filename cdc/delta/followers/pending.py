@@ -20,7 +20,7 @@ from cdc.delta.landing import (
     facts_of,
     join_facts,
 )
-from cdc.delta.log import Commit, Target, added_files
+from cdc.delta.log import Commit, Target, files_of_batches
 from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
 from cdc.tasks import DataFile, Group, Storage
@@ -149,20 +149,25 @@ def _find_files(
 ) -> BatchFiles | None:
     """The data files that the commits of the batches name, and the copies of this process.
 
-    None if the log of a changelog does not contain such a commit any more.
+    None if a changelog does not contain the files any more as they were committed.
     """
-    changes, copies = list[tuple[DataFile, bool]](), list[DataFile]()
+    copies, copied = list[DataFile](), set[int]()
     for each in unit:
         counts = each.facts.counts.get(table.namespace, {}) if table.namespace else {}
         own = each.landed.files_of(table.target.address) if each.landed else []
-        has_copies = bool(own) and counts.get("read", 0) == sum(file.rows for file in own)
-        copies += own if has_copies else ()
-        for target in each.changelogs.intersection(sources):
-            version = each.versions.get(target)
-            found = None if version is None else added_files(target, version, each.batch, storage)
-            if found is None:
-                return None
-            changes += [(file, has_copies) for file in found]
+        if own and counts.get("read", 0) == sum(file.rows for file in own):
+            copies += own
+            copied.add(each.batch)
+    changes = list[tuple[DataFile, bool]]()
+    for target in sources:
+        concerned = [each for each in unit if target in each.changelogs]
+        versions = {e.batch: e.versions[target] for e in concerned if target in e.versions}
+        if len(versions) < len(concerned):
+            return None
+        found = files_of_batches(target, versions, storage)
+        if found is None:
+            return None
+        changes += [(file, batch in copied) for batch, files in found.items() for file in files]
 
     def mark_attempted(files: Sequence[DataFile]) -> None:
         for each in unit:

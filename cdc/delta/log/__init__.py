@@ -13,7 +13,7 @@ from cdc.delta.log.commit_metadata import (
 )
 from cdc.delta.log.conflict import at_once
 from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
-from cdc.delta.log.live_files import LiveFile, LiveFiles, added_files
+from cdc.delta.log.live_files import LiveFile, LiveFiles, files_of_batches
 from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
 from cdc.delta.log.suitable_table import UnsuitableTable, require_changeable, require_suitable
 from cdc.delta.log.target import (
@@ -53,12 +53,12 @@ __all__ = [
     "UnknownVector",
     "UnsuitableTable",
     "added",
-    "added_files",
     "at_once",
     "commit_files",
     "conflict",
     "create_table",
     "escape_glob",
+    "files_of_batches",
     "is_local",
     "keep",
     "like",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -62,6 +63,11 @@ class LiveFile:
         return found
 
     @property
+    def stats(self) -> str:
+        """The statistics as text."""
+        return self.action.get("stats") or "{}"
+
+    @property
     def rows(self) -> int | None:
         """How many rows the file has, those included that its deletion vector marks."""
         found: int | None = self.statistics.get("numRecords")
@@ -87,7 +93,7 @@ class LiveFile:
         Its bounds are still bounds, though perhaps of values that are gone.
         """
         # As text: Python would round the bounds of decimals.
-        text, count = _TIGHT.subn('"tightBounds":false', self.action["stats"])
+        text, count = _TIGHT.subn('"tightBounds":false', self.stats)
         statistics = text if count else text.rstrip().removesuffix("}") + ',"tightBounds":false}'
         found = {name: value for name, value in self.action.items() if value is not None}
         return {"add": found | {"deletionVector": vector, "stats": statistics, "dataChange": True}}
@@ -116,12 +122,9 @@ class LiveFiles:
         """Read the commits after the known version; return whether the log contains them all."""
         files = dict(self._files)
         for number in range(self.version + 1, version + 1):
-            try:
-                stream = log.open(_name(number))
-            except FileNotFoundError:
+            if (actions := _read_commit(log, number)) is None:
                 return False
-            with closing(stream):
-                _replay(files, map(json.loads, stream.read().splitlines()))
+            _replay(files, actions)
         self._files, self.version = files, version
         return True
 
@@ -135,36 +138,56 @@ class LiveFiles:
         self.version = version
 
 
-def added_files(
-    target: Target, version: int, batch: int, storage: Storage
-) -> list[DataFile] | None:
-    """The data files that a batch added to a table by the commit of that version.
+def files_of_batches(
+    target: Target, versions: Mapping[int, int], storage: Storage
+) -> dict[int, list[DataFile]] | None:
+    """The data files that batches added to a table, as long as nobody has changed or moved them.
 
-    None if the log does not contain this commit any more.
+    None if somebody has, or if the log does not contain the commits any more.
+
+    Args:
+        target: the table.
+        versions: the version that each batch made.
+        storage: how folders are reached that are URLs.
     """
     log = open_folder(f"{target.address}/{DELTA_LOG}", storage)
+    batches = {version: batch for batch, version in versions.items()}
+    found, names = dict[int, list[DataFile]](), set[str]()
+    for version in count(min(batches)):
+        if (actions := _read_commit(log, version)) is None:
+            break
+        if any("remove" in action and action["remove"]["path"] in names for action in actions):
+            return None
+        if version in batches:
+            if not _is_of(actions, batches[version]):
+                return None
+            files = [LiveFile.of(action["add"]) for action in actions if "add" in action]
+            if any(each.is_elsewhere or each.rows is None for each in files):
+                return None
+            names.update(each.action["path"] for each in files)
+            found[batches[version]] = [
+                DataFile(target.address, each.name, each.action["size"], each.rows, each.stats)
+                for each in files
+                if each.rows is not None
+            ]
+    return found if len(found) == len(batches) else None
+
+
+def _is_of(actions: Iterable[Mapping[str, Any]], batch: int) -> bool:
+    """Whether a commit is that of a batch."""
+    about = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
+    commit = Commit.parse(about and about.get("userMetadata"))
+    return commit is not None and commit.batch == batch
+
+
+def _read_commit(log: Folder, version: int) -> list[Mapping[str, Any]] | None:
+    """The actions of a commit; None if the log does not contain it."""
     try:
-        stream = log.open(_name(version))
+        stream = log.open(f"{version:020}.json")
     except FileNotFoundError:
         return None
     with closing(stream):
-        actions = [json.loads(line) for line in stream.read().splitlines()]
-    about = next(action["commitInfo"] for action in actions if "commitInfo" in action)
-    commit = Commit.parse(about.get("userMetadata"))
-    if commit is None or commit.batch != batch:
-        return None
-    files = [LiveFile.of(action["add"]) for action in actions if "add" in action]
-    if any(each.is_elsewhere or each.rows is None for each in files):
-        return None
-    return [
-        DataFile(target.address, each.name, each.action["size"], each.rows, each.action["stats"])
-        for each in files
-        if each.rows is not None
-    ]
-
-
-def _name(version: int) -> str:
-    return f"{version:020}.json"
+        return [json.loads(line) for line in stream.read().splitlines()]
 
 
 def _replay(files: dict[_Identity, LiveFile], actions: Iterable[Mapping[str, Any]]) -> None:
