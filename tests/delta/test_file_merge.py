@@ -143,14 +143,14 @@ def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
 
     def fails(spark: SparkSession, target: Target, *args: Any, **named: Any) -> Any:
         if target.address.endswith(MIRROR):
-            raise ConnectionError
+            raise KeyboardInterrupt
         return original(spark, target, *args, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(writes, "commit_files", fails)
         if is_killed:
             patch.setattr(file_merge, "remove", lambda *_: None)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(KeyboardInterrupt):
             write(spark, own, later(), 1)
     assert set(content(tmp_path / MIRROR)) == set("abcdef")
     left = {each.name for each in (tmp_path / MIRROR).iterdir()} - before
@@ -197,18 +197,27 @@ def test_more_changes_than_fit_into_memory_are_merged_by_spark(
     assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
 
 
-def test_changes_whose_files_are_gone_are_read_from_the_changelog(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(), OSError("AWS Error NETWORK_CONNECTION"), ValueError("damaged")]
+)
+def test_what_python_cannot_read_is_merged_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Guards: an OPTIMIZE and VACUUM of the changelog before its batches are applied."""
+    """Guards: a store that does not answer once, and files that somebody has removed: an error that
+    ends the followers, where Spark would have tried again."""
     own = started(spark, tmp_path)
 
-    def missing(*_: Any) -> None:
-        raise FileNotFoundError
+    def fails(*_: Any) -> None:
+        raise error
 
-    monkeypatch.setattr(file_merge, "read_changes", missing)
-    write(spark, own, later(), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(file_merge, "find_outdated", fails)
+        write(spark, own, later(), 1)
     assert content(tmp_path / MIRROR) == AFTER
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+    write(spark, own, [change("delete", "a", time=2001)], 2)
+    assert set(content(tmp_path / MIRROR)) == AFTER.keys() - {"a"}
+    assert commits(tmp_path / MIRROR)[-1] == BY_FILES
 
 
 @pytest.mark.parametrize("what", ["deleted", "compacted", "updated"])

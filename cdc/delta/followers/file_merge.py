@@ -38,12 +38,22 @@ from cdc.delta.log import (
     UnknownVector,
     UnsuitableTable,
     added,
+    is_local,
     require_changeable,
     require_suitable,
     write_vectors,
 )
 from cdc.delta.tables import Table, Tables, writes
-from cdc.tasks import DataFile, DataFiles, Folder, Part, open_folder, remove
+from cdc.tasks import (
+    DataFile,
+    DataFiles,
+    Folder,
+    Part,
+    explain,
+    is_remote,
+    open_folder,
+    remove,
+)
 
 _log = logging.getLogger(__name__)
 # Of the rows of changes, before they are compressed.
@@ -59,25 +69,35 @@ class FileMerge:
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Apply a batch to the mirror in one commit. Idempotent per batch."""
-        files = batch.find_files() if _is_possible(table, tables, batch) else None
-        if files is None:
+        if not self._is_written(spark, table, tables, batch):
             mirror.write(spark, table, tables, batch)
-            return
+
+    def _is_written(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> bool:
+        """Apply a batch by files; return whether it was possible."""
+        if not _is_possible(spark, table, tables, batch):
+            return False
         known = self._files.setdefault(table.target, LiveFiles(table.target))
         try:
+            if (files := batch.find_files()) is None:
+                return False
             _Merge(table, tables, batch, files).commit(spark, known)
-        except (UnsuitableTable, UnknownVector, TooManyChanges, FileNotFoundError) as reason:
-            # Somebody may have put another table in the place of the one that is known.
-            del self._files[table.target]
+            return True
+        except (UnsuitableTable, UnknownVector, TooManyChanges) as reason:
             _log.info("%s: Spark merges the rows, because %s", table.target, reason)
-            mirror.write(spark, table, tables, batch)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            # Somebody may have removed files, or a store does not answer. If Spark fails as well,
+            # its error is tried again, and is reported in the end.
+            del self._files[table.target]
+            _log.warning("%s: Spark merges the rows, because of %s", table.target, explain(error))
+        return False
 
 
-def _is_possible(table: Table, tables: Tables, batch: Batch) -> bool:
+def _is_possible(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> bool:
     facts = batch.facts
     names = effects.changed(table, facts, tables)
     return (
         bool(names)
+        and (is_remote(table.target.address) or is_local(spark, table.target))
         and takes_copies(table)
         and tables.columns(table) == table.options.columns
         and not effects.emptied(table, facts, tables)

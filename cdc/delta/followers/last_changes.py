@@ -81,23 +81,17 @@ def read_changes(
                 is_own = _is_own(found, names, without_copy)
                 if not pc.any(is_own).as_py():
                     continue
-                size += _bytes(file.metadata.row_group(group))
+                # Not what the file states: a value that repeats is stored once there.
+                rows = file.read_row_group(group, columns=[*_COLUMNS]).filter(is_own)
+                size += rows.nbytes
                 if size > most_bytes:
                     raise TooManyChanges(f"there are more than {most_bytes // 2**20} MB of them")
-                rows = file.read_row_group(group, columns=[*_COLUMNS]).filter(is_own)
                 count += len(rows)
                 parts.append(rows.filter(_states_document(rows)).drop_columns(["db", "coll"]))
     if not parts:
         none = pa.schema([(name, pa.string()) for name in ("op", "position", "key")])
         return LastChanges(none.empty_table(), 0)
     return LastChanges(_last(pa.concat_tables(parts)), count)
-
-
-def _bytes(group: pq.RowGroupMetaData) -> int:
-    """The bytes of the columns that are read, before they were compressed."""
-    chunks = map(group.column, range(group.num_columns))
-    found = (each for each in chunks if each.path_in_schema.partition(".")[0] in _COLUMNS)
-    return sum(each.total_uncompressed_size for each in found)
 
 
 def _is_own(rows: pa.Table, names: Sequence[Namespace], without_copy: bool) -> pa.ChunkedArray:

@@ -58,9 +58,10 @@ def deliver(
         ready = waiting.where(~is_stand_in(F.col("document"), kind))
         for row in ready.select("db", "coll").distinct().collect():
             namespace = Namespace(row.db, row.coll)
+            # Before the repair: a follower may have read the changelog then, and commit later.
+            late = _late(spark, layout, namespace)
             _put(spark, ready, layout, namespace, kind)
             renew_view(spark, layout, namespace)
-            late = _late(spark, layout, namespace)
             if late is not None:
                 ready = ready.join(late, [*_ROW], "left_anti")
         delivered, count = ready.count(), waiting.count()
@@ -107,7 +108,6 @@ def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFram
     changelog, mirror = layout.table("changelog", namespace), layout.table("mirror", namespace)
     if changelog is None or mirror is None or not changelog.target.exists(spark):
         return None
-    # First what the mirror contains: what it gets from then on comes from the repaired changelog.
     newest = newest_commit(spark, mirror.target) if mirror.target.exists(spark) else None
     rows = changelog.target.read(spark)
     if BATCH not in rows.columns:
