@@ -25,7 +25,7 @@ DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBU
 # What no test runs: CI itself does; a program that is somebody else's, of which the notebooks are
 # run by another one; pipelines that need a server of their own, with Delta.
 NOT_RUN = {
-    ("Two commands", "sh"),
+    ("Demo and tests", "sh"),
     ("Notebooks", "sh"),
     ("Spark Declarative Pipelines", "python"),
 }
@@ -79,7 +79,7 @@ def test_each_link_leads_to_a_file_or_heading_that_is_there(name: str) -> None:
 
 def test_each_section_that_is_to_be_seen_is_there() -> None:
     headings = re.findall(r"^#+ (.*)$", prose(README), re.M)
-    named = re.findall(r"(?:see|See|told of under)\s+\*([^*]+)\*", README)
+    named = re.findall(r"(?:see|See|under)\s+\*([^*]+)\*", README)
     assert named
     assert {" ".join(name.split()) for name in named} <= set(headings)
 
