@@ -10,7 +10,7 @@ import pytest
 from tests.documents import README, ROOT, sections
 
 _LINK = re.compile(r'\[test\]\((\S+) "(\w+)"\)')
-_SECTION = sections(README)["What is promised"]
+_SECTION = sections(README)["Guarantees"]
 # A point of a list, with the lines that go on, or a row of a table but for its head.
 _POINTS = re.findall(r"^\* .*(?:\n  .*)*|(?<=\| --- \|\n)\|(?:.|\n\|)*", _SECTION, re.M)
 _PROMISES = [line for point in _POINTS for line in re.split(r"\n(?=\|)", point)]

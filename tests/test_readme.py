@@ -25,7 +25,7 @@ DOCUMENTS = {name: (ROOT / name).read_text() for name in ("README.md", "CONTRIBU
 # What no test runs: CI itself does; a program that is somebody else's, of which the notebooks are
 # run by another one; pipelines that need a server of their own, with Delta.
 NOT_RUN = {
-    ("Two commands", "sh"),
+    ("Demo and tests", "sh"),
     ("Notebooks", "sh"),
     ("Spark Declarative Pipelines", "python"),
 }
@@ -79,7 +79,7 @@ def test_each_link_leads_to_a_file_or_heading_that_is_there(name: str) -> None:
 
 def test_each_section_that_is_to_be_seen_is_there() -> None:
     headings = re.findall(r"^#+ (.*)$", prose(README), re.M)
-    named = re.findall(r"(?:see|See|told of under)\s+\*([^*]+)\*", README)
+    named = re.findall(r"(?:see|See|under)\s+\*([^*]+)\*", README)
     assert named
     assert {" ".join(name.split()) for name in named} <= set(headings)
 
@@ -171,7 +171,7 @@ def test_each_option_of_ours_that_stands_beside_one_of_a_peer_is_there(title: st
         assert spans(ours) or ours.startswith(("not there", "not needed, because")), theirs
 
 
-@pytest.mark.parametrize("title", ["Coming from Flink CDC, Debezium or mongo-spark", *PEERS])
+@pytest.mark.parametrize("title", ["Migration from Flink CDC, Debezium or mongo-spark", *PEERS])
 def test_what_is_said_below_names_options_of_ours_or_of_the_table_only(title: str) -> None:
     text = section(title)
     theirs = {span for cells in rows(text) for span in spans(cells[0])}
@@ -215,14 +215,14 @@ def texts() -> Iterator[str]:
 
 def test_what_is_seen_when_something_fails_is_what_the_code_says() -> None:
     known = "\n".join(texts())
-    for seen, *_ in rows(section("When something fails")):
+    for seen, *_ in rows(section("Troubleshooting")):
         for text in spans(re.sub(r"(\*\*|end: )[^|]*$", "", seen)):
             whole = ".*".join(map(re.escape, text.split("…")))
             assert re.search(whole, known), text
 
 
 def test_each_error_is_documented_with_its_exit_code() -> None:
-    table = "\n".join(seen for seen, *_ in rows(section("When something fails")))
+    table = "\n".join(seen for seen, *_ in rows(section("Troubleshooting")))
     reported = set(re.findall(r"\*\*(\d)\*\* `(\w+)`$", table, re.M))
     kinds = [each for each in vars(errors).values() if isinstance(each, type)]
     # The last one is about a value, and never the end of a run.
@@ -232,5 +232,5 @@ def test_each_error_is_documented_with_its_exit_code() -> None:
 
 
 def test_each_exit_code_of_the_list_is_documented() -> None:
-    reported = "\n".join(seen for seen, *_ in rows(section("When something fails")))
+    reported = "\n".join(seen for seen, *_ in rows(section("Troubleshooting")))
     assert {str(code) for code in EXIT_CODES if code} <= set(re.findall(r"\b\d+\b", reported))

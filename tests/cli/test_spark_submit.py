@@ -49,7 +49,7 @@ def test_spark_submit_ends_with_the_code_of_the_program() -> None:
 
 def submitted(uri: str, file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """With that configuration file for the one that stands there, and more arguments."""
-    [*_, line] = code("Your own collection in five minutes", "sh")
+    [*_, line] = code("Quick start", "sh")
     program, *rest = shlex.split(line.replace("conf/local.toml", file).replace("\\\n", " "))
     return subprocess.run(
         [str(Path(sys.executable).with_name(program)), *rest, *arguments],

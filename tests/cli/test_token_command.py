@@ -28,7 +28,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_token_of_the_readme_is_reported_as_it_stands_there() -> None:
-    [shown] = code("What a position means", "sh")
+    [shown] = code("Position and resume token", "sh")
     command, _, reported = shown.partition("\n")
     result = run(command.split()[-1])
     assert result.stdout == reported

@@ -115,9 +115,9 @@ def test_who_follows_the_readme_has_the_collection_in_delta_and_all_that_is_repo
 ) -> None:
     with shop() as (uri, orders):
         here = Newcomer(tmp_path, uri)
-        [images] = code("Your own collection in five minutes", "js")
-        [pipeline] = code("Your own collection in five minutes", "toml")
-        plan, replicate, status, verify, _ = code("Your own collection in five minutes", "sh")
+        [images] = code("Quick start", "js")
+        [pipeline] = code("Quick start", "toml")
+        plan, replicate, status, verify, _ = code("Quick start", "sh")
         shelled(orders.database.client, images)
         (tmp_path / "pipeline.toml").write_text(pipeline)
         assert "shop.orders" in here.run(plan)
@@ -180,12 +180,12 @@ def next_second(orders: Collection[dict[str, Any]]) -> str:
 
 def read(here: Newcomer, began: str, noon: str) -> dict[str, Any]:
     """By the README's programs and queries, with times that this server knows."""
-    source, hour = code("The data source by itself", "python")
+    source, hour = code("Use the data source in Spark", "python")
     [point_in_time] = code("Point in time", "python")
     [history] = code("History", "python")
     live = "".join(code("Live view", "python")).replace("/home/me", str(here.folder))
     [versions] = code("History", "sql")
-    queries = [*code("Your own collection in five minutes", "sql"), *versions.split(";")[:2]]
+    queries = [*code("Quick start", "sql"), *versions.split(";")[:2]]
     at = noon.rstrip("Z").replace("T", " ")
     text = _PROGRAM.format(
         source=source,
