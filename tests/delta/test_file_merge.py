@@ -130,6 +130,25 @@ def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
     assert len(looks) == 2
 
 
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_a_later_state_of_a_key_is_kept_unless_its_row_is_deleted(
+    spark: SparkSession, tmp_path: Path, by_spark: bool
+) -> None:
+    """Guards: a change that undoes a backfill; a row that a vector marks and that counts all the
+    same, so that a document stays away."""
+    started(spark, tmp_path)
+    table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+    later = {"_position": "'8Z'", "document": "parse_json('{\"n\": 9}')"}
+    table.update("key in ('a', 'c', 'd')", later)
+    table.delete("key = 'c'")
+    rows = [change("update", key, {"n": 2}, time=1001) for key in "ace"]
+    rows.append(change("delete", "d", time=1001))
+    write(spark, sink(tmp_path, by_spark=by_spark), rows, 1)
+    expected = {"a": {"n": 9}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 9}, "e": {"n": 2}}
+    assert content(tmp_path / MIRROR) == {**expected, "f": {"n": 1}}
+    assert commits(tmp_path / MIRROR)[-1] == (BY_SPARK if by_spark else BY_FILES)
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
