@@ -1,6 +1,14 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
-from cdc.tasks.data_files import DELTA_LOG, DataFile, DataFiles, Part, is_foreign, remove
+from cdc.tasks.data_files import (
+    DELTA_LOG,
+    DataFile,
+    DataFiles,
+    Part,
+    is_foreign,
+    remove,
+    write_parts,
+)
 from cdc.tasks.folders import Folder, open_folder, probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
@@ -33,4 +41,5 @@ __all__ = [
     "record_batches",
     "remove",
     "scheme_of",
+    "write_parts",
 ]

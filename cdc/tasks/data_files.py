@@ -6,7 +6,7 @@ starts twice, leaves at most files without a commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ _PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers.
 _ROW_GROUP_BYTES = 32 * 2**20
 _MOST_OPEN_FILES = 64
+_LARGEST_FILE = 2**27
 # Columns whose values repeat. The others would fill a dictionary in vain.
 _REPEATED = (
     *("_position", "_cluster_time", "_cluster_inc", "document.metadata"),
@@ -132,6 +133,18 @@ class DataFiles:
 
     def _close(self, folder: str) -> None:
         self._done.append(self._open.pop(folder).close())
+
+
+def write_parts(parts: Iterable[Part], storage: Storage) -> list[DataFile]:
+    """Write rows that are too few to fill a file. If it fails, no file is left."""
+    files = DataFiles(_LARGEST_FILE, storage)
+    try:
+        for part in parts:
+            files.add(part)
+        return files.finish()
+    except BaseException:
+        files.discard()
+        raise
 
 
 class _OpenFile:

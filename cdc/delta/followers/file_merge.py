@@ -8,8 +8,8 @@ module does not take:
 
 * tables of a catalog, of several collections, with `delete = soft` or with growing columns;
 * batches with an event that empties the mirror, or with moves between shards;
-* batches whose commits the log of a changelog does not contain any more, and more changes than the
-  driver should hold;
+* batches whose rows somebody has changed or moved in a changelog, or whose commits its log does not
+  contain any more, and more changes than the driver should hold;
 * tables that were altered so that a writer has more to observe than this one knows of.
 """
 
@@ -46,19 +46,18 @@ from cdc.delta.log import (
 from cdc.delta.tables import Table, Tables, writes
 from cdc.tasks import (
     DataFile,
-    DataFiles,
     Folder,
     Part,
     explain,
     is_remote,
     open_folder,
     remove,
+    write_parts,
 )
 
 _log = logging.getLogger(__name__)
-# Of the rows of changes, before they are compressed.
+# Of the rows of changes, in memory.
 _MOST_BYTES = 2**27
-_FILE_BYTES = 2**27
 
 
 @dataclass(slots=True)
@@ -112,6 +111,7 @@ class _Merge:
         self._table, self._tables, self._batch, self._files = table, tables, batch, files
         self._address, self._storage = table.target.address, tables.layout.storage
         self._folder = open_folder(self._address, self._storage)
+        self._names = effects.changed(table, batch.facts, tables)
 
     def commit(self, spark: SparkSession, known: LiveFiles) -> None:
         table, tables, batch = self._table, self._tables, self._batch
@@ -149,8 +149,7 @@ class _Merge:
     def _require_possible(self, snapshot: Any, columns: StructType) -> None:
         """What the commit would find only after all the work. Raises UnsuitableTable."""
         require_suitable(snapshot, columns)
-        names = effects.changed(self._table, self._batch.facts, self._tables)
-        if any(self._batch.facts.counts[name].keys() - {"read"} for name in names):
+        if any(self._batch.facts.counts[name].keys() - {"read"} for name in self._names):
             require_changeable(snapshot, columns)
 
     def _read(self, there: Sequence[LiveFile]) -> tuple[Sequence[DataFile], LastChanges]:
@@ -160,25 +159,21 @@ class _Merge:
         if copies and have_common_keys(own, there, self._folder):
             # A second row of a key would stay for ever.
             copies, found = [], [(file, False) for file, _ in found]
-        names = effects.changed(self._table, self._batch.facts, self._tables)
-        changes = read_changes(found, names, self._storage, _MOST_BYTES)
+        changes = read_changes(found, self._names, self._storage, _MOST_BYTES)
         count = changes.count + sum(file.rows for file in copies)
-        if count != sum(map(self._batch.facts.rows, names)):
+        if count != sum(map(self._batch.facts.rows, self._names)):
             raise UnsuitableTable("the files of the batch do not contain all of its rows")
         return copies, changes
 
     def _write(self, rows: pa.Table) -> list[DataFile]:
         """Write images as rows of the mirror."""
-        files = DataFiles(_FILE_BYTES, self._storage)
-        try:
-            for each in rows.to_batches():
-                if len(each):
-                    found = mirror_rows(each, self._tables.columns(self._table))
-                    files.add(Part(self._address, found, is_copy=True))
-            return files.finish()
-        except BaseException:
-            files.discard()
-            raise
+        columns = self._tables.columns(self._table)
+        parts = (
+            Part(self._address, mirror_rows(each, columns), is_copy=True)
+            for each in rows.to_batches()
+            if len(each)
+        )
+        return write_parts(parts, self._storage)
 
 
 def _changed(

@@ -70,7 +70,6 @@ class TableWriter:
 
         Stops where another process has emptied the table.
         """
-
         for unit in units(pending):
             batch = join(unit, table, tables, self.columns)
             if not self._write(tables, spark, table, batch):

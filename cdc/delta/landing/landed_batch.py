@@ -15,13 +15,11 @@ from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
 from cdc.delta.log import escape_glob
-from cdc.tasks import MANIFEST, DataFile, DataFiles, Manifest, Part, Storage, remove
+from cdc.tasks import MANIFEST, DataFile, Manifest, Part, Storage, remove, write_parts
 
 Row: TypeAlias = Mapping[str, Any]
 _NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
 _IMAGES = ("before", "after")
-# The driver writes few rows: they never fill a file.
-_FILE_BYTES = 2**27
 
 
 def is_manifest(batch: DataFrame) -> bool:
@@ -90,17 +88,13 @@ class LandedBatch:
         self, folder: str, batch: int, concerns: Callable[[Row], bool]
     ) -> list[DataFile]:
         """Write the manifest's rows that concern the changelog in `folder` to a file of it."""
-        files = DataFiles(_FILE_BYTES, self._storage)
-        try:
-            for rows in self._manifest.rows:
-                seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
-                mask = [concerns(row) for row in seen]
-                if any(mask):
-                    files.add(Part(folder, with_batch(rows.filter(pa.array(mask)), batch)))
-            return files.finish()
-        except BaseException:
-            files.discard()
-            raise
+        parts = list[Part]()
+        for rows in self._manifest.rows:
+            seen = rows.select(["op", "db", "coll", "description"]).to_pylist()
+            mask = [concerns(row) for row in seen]
+            if any(mask):
+                parts.append(Part(folder, with_batch(rows.filter(pa.array(mask)), batch)))
+        return write_parts(parts, self._storage)
 
     def mark_attempted(self, files: Sequence[DataFile]) -> None:
         """Note that a commit of these files is about to be tried. There is no way back.
