@@ -133,6 +133,25 @@ def test_jars_that_ivy_found_are_put_on_the_class_path_while_they_are_there(
     assert start_cache.use_cache(settings) == settings
 
 
+def test_environments_on_one_machine_have_archives_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: an archive that the next environment replaces, so that Java uses neither; archives
+    of environments that are gone, which fill the disk."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    start_cache.use_cache({"spark.jars.packages": "a:b:1"})
+    [folder] = (tmp_path / "mongodb-cdc").iterdir()
+    (tmp_path / "one.jar").touch()
+    (folder / "jars.json").write_text(json.dumps({"a:b:1": [str(tmp_path / "one.jar")]}))
+    for home in ("one", "two", "three", "four"):
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path / home))
+        with start_cache.archiving("a:b:1") as option:
+            assert option is not None
+            Path(option.partition("=")[2].partition('"')[0]).touch()
+        assert "SharedArchiveFile" in str(start_cache.use_cache({"spark.jars.packages": "a:b:1"}))
+    assert len(list(folder.glob("*.jsa"))) == 3
+
+
 def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "from cdc.pipeline import session\nsession('p', extra={'spark.driver.memory': 'much'})"

@@ -32,6 +32,8 @@ _JARS = "jars.json"
 _ARCHIVE_AT_EXIT = "-XX:ArchiveClassesAtExit"
 # Without these Java prints a warning for an archive that it does not map.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+# Each has 200 MB, and environments come and go.
+_MOST_ARCHIVES = 3
 
 
 def use_cache(settings: Mapping[str, str]) -> dict[str, str]:
@@ -88,14 +90,20 @@ def archiving(packages: str) -> Iterator[str | None]:
     try:
         yield f'"{_ARCHIVE_AT_EXIT}={part}" {_QUIET}'
         part.replace(archive)
+        _remove_old_archives(archive.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
+def _remove_old_archives(folder: Path) -> None:
+    archives = sorted(folder.glob("classes-*.jsa"), key=lambda each: each.stat().st_mtime)
+    for each in archives[:-_MOST_ARCHIVES]:
+        each.unlink(missing_ok=True)
+
+
 def _has_jars_of_its_own() -> bool:
     """Whether `spark-defaults.conf`, which Spark reads itself, sets jars or a class path."""
-    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(home, "conf"))
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_spark_home(), "conf"))
     try:
         lines = Path(folder, "spark-defaults.conf").read_text().splitlines()
     except OSError:
@@ -120,8 +128,14 @@ def _recorded(folder: Path) -> dict[str, list[str]]:
 
 
 def _archive(jars: list[str]) -> Path:
-    digest = hashlib.sha256("\n".join(jars).encode()).hexdigest()[:16]
+    """Return the archive of a class path. It includes Spark: each environment has its own."""
+    path = [_spark_home(), *jars]
+    digest = hashlib.sha256("\n".join(path).encode()).hexdigest()[:16]
     return _folder() / f"classes-{digest}.jsa"
+
+
+def _spark_home() -> str:
+    return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
 
 
 def _folder() -> Path:
