@@ -55,6 +55,12 @@ def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, tmp_path)
 
 
+@pytest.fixture
+def landing(spark: SparkSession, tmp_path: Path) -> Pipeline:
+    """One with changelogs, whose mirrors Spark merges only where it has to: for much less."""
+    return Pipeline(spark, tmp_path, with_changelog=True)
+
+
 def said(pipeline: Pipeline) -> MirrorState | None:
     """What the newest commit says of the mirror."""
     target = Target(str(pipeline.base / MIRROR))
@@ -175,9 +181,9 @@ MOVES: dict[str, tuple[list[tuple[str, str]], dict[str, Any] | None]] = {
 }
 
 
-def test_a_document_that_moved_to_another_shard_is_there(pipeline: Pipeline) -> None:
+def test_a_document_that_moved_to_another_shard_is_there(landing: Pipeline) -> None:
     """Guards: a move is a delete and an insert of one transaction, in whatever order."""
-    pipeline.write(*(change("insert", key, {"at": "A"}, time=1) for key in MOVES), until=2)
+    landing.write(*(change("insert", key, {"at": "A"}, time=1) for key in MOVES), until=2)
     rows = []
     for key, (happened, _) in MOVES.items():
         for time, (op, shard) in enumerate(happened, 3):
@@ -186,21 +192,21 @@ def test_a_document_that_moved_to_another_shard_is_there(pipeline: Pipeline) -> 
             row["document_key"] = json.dumps({"time": time, "_id": key})
             row["txn"] = {"lsid": "ab", "number": 7, "shard": shard}
             rows.append(row)
-    pipeline.write(*rows, until=9)
-    assert pipeline.mirror() == {key: left for key, (_, left) in MOVES.items() if left}
+    landing.write(*rows, until=9)
+    assert landing.mirror() == {key: left for key, (_, left) in MOVES.items() if left}
 
 
-def test_two_collections_keep_to_themselves(pipeline: Pipeline) -> None:
-    pipeline.write(
+def test_two_collections_keep_to_themselves(landing: Pipeline) -> None:
+    landing.write(
         change("insert", "a", {"n": 1}, time=1),
         change("insert", "a", {"stripes": 9}, time=1, event=2, ns=ZEBRAS),
         until=2,
     )
-    before = pipeline.commits()
-    pipeline.write(change("delete", "a", time=3, ns=ZEBRAS), until=4)
-    assert pipeline.mirror() == {"a": {"n": 1}}
-    assert pipeline.mirror("shop/zebras/mirror") == {}
-    assert pipeline.commits() == before
+    before = landing.commits()
+    landing.write(change("delete", "a", time=3, ns=ZEBRAS), until=4)
+    assert landing.mirror() == {"a": {"n": 1}}
+    assert landing.mirror("shop/zebras/mirror") == {}
+    assert landing.commits() == before
 
 
 def to(coll: str) -> dict[str, Any]:
@@ -255,22 +261,22 @@ def test_ddl_empties_the_mirror_of_what_lies_before_it_only(pipeline: Pipeline) 
     assert pipeline.commits() == ["CREATE TABLE", "MERGE", "MERGE", "MERGE"]
 
 
-def test_a_resync_of_everything_empties_every_mirror(pipeline: Pipeline) -> None:
+def test_a_resync_of_everything_empties_every_mirror(landing: Pipeline) -> None:
     """Guards: those of collections that were dropped while nobody could see it."""
-    pipeline.write(
+    landing.write(
         change("insert", "a", {"n": 1}, time=1),
         change("insert", "c", {}, time=1, event=3, ns=("club", "members")),
         until=2,
     )
-    pipeline.restart()
-    pipeline.write(
+    landing.restart()
+    landing.write(
         change("gap", None, time=3, ns=(None, None), description={"from": "2:1", "to": "4:1"}),
         change("resync", None, time=4, ns=(None, None)),
         change("read", "b", {"n": 2}, time=5),
         until=5,
     )
-    assert pipeline.mirror() == {"b": {"n": 2}}
-    assert pipeline.mirror("club/members/mirror") == {}
+    assert landing.mirror() == {"b": {"n": 2}}
+    assert landing.mirror("club/members/mirror") == {}
 
 
 def test_rows_that_are_not_exact_are_counted_and_warned_of_once(
@@ -293,21 +299,21 @@ def test_rows_that_are_not_exact_are_counted_and_warned_of_once(
     ]
 
 
-def test_a_drop_alone_empties_the_mirror(pipeline: Pipeline) -> None:
-    pipeline.write(change("insert", "a", {}, time=1), until=2)
-    pipeline.write(change("drop", None, time=3), until=3)
-    assert pipeline.mirror() == {}
-    newest = said(pipeline)
+def test_a_drop_alone_empties_the_mirror(landing: Pipeline) -> None:
+    landing.write(change("insert", "a", {}, time=1), until=2)
+    landing.write(change("drop", None, time=3), until=3)
+    assert landing.mirror() == {}
+    newest = said(landing)
     assert newest
     assert newest.watermark == Timestamp(3, 1)
 
 
-def test_a_drop_leaves_alone_what_came_after_it(pipeline: Pipeline) -> None:
-    pipeline.write(
+def test_a_drop_leaves_alone_what_came_after_it(landing: Pipeline) -> None:
+    landing.write(
         change("insert", "a", {}, time=1), change("insert", "b", {}, time=4, event=2), until=5
     )
-    pipeline.write(change("drop", None, time=3), until=6)
-    assert pipeline.mirror() == {"b": {}}
+    landing.write(change("drop", None, time=3), until=6)
+    assert landing.mirror() == {"b": {}}
 
 
 def test_a_drop_of_a_collection_without_a_mirror_makes_none(pipeline: Pipeline) -> None:
@@ -357,44 +363,41 @@ def test_the_end_of_a_copy_is_committed_even_without_rows(
 
 
 def test_exact_from_is_the_greatest_and_stays_until_the_watermark_has_passed_it(
-    spark: SparkSession, tmp_path: Path
+    landing: Pipeline,
 ) -> None:
-    pipeline = Pipeline(spark, tmp_path, with_changelog=True)
-
     def exact_from() -> Timestamp | None:
-        newest = said(pipeline)
+        newest = said(landing)
         assert newest
         return newest.exact_from
 
-    pipeline.write(
+    landing.write(
         change("read", "a", {}, time=1, description={"exactFrom": "9:10"}),
         change("read", "b", {}, time=1, description={"exactFrom": "9:9"}),
         until=1,
     )
     assert exact_from() == Timestamp(9, 10)
-    pipeline.restart()
-    pipeline.write(change("insert", "c", {}, time=2), until=3)
+    landing.restart()
+    landing.write(change("insert", "c", {}, time=2), until=3)
     assert exact_from() == Timestamp(9, 10)
-    pipeline.write(change("insert", "d", {}, time=10), until=11)
+    landing.write(change("insert", "d", {}, time=10), until=11)
     assert exact_from() is None
 
 
-def test_state_is_found_after_commits_of_others(spark: SparkSession, tmp_path: Path) -> None:
-    pipeline = Pipeline(spark, tmp_path, with_changelog=True)
-    path = str(pipeline.base / MIRROR)
-    assert said(pipeline) is None
-    pipeline.write(change("insert", "a", {}, time=1), until=2)
-    pipeline.write(change("insert", "b", {}, time=3), until=4)
-    before = said(pipeline)
+def test_state_is_found_after_commits_of_others(landing: Pipeline) -> None:
+    path = str(landing.base / MIRROR)
+    assert said(landing) is None
+    landing.write(change("insert", "a", {}, time=1), until=2)
+    landing.write(change("insert", "b", {}, time=3), until=4)
+    before = said(landing)
     assert before
-    table = DeltaTable.forPath(pipeline.spark, path)
+    table = DeltaTable.forPath(landing.spark, path)
     table.optimize().executeCompaction()
     table.delete("key = 'b'")
     for number in range(3):
-        pipeline.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('others' = '{number}')")
-    assert "OPTIMIZE" in pipeline.commits()
-    newest = len(pipeline.commits()) - 1
-    assert said(pipeline) == replace(before, version=newest)
+        landing.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('others' = '{number}')")
+    assert "OPTIMIZE" in landing.commits()
+    newest = len(landing.commits()) - 1
+    assert said(landing) == replace(before, version=newest)
 
 
 def test_nothing_of_a_transaction_is_left_in_the_session(pipeline: Pipeline) -> None:
