@@ -96,7 +96,7 @@ def held(base: Path, names: tuple[str, ...] = TABLES) -> dict[str, Any]:
     """The rows of tables, and what their last commits state but for what they have read."""
     found = {}
     for name in names:
-        table = base / "shop" / name
+        table = (base / "shop" / name).resolve()
         [newest] = delta_rs.history(table, 1)
         stated = json.loads(newest["userMetadata"])
         assert stated.pop("follows", None) != []
