@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.variant_utils import VariantBuilder
 
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.sink import BatchReport, Sink
@@ -22,8 +24,8 @@ from cdc.tasks import MANIFEST, Storage, land
 from tests.delta import delta_rs
 
 SCHEMA = """op string, position string, cluster_time timestamp, cluster_inc int,
-    wall_time timestamp, db string, coll string, key string, document_key string, before string,
-    after string, update_description string,
+    wall_time timestamp, db string, coll string, key string, document_key string,
+    before {document}, after {document}, update_description string,
     txn struct<lsid: string, number: bigint, shard: string>, description string, exact boolean"""
 
 
@@ -75,7 +77,10 @@ def batch(
     following: str = ".+",
     document: str = "variant",
 ) -> DataFrame:
-    """The rows and their watermark row, over two partitions, in no order to rely on."""
+    """The rows and their watermark row, over two partitions, in no order to rely on.
+
+    The images are made here, not by Spark: a frame that needs no job is what makes tests cheap.
+    """
     said = {
         "time": f"{until}:1",
         "copying": copying or {},
@@ -85,12 +90,48 @@ def batch(
         "offset": None,
     }
     watermark = change("watermark", None, time=until, ns=(None, None), description=said)
-    frame = spark.createDataFrame([watermark, *reversed(rows)], SCHEMA).repartition(2)
-    images = {"variant": F.try_parse_json, "binary": F.encode, "string": F.col}[document]
-    for image in ("before", "after"):
-        arguments = (image, "UTF-8") if document == "binary" else (image,)
-        frame = frame.withColumn(image, images(*arguments))
+    every = [watermark, *reversed(rows)]
+    image = _FORMS[document]
+    dealt = [{**row, **_images(row, image)} for part in (0, 1) for row in every[part::2]]
+    return _frame(spark, dealt, _schema(document))
+
+
+def with_images(frame: DataFrame, images: Mapping[tuple[str, str], Any]) -> DataFrame:
+    """A batch with other images, in Arrow's form, by (position, column)."""
+    rows = _TABLES[frame].to_pylist()
+    for row in rows:
+        row |= {name: images.get((row["position"], name), row[name]) for name in _IMAGES}
+    return _frame(frame.sparkSession, rows, frame.schema)
+
+
+# Frames that were made of a table become one again without a job.
+_TABLES = WeakKeyDictionary[DataFrame, pa.Table]()
+
+
+def _frame(spark: SparkSession, rows: list[dict[str, Any]], schema: StructType) -> DataFrame:
+    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    frame = spark.createDataFrame(table, schema)
+    _TABLES[frame] = table
     return frame
+
+
+def _variant(text: str) -> dict[str, bytes]:
+    value, metadata = VariantBuilder().build(text)
+    return {"value": value, "metadata": metadata}
+
+
+_IMAGES = ("before", "after")
+_FORMS: dict[str, Callable[[str], Any]] = {"variant": _variant, "binary": str.encode, "string": str}
+
+
+def _images(row: Mapping[str, Any], image: Callable[[str], Any]) -> dict[str, Any]:
+    texts = {name: row[name] for name in _IMAGES}
+    return {name: None if text is None else image(text) for name, text in texts.items()}
+
+
+@cache
+def _schema(document: str) -> StructType:
+    return StructType.fromDDL(SCHEMA.format(document=document))
 
 
 def sink(
@@ -131,22 +172,40 @@ def sink(
 class LandingSink(Sink):
     """A sink that gets batches as `replicate` does: their rows lie in data files.
 
-    The frame's own tasks land its rows.
+    What tasks do with the rows is done here: see `landed`.
     """
 
     def __init__(self, pipeline: str, layout: Layout, **others: Any) -> None:
         super().__init__(pipeline, layout, rows=StructType(), **others)
-        self._layout = layout
+        self._layout, self.parts = layout, 2
 
     def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
         spark, self._rows = batch.sparkSession, batch.schema
         destinations = Destinations.discover(spark, self._layout, True)
-        manifests = landed(batch, destinations, batch_id)
+        manifests = landed(batch, destinations, batch_id, self.parts)
         return super().write_batch(manifests, batch_id)
 
 
-def landed(batch: DataFrame, destinations: Destinations, batch_id: int = 0) -> DataFrame:
-    """What tasks yield that read these rows."""
+def landed(
+    batch: DataFrame, destinations: Destinations, batch_id: int = 0, parts: int = 2
+) -> DataFrame:
+    """What so many tasks yield that read these rows, each an equal part of them.
+
+    They run in this process, unless Spark has to make the rows first.
+    """
+    if batch not in _TABLES:
+        return landed_by_tasks(batch, destinations, batch_id)
+    table, text = _TABLES[batch], destinations.text()
+    size, manifests = -(-len(table) // parts), []
+    for start in range(0, parts * size, size):
+        divide = partial(Destinations.parse(text).divide, batch_id)
+        rows = table[start : start + size].to_batches()
+        manifests.append(land(rows, divide, 2**27, Storage()).to_arrow())
+    return batch.sparkSession.createDataFrame(pa.Table.from_batches(manifests), MANIFEST)
+
+
+def landed_by_tasks(batch: DataFrame, destinations: Destinations, batch_id: int = 0) -> DataFrame:
+    """What tasks of Spark yield that read these rows."""
     text = destinations.text()
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

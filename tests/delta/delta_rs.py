@@ -28,3 +28,14 @@ def decoded(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"metadata", "value"}:
         return VariantVal(value["value"], value["metadata"]).toPython()
     return value
+
+
+def rows(path: Path) -> list[str]:
+    """All rows in an order, as texts of their values by the names of the columns."""
+    found = read(path, "SELECT * FROM t")
+    return sorted(repr({name: decoded(row[name]) for name in sorted(row)}) for row in found)
+
+
+def history(path: Path, count: int) -> list[dict[str, Any]]:
+    """What the newest commits state, the newest first."""
+    return DeltaTable(str(path)).history(count)

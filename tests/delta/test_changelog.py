@@ -20,11 +20,11 @@ from cdc.delta.sink import Freshness
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, Offset
 from tests.delta import delta_rs
-from tests.delta.batches import batch, change, content, ops, sink
+from tests.delta.batches import batch, change, commits, content, ops, sink
 
 LOG = "shop/orders/changelog"
 OFFSETS = Path(__file__).parents[1] / "model/offsets"
-log_sink, mirror_sink = partial(sink, with_mirror=False), partial(sink, with_changelog=False)
+log_sink = partial(sink, with_mirror=False)
 
 
 def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: Path) -> None:
@@ -200,10 +200,11 @@ def test_odd_names_are_written_and_found_again(spark: SparkSession, tmp_path: Pa
     names = [("shop", "a.b-c"), ("shop", "_x/../y z%"), ("магазин", "ж" * 120)]
     copying = {".".join(ns): {"below": 1} for ns in names}
     rows = [change("read", ns[1], {"n": 1}, time=5, ns=ns) for ns in names]
-    mirror_sink(tmp_path).write_batch(batch(spark, rows, until=5, copying=copying), 0)
+    sink(tmp_path).write_batch(batch(spark, rows, until=5, copying=copying), 0)
     rows = [change("update", ns[1], {"n": 2}, time=6, ns=ns) for ns in names]
-    mirror_sink(tmp_path).write_batch(batch(spark, rows, until=7), 1)
+    sink(tmp_path, by_spark=True).write_batch(batch(spark, rows, until=7), 1)
     paths = [path.parent for path in tmp_path.glob("*/*/mirror/_delta_log")]
+    assert [commits(path)[1:] for path in paths] == [["STREAMING UPDATE", "MERGE"]] * len(names)
     found = [content(path) for path in paths]
     assert sorted(found, key=str) == sorted([{ns[1]: {"n": 2}} for ns in names], key=str)
 

@@ -46,8 +46,7 @@ def test_a_write_that_another_one_got_in_the_way_of_is_made_again(
 ) -> None:
     """Guards: what Delta calls a conflict, whichever of its kinds it is."""
     target = Target(str(tmp_path / "table"))
-    for id in range(2):
-        target.append(spark.range(id, id + 1).selectExpr("id", "0 AS n", "0 AS m"), {})
+    target.append(spark.range(0, 2, 1, 2).selectExpr("id", "0 AS n", "0 AS m"), {})
     rows = spark.range(0, 2, 1, 1).mapInPandas(waiting(tmp_path), "id long")
 
     def write() -> None:
@@ -77,7 +76,7 @@ def test_a_write_that_another_one_got_in_the_way_of_is_made_again(
     assert errors == []
     m = int(other == "UPDATE")
     assert sorted(map(tuple, target.read(spark).collect())) == [(0, 1, m), (1, 1, m)]
-    assert commits(target.address)[2:] == [other, "MERGE"]
+    assert commits(target.address)[1:] == [other, "MERGE"]
 
 
 def test_a_table_that_another_pipeline_makes_at_the_same_moment_is_refused(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import bson
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import VariantVal
 
 from cdc.delta.columns import cdf
 from cdc.delta.landing.dead_letters import SCHEMA
@@ -18,7 +18,7 @@ from cdc.delta.maintenance import Delivery, deliver
 from cdc.delta.tables import Layout
 from cdc.errors import TooManyDeadLetters
 from cdc.model.encoding import encoder
-from tests.delta.batches import batch, change, commits, sink
+from tests.delta.batches import batch, change, commits, sink, with_images
 from tests.documents import code
 
 # A string that is not UTF-8; drivers of old wrote such ones.
@@ -31,16 +31,12 @@ def images(frame: DataFrame, kind: str, raw: dict[tuple[str, str], bytes]) -> Da
     """The batch with images of (position, column) made by the source's own encoder."""
     encode = encoder(kind)
 
-    def mapped(position, column):  # type: ignore[no-untyped-def]
-        image = encode(raw[position, column]) if (position, column) in raw else None
-        return VariantVal(*image) if isinstance(image, tuple) else image
+    def mapped(document: bytes) -> Any:
+        image = encode(document)
+        is_variant = isinstance(image, tuple)
+        return dict(zip(("value", "metadata"), image, strict=True)) if is_variant else image
 
-    build = F.udf(mapped, "variant" if kind == "variant" else "string")
-    for name in ("before", "after"):
-        own = [position for position, column in raw if column == name]
-        broken = F.when(F.col("position").isin(own), build("position", F.lit(name)))
-        frame = frame.withColumn(name, F.coalesce(broken, F.col(name)))
-    return frame
+    return with_images(frame, {place: mapped(document) for place, document in raw.items()})
 
 
 def repair(spark: SparkSession, folder: Path, position: str, key: str) -> None:

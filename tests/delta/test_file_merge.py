@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cdc.delta.log import LiveFiles, Target
 from cdc.delta.sink import Sink
 from cdc.delta.tables import writes
 from tests.delta import delta_rs
-from tests.delta.batches import batch, change, commits, content, sink
+from tests.delta.batches import LandingSink, batch, change, commits, content, sink
 from tests.delta.test_followers import lagging
 
 MIRROR = "shop/orders/mirror"
@@ -28,11 +29,21 @@ def write(spark: SparkSession, own: Sink, rows: Sequence[dict[str, Any]], number
     own.write_batch(batch(spark, [*rows], until=1000 * (number + 1)), number)
 
 
-def started(spark: SparkSession, base: Path, **table: Any) -> Sink:
-    """A pipeline whose mirror contains the keys a to f, unless its followers wait."""
-    own = sink(base, **table)
-    write(spark, own, [change("read", key, {"n": 1}, time=1) for key in "abcdef"], 0)
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables whose mirror contains the keys a to f; see `base`."""
+    own = tmp_path_factory.mktemp("lake")
+    write(spark, sink(own), COPIED, 0)
     return own
+
+
+@pytest.fixture
+def base(lake: Path, tmp_path: Path) -> Path:
+    """A lakehouse of the test's own with these tables."""
+    return Path(shutil.copytree(lake, tmp_path / "lake"))
+
+
+COPIED = [change("read", key, {"n": 1}, time=1) for key in "abcdef"]
 
 
 def later(number: int = 1) -> list[dict[str, Any]]:
@@ -65,9 +76,12 @@ def random_rows(
     return rows
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(1, 4), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in (1, 2))],
+)
 def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int, count: int
 ) -> None:
     """Guards: a row that is lost, doubled or kept; a vector that marks another row; files that
     Spark, OPTIMIZE and this way of writing change in turn."""
@@ -76,8 +90,8 @@ def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
     both = {by_spark: tmp_path / str(by_spark) for by_spark in (False, True)}
     sinks = {by_spark: sink(base, by_spark=by_spark) for by_spark, base in both.items()}
     copied = [change("read", key, {"n": 0}, time=1) for key in keys[::2]]
-    steps = [copied, *(random_rows(numbers, number, keys) for number in range(1, 9))]
-    optimized, by_spark_too = numbers.sample(range(2, 8), 2)
+    steps = [copied, *(random_rows(numbers, number, keys) for number in range(1, count + 1))]
+    optimized, by_spark_too = numbers.sample(range(2, count), 2)
     for number, rows in enumerate(steps):
         if number in (by_spark_too, by_spark_too + 1):
             sinks[False] = sink(both[False], by_spark=number == by_spark_too)
@@ -86,33 +100,37 @@ def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
                 table = str(both[by_spark] / MIRROR)
                 DeltaTable.forPath(spark, table).optimize().executeCompaction()
             write(spark, own, rows, number)
-        found = [everything(spark, base / MIRROR) for base in both.values()]
+        found = [delta_rs.rows(base / MIRROR) for base in both.values()]
         assert found[0] == found[1], f"batch {number} of seed {seed}"
         assert content(both[False] / MIRROR) == content(both[True] / MIRROR)
+        if number in (1, count) or count == 8:
+            found = [as_spark_reads_it(spark, base / MIRROR) for base in both.values()]
+            assert found[0] == found[1], f"batch {number} of seed {seed}"
+            assert len(found[0]) == len(content(both[False] / MIRROR))
     made = commits(both[False] / MIRROR)
     assert made.count(BY_FILES) == len(steps) - 1
     assert BY_FILES not in commits(both[True] / MIRROR)
 
 
-def everything(spark: SparkSession, table: Path) -> list[str]:
+def as_spark_reads_it(spark: SparkSession, table: Path) -> list[str]:
     return sorted(map(repr, spark.read.format("delta").load(str(table)).collect()))
 
 
 @pytest.mark.parametrize("writer", ["another follower", "OPTIMIZE", "a user"])
 def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:
     """Guards: vectors for files that are no part of the table any more: their rows come back."""
-    own = started(spark, tmp_path)
+    own = sink(base)
     original, looks = file_merge.find_outdated, list[int]()
 
     def overtaken(*args: Any) -> Any:
         found = original(*args)
         looks.append(1)
         if len(looks) == 1:
-            table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+            table = DeltaTable.forPath(spark, str(base / MIRROR))
             if writer == "another follower":
-                other = sink(tmp_path)
+                other = sink(base)
                 other.begin(spark, 2, batch(spark, [], until=1).schema)
                 other._followers.apply(spark)
             elif writer == "OPTIMIZE":
@@ -125,38 +143,38 @@ def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
     monkeypatch.setattr(file_merge, "find_outdated", overtaken)
     write(spark, own, later(), 1)
     gone = set() if writer == "another follower" else {"c"}
-    assert content(tmp_path / MIRROR) == {k: v for k, v in AFTER.items() if k not in gone}
+    assert content(base / MIRROR) == {k: v for k, v in AFTER.items() if k not in gone}
     # The other follower looks once, and has applied everything then.
     assert len(looks) == 2
 
 
-@pytest.mark.parametrize("by_spark", [True, False])
 def test_a_later_state_of_a_key_is_kept_unless_its_row_is_deleted(
-    spark: SparkSession, tmp_path: Path, by_spark: bool
+    spark: SparkSession, base: Path, tmp_path: Path
 ) -> None:
     """Guards: a change that undoes a backfill; a row that a vector marks and that counts all the
     same, so that a document stays away."""
-    started(spark, tmp_path)
-    table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+    table = DeltaTable.forPath(spark, str(base / MIRROR))
     later = {"_position": "'8Z'", "document": "parse_json('{\"n\": 9}')"}
     table.update("key in ('a', 'c', 'd')", later)
     table.delete("key = 'c'")
     rows = [change("update", key, {"n": 2}, time=1001) for key in "ace"]
     rows.append(change("delete", "d", time=1001))
-    write(spark, sink(tmp_path, by_spark=by_spark), rows, 1)
     expected = {"a": {"n": 9}, "b": {"n": 1}, "c": {"n": 2}, "d": {"n": 9}, "e": {"n": 2}}
-    assert content(tmp_path / MIRROR) == {**expected, "f": {"n": 1}}
-    assert commits(tmp_path / MIRROR)[-1] == (BY_SPARK if by_spark else BY_FILES)
+    both = {BY_FILES: base, BY_SPARK: Path(shutil.copytree(base, tmp_path / "other"))}
+    for operation, own in both.items():
+        write(spark, sink(own, by_spark=operation == BY_SPARK), rows, 1)
+        assert content(own / MIRROR) == {**expected, "f": {"n": 1}}
+        assert commits(own / MIRROR)[-1] == operation
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     """Guards: files without a commit that a reader sees, or that the next attempt takes along; and
     files of an attempt that failed, left for ever."""
-    own = started(spark, tmp_path)
-    before = {each.name for each in (tmp_path / MIRROR).iterdir()}
+    own = sink(base)
+    before = {each.name for each in (base / MIRROR).iterdir()}
 
     original = writes.commit_files
 
@@ -171,11 +189,11 @@ def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
             patch.setattr(file_merge, "remove", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             write(spark, own, later(), 1)
-    assert set(content(tmp_path / MIRROR)) == set("abcdef")
-    left = {each.name for each in (tmp_path / MIRROR).iterdir()} - before
+    assert set(content(base / MIRROR)) == set("abcdef")
+    left = {each.name for each in (base / MIRROR).iterdir()} - before
     assert bool(left) == is_killed
-    write(spark, sink(tmp_path), later(), 1)
-    assert content(tmp_path / MIRROR) == AFTER
+    write(spark, sink(base), later(), 1)
+    assert content(base / MIRROR) == AFTER
 
 
 ALTERATIONS = {
@@ -189,83 +207,82 @@ ALTERATIONS = {
 
 @pytest.mark.parametrize("what", ALTERATIONS)
 def test_a_table_that_somebody_altered_is_merged_by_spark(
-    spark: SparkSession, tmp_path: Path, what: str
+    spark: SparkSession, base: Path, what: str
 ) -> None:
     """Guards: values of a user that an update removes, changes that a feed lacks, and rows that a
     constraint forbids."""
-    own = started(spark, tmp_path)
-    spark.sql(f"ALTER TABLE delta.`{tmp_path / MIRROR}` {ALTERATIONS[what]}")
+    spark.sql(f"ALTER TABLE delta.`{base / MIRROR}` {ALTERATIONS[what]}")
     if what == "a column of a user":
-        table = DeltaTable.forPath(spark, str(tmp_path / MIRROR))
+        table = DeltaTable.forPath(spark, str(base / MIRROR))
         table.update("key = 'a'", {"note": "'mine'"})
-    write(spark, own, later(), 1)
-    rows = spark.read.format("delta").load(str(tmp_path / MIRROR))
+    write(spark, sink(base), later(), 1)
     if what == "a column of a user":
-        assert {row.key: row.note for row in rows.collect()}["a"] == "mine"
-    assert {row.key for row in rows.collect()} == set(AFTER)
-    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+        assert delta_rs.by_key(base / MIRROR, "note")["a"] == "mine"
+    assert set(content(base / MIRROR)) == set(AFTER)
+    assert commits(base / MIRROR)[-1] == BY_SPARK
 
 
 def test_more_changes_than_fit_into_memory_are_merged_by_spark(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_merge, "_MOST_BYTES", 100)
-    own = started(spark, tmp_path)
-    write(spark, own, later(), 1)
-    assert content(tmp_path / MIRROR) == AFTER
-    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+    write(spark, sink(base), later(), 1)
+    assert content(base / MIRROR) == AFTER
+    assert commits(base / MIRROR)[-1] == BY_SPARK
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError(), OSError("AWS Error NETWORK_CONNECTION"), ValueError("damaged")]
-)
 def test_what_python_cannot_read_is_merged_by_spark(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a store that does not answer once, and files that somebody has removed: an error that
     ends the followers, where Spark would have tried again."""
-    own = started(spark, tmp_path)
+    errors = (FileNotFoundError(), OSError("AWS Error NETWORK_CONNECTION"), ValueError("damaged"))
+    own, expected = sink(base), {key: {"n": 1} for key in "abcdef"}
+    for number, error in enumerate(errors, 1):
 
-    def fails(*_: Any) -> None:
-        raise error
+        def fails(*_: Any, error: Exception = error) -> None:
+            raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(file_merge, "find_outdated", fails)
-        write(spark, own, later(), 1)
-    assert content(tmp_path / MIRROR) == AFTER
-    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
-    write(spark, own, [change("delete", "a", time=2001)], 2)
-    assert set(content(tmp_path / MIRROR)) == AFTER.keys() - {"a"}
-    assert commits(tmp_path / MIRROR)[-1] == BY_FILES
+        with monkeypatch.context() as patch:
+            patch.setattr(file_merge, "find_outdated", fails)
+            write(spark, own, later(number), 2 * number)
+        expected |= {"a": {"n": number}, f"x{number}": {"n": number + 1}}
+        expected.pop("b", None)
+        assert content(base / MIRROR) == expected
+        assert commits(base / MIRROR)[-1] == BY_SPARK
+    write(spark, own, [change("delete", "a", time=9001)], 9)
+    assert set(content(base / MIRROR)) == expected.keys() - {"a"}
+    assert commits(base / MIRROR)[-1] == BY_FILES
 
 
-@pytest.mark.parametrize("what", ["deleted", "compacted", "updated"])
 def test_what_others_change_in_a_changelog_counts_for_a_mirror_that_lacks_it(
-    spark: SparkSession, tmp_path: Path, what: str
+    spark: SparkSession, base: Path
 ) -> None:
     """Guards: a person whose data were erased in all tables, and who comes back into the mirror
     from a file that is no part of the changelog any more; a delivered letter that is undone."""
-    started(spark, tmp_path)
-    own = lagging(tmp_path, 1, batch(spark, later(), until=2000))
-    changelog = DeltaTable.forPath(spark, str(tmp_path / "shop/orders/changelog"))
-    if what == "deleted":
-        changelog.delete("key = 'x1'")
-    elif what == "compacted":
-        changelog.optimize().executeCompaction()
-    else:
-        changelog.update("key = 'x1'", {"after": F.expr("parse_json('{\"n\": 9}')")})
-    own._followers.apply(spark)
-    expected = {key: image for key, image in AFTER.items() if key != "x1"}
-    mine = {"deleted": {}, "compacted": {"x1": {"n": 2}}, "updated": {"x1": {"n": 9}}}[what]
-    assert content(tmp_path / MIRROR) == {**expected, **mine}
-    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+    changelog = DeltaTable.forPath(spark, str(base / "shop/orders/changelog"))
+    expected = {key: {"n": 1} for key in "acdef"}
+    for number, what in enumerate(("deleted", "compacted", "updated"), 1):
+        key = f"x{number}"
+        own = lagging(base, number, batch(spark, later(number), until=1000 * (number + 1)))
+        if what == "deleted":
+            changelog.delete(f"key = '{key}'")
+        elif what == "compacted":
+            changelog.optimize().executeCompaction()
+        else:
+            changelog.update(f"key = '{key}'", {"after": F.expr("parse_json('{\"n\": 9}')")})
+        own._followers.apply(spark)
+        mine = {"deleted": {}, "compacted": {key: {"n": 3}}, "updated": {key: {"n": 9}}}[what]
+        expected |= {"a": {"n": number}, **mine}
+        assert content(base / MIRROR) == expected, what
+        assert commits(base / MIRROR)[-1] == BY_SPARK, what
 
 
 def test_files_that_lack_rows_of_the_batch_are_not_taken_for_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a batch that is stated as applied although a part of its rows was not read."""
-    own, original = started(spark, tmp_path), pending._find_files
+    own, original = sink(base), pending._find_files
 
     def fewer(*args: Any) -> Any:
         found = original(*args)
@@ -274,8 +291,8 @@ def test_files_that_lack_rows_of_the_batch_are_not_taken_for_it(
 
     monkeypatch.setattr(pending, "_find_files", fewer)
     write(spark, own, later(), 1)
-    assert content(tmp_path / MIRROR) == AFTER
-    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+    assert content(base / MIRROR) == AFTER
+    assert commits(base / MIRROR)[-1] == BY_SPARK
 
 
 def test_batches_are_applied_in_units_that_fit_into_memory(
@@ -286,7 +303,7 @@ def test_batches_are_applied_in_units_that_fit_into_memory(
     monkeypatch.setattr(pending, "_MOST_CHANGES", 6)
     own = sink(tmp_path, interval=3600.0)
     own._start = lambda *_: None  # type: ignore[method-assign]
-    write(spark, own, [change("read", key, {"n": 1}, time=1) for key in "abcdef"], 0)
+    write(spark, own, COPIED, 0)
     for number in range(1, 4):
         write(spark, own, later(number), number)
     own._followers.apply(spark)
@@ -303,7 +320,8 @@ def test_the_files_of_a_table_are_followed_through_its_log_or_read_by_delta(
 ) -> None:
     """Guards: a file that is taken for a part of the table after it was removed, or the reverse;
     a log whose older commits were removed."""
-    own = started(spark, tmp_path)
+    own = sink(tmp_path)
+    write(spark, own, COPIED, 0)
     loads, load = list[int](), LiveFiles._load
 
     def loaded(self: LiveFiles, *args: Any) -> None:
@@ -344,8 +362,15 @@ def test_equal_keys_are_compared_by_the_bytes_of_their_text(
         "z" * 41,
     ]
     own = sink(tmp_path)
-    for number, key in enumerate(keys):
-        write(spark, own, [change("insert", key, {"n": 0}, time=1000 * number + 1)], number)
-    rows = [change("update", key, {"n": 1}, time=100_001) for key in keys]
-    write(spark, own, rows, 100)
-    assert content(tmp_path / MIRROR) == {key: {"n": 1} for key in keys}
+    assert isinstance(own, LandingSink)
+    own.parts = len(keys) + 1  # a file for each key
+    write(spark, own, [change("read", key, {"n": 0}, time=1) for key in keys], 0)
+    assert len(list((tmp_path / MIRROR).glob("*.parquet"))) == len(keys)
+    expected = {key: {"n": 0} for key in keys}
+    # Not all at once: a file that is taken for that of another key would go unnoticed.
+    for number, every in enumerate((keys[::2], keys[1::2]), 1):
+        rows = [change("update", key, {"n": 1}, time=1000 * number + 1) for key in every]
+        write(spark, own, rows, number)
+        expected |= {key: {"n": 1} for key in every}
+        assert content(tmp_path / MIRROR) == expected
+        assert commits(tmp_path / MIRROR)[-1] == BY_FILES

@@ -24,6 +24,7 @@ from cdc.delta.tables import Layout
 from cdc.errors import ChangelogTooShort
 from cdc.model import Namespace, Timestamp
 from cdc.monitoring import read_table_stats
+from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_dead_letters import BROKEN, MENDED, images
 
@@ -91,15 +92,15 @@ BATCHES: list[Callable[[SparkSession], DataFrame]] = [
 ]
 
 
-def held(spark: SparkSession, base: Path, names: tuple[str, ...] = TABLES) -> dict[str, Any]:
+def held(base: Path, names: tuple[str, ...] = TABLES) -> dict[str, Any]:
     """The rows of tables, and what their last commits state but for what they have read."""
     found = {}
     for name in names:
-        table = DeltaTable.forPath(spark, str(base / "shop" / name))
-        stated = json.loads(table.history(1).collect()[0].userMetadata)
+        table = (base / "shop" / name).resolve()
+        [newest] = delta_rs.history(table, 1)
+        stated = json.loads(newest["userMetadata"])
         assert stated.pop("follows", None) != []
-        rows = table.toDF().select(F.to_json(F.struct("*")).alias("row")).collect()
-        found[name] = (sorted(row.row for row in rows), stated)
+        found[name] = (delta_rs.rows(table), stated)
     return found
 
 
@@ -137,31 +138,28 @@ def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
     spark: SparkSession, lakes: Lakes, late: Path
 ) -> None:
     """Guards: a batch that is left out, applied in part or in another order; a drop among them; a
-    lakehouse that was moved; a run that was believed to be dead and applies the same batches."""
+    lakehouse that was moved; a run that was believed to be dead and applies the same batches. How
+    far tables lag is read without Spark, also where no batch was applied to them yet."""
     assert commits(late / MIRROR) == ["CREATE TABLE"]
+    assert backlog(late, MIRROR) == backlog(late, "shop/orders/history") == len(BATCHES)
     dead = sink(late, **WITH_HISTORY)
     dead.begin(spark, len(BATCHES), copied(spark).schema)
     caught_up(spark, late, **WITH_HISTORY)
     dead._followers.apply(spark)
     assert commits(late / MIRROR) == ["CREATE TABLE", "MERGE"]
-    assert held(spark, late) == held(spark, lakes.whole)
+    assert held(late) == held(lakes.whole)
+    assert backlog(late, MIRROR) == backlog(late, "shop/orders/history") == 0
 
 
-def test_how_far_tables_lag_is_read_without_spark(spark: SparkSession, late: Path) -> None:
-    """Guards: a table that no batch was applied to yet."""
-
-    def backlog(table: str) -> int:
-        log, follower = (read_table_stats(Target(str(late / each))) for each in (LOG, table))
-        assert log is not None
-        assert follower is not None
-        found = follower.backlog(log, Namespace("shop", "orders"), time.time())
-        assert found is not None
-        assert (found.seconds > 0) == (found.batches > 0)
-        return found.batches
-
-    assert backlog(MIRROR) == backlog("shop/orders/history") == len(BATCHES)
-    caught_up(spark, late, **WITH_HISTORY)
-    assert backlog(MIRROR) == backlog("shop/orders/history") == 0
+def backlog(base: Path, table: str) -> int:
+    """By how many batches a table lags, as the logs say."""
+    log, follower = (read_table_stats(Target(str(base / each))) for each in (LOG, table))
+    assert log is not None
+    assert follower is not None
+    found = follower.backlog(log, Namespace("shop", "orders"), time.time())
+    assert found is not None
+    assert (found.seconds > 0) == (found.batches > 0)
+    return found.batches
 
 
 @pytest.mark.slow
@@ -174,7 +172,7 @@ def test_changelogs_in_the_form_of_a_change_feed_are_followed_into_typed_columns
         sink(tmp_path / "whole", **table).write_batch(rows(spark), number)
         lagging(tmp_path / "late", number, rows(spark), **table)
     caught_up(spark, tmp_path / "late", **table)
-    assert held(spark, tmp_path / "late") == held(spark, tmp_path / "whole")
+    assert held(tmp_path / "late") == held(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -190,7 +188,7 @@ def test_a_run_goes_on_from_the_batch_that_each_table_contains(
     last = sink(tmp_path, interval=NEVER, **WITH_HISTORY)
     last.begin(spark, len(BATCHES), copied(spark).schema)
     assert last.close(None, is_complete=True)
-    assert held(spark, tmp_path) == held(spark, lakes.whole)
+    assert held(tmp_path) == held(lakes.whole)
 
 
 @pytest.mark.slow
@@ -204,7 +202,7 @@ def test_a_table_of_several_collections_follows_the_changelog_of_each(
         lagging(tmp_path / "late", number, rows(spark), **shared)
     caught_up(spark, tmp_path / "late", **shared)
     names = ("../mirrors",)
-    assert held(spark, tmp_path / "late", names) == held(spark, tmp_path / "whole", names)
+    assert held(tmp_path / "late", names) == held(tmp_path / "whole", names)
 
 
 @pytest.mark.slow
@@ -217,7 +215,7 @@ def test_a_changelog_that_was_compacted_and_vacuumed_meanwhile_is_followed(
     with settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
         log.vacuum(0)
     caught_up(spark, late, **WITH_HISTORY)
-    assert held(spark, late) == held(spark, lakes.whole)
+    assert held(late) == held(lakes.whole)
 
 
 def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(

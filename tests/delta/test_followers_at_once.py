@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,14 +23,21 @@ from tests.delta.test_rebuild import begun
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mirror that contains one batch, and lacks another one."""
+    base = tmp_path_factory.mktemp("original")
     rows = [change("insert", key, {"n": 1}, time=1) for key in "abc"]
-    sink(tmp_path).write_batch(batch(spark, rows, until=2), 0)
+    sink(base).write_batch(batch(spark, rows, until=2), 0)
     rows = [change("update", "a", {"n": 2}, time=3), change("insert", "d", {"n": 2}, time=4)]
-    lagging(tmp_path, 1, batch(spark, rows, until=5))
-    return tmp_path
+    lagging(base, 1, batch(spark, rows, until=5))
+    return base
+
+
+@pytest.fixture
+def lake(original: Path, tmp_path: Path) -> Path:
+    """The same in a lakehouse of the test's own."""
+    return Path(shutil.copytree(original, tmp_path / "lake"))
 
 
 def delete(spark: SparkSession, base: Path) -> None:

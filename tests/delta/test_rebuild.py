@@ -58,9 +58,9 @@ def rebuild(spark: SparkSession, base: Path, number: int, **table: Any) -> None:
     own._followers.apply(spark)
 
 
-def state(spark: SparkSession, base: Path, names: tuple[str, ...] = OWN) -> dict[str, Any]:
+def state(base: Path, names: tuple[str, ...] = OWN) -> dict[str, Any]:
     """The rows of tables and what their last commits state, but for the number of rebuilds."""
-    found = held(spark, base, names)
+    found = held(base, names)
     for _, stated in found.values():
         stated.pop("rebuilds", None)
     return found
@@ -107,7 +107,7 @@ def test_a_rebuilt_table_is_as_if_it_had_never_been_damaged(
     assert mirror.state(spark, Target(str(base / MIRROR)), ORDERS) is None
     caught_up(spark, base, 2, **WITH_HISTORY)
     assert commits(base / MIRROR)[-3:] == ["DELETE", "DELETE", "MERGE"]
-    assert state(spark, base) == state(spark, lake)
+    assert state(base) == state(lake)
 
 
 @pytest.mark.slow
@@ -197,9 +197,9 @@ def test_a_mirror_is_rebuilt_from_the_changelog_of_an_earlier_release(
     """Guards: rows without the number of a batch, of a batch whose commit states none of them."""
     sink(tmp_path).write_batch(copied(spark), 0)
     write_as_earlier_release(spark, tmp_path / LOG, "9:1")
-    expected = state(spark, tmp_path, OWN[:1])
+    expected = state(tmp_path, OWN[:1])
     rebuild(spark, tmp_path, 1)
-    [(rows, stated)] = state(spark, tmp_path, OWN[:1]).values()
+    [(rows, stated)] = state(tmp_path, OWN[:1]).values()
     assert rows == expected[OWN[0]][0]
     assert (stated["batch"], stated["watermark"]) == (0, "9:1")
     sink(tmp_path).write_batch(changed(spark), 1)
@@ -225,14 +225,14 @@ def test_a_rebuild_states_how_far_the_copy_is_and_from_when_on_it_is_exact(
         lagging(tmp_path, number, rows)
         if number == 1:
             caught_up(spark, tmp_path, 2)
-            expected = state(spark, tmp_path, OWN[:1])
+            expected = state(tmp_path, OWN[:1])
             assert copying_of(expected) == {"below": "K2"}
             trim_log(spark, tmp_path / LOG, 1)
             own = begun(spark, tmp_path, 2)
             empty(spark, own)
-            assert copying_of(state(spark, tmp_path, OWN[:1])) == {"below": "K2"}
+            assert copying_of(state(tmp_path, OWN[:1])) == {"below": "K2"}
             own._followers.apply(spark)
-            assert state(spark, tmp_path, OWN[:1]) == expected
+            assert state(tmp_path, OWN[:1]) == expected
     # The mirror lags, and no commit that is left states the end of the copy.
     trim_log(spark, tmp_path / LOG, 3)
     own = sink(tmp_path)
@@ -241,7 +241,7 @@ def test_a_rebuild_states_how_far_the_copy_is_and_from_when_on_it_is_exact(
     own._followers.begin(4, copied(spark).schema)
     empty(spark, own)
     own._followers.apply(spark)
-    found = state(spark, tmp_path, OWN[:1])
+    found = state(tmp_path, OWN[:1])
     assert (found[OWN[0]][1]["batch"], copying_of(found)) == (3, None)
     assert set(content(tmp_path / MIRROR)) == set("abcd")
 

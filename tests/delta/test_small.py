@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from cdc.delta.followers import mirror
 from cdc.delta.log import Target
@@ -25,17 +27,28 @@ def test_few_rows_are_small_for_a_table_that_is_not_there_or_small(
     assert not sizes.are_small(spark, [there], MANY)
 
 
-def test_one_large_table_makes_a_write_large(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def large(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 20 MB that nothing makes smaller."""
+    path = tmp_path_factory.mktemp("large") / "large"
+    noise = pa.table({"noise": [os.urandom(2**20) for _ in range(20)]})
+    spark.createDataFrame(noise).write.format("delta").save(str(path))
+    return path
+
+
+def test_one_large_table_makes_a_write_large(
+    spark: SparkSession, large: Path, tmp_path: Path
+) -> None:
     sizes, new = small_write_settings.Sizes(), Target(str(tmp_path / "new"))
-    assert not sizes.are_small(spark, [new, large(spark, tmp_path)], FEW)
+    assert not sizes.are_small(spark, [new, Target(str(large))], FEW)
 
 
 def test_a_table_is_measured_again_when_enough_was_written_to_make_it_large(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, large: Path, tmp_path: Path
 ) -> None:
     sizes, target = small_write_settings.Sizes(), Target(str(tmp_path / "large"))
     assert sizes.are_small(spark, [target], FEW)
-    large(spark, tmp_path)
+    shutil.copytree(large, target.address)
     reported = [sizes.are_small(spark, [target], 10_000) for _ in range(12)]
     assert reported == [True] * 10 + [False] * 2
 
@@ -62,17 +75,11 @@ def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting(
 
     monkeypatch.setattr(mirror, "write", seeing)
     monkeypatch.setitem(small_write_settings.SETTINGS, "spark.sql.shuffle.partitions", "7")
+    monkeypatch.setattr(small_write_settings, "_ROWS", 10)
     own = sink(tmp_path, by_spark=True)
     rows = [change("insert", str(n), {"n": n}, time=1000) for n in range(3)]
     own.write_batch(batch(spark, rows, until=1001), 0)
-    many = [change("update", str(n % 3), {"n": n}, time=1002, event=n + 1) for n in range(MANY)]
+    many = [change("update", str(n % 3), {"n": n}, time=1002, event=n + 1) for n in range(11)]
     own.write_batch(batch(spark, many, until=1003), 1)
     assert seen == [[*small_write_settings.SETTINGS.values()], before]
     assert [spark.conf.get(name) for name in names] == before
-
-
-def large(spark: SparkSession, folder: Path) -> Target:
-    """Of 20 MB that nothing makes smaller."""
-    noise = (F.unhex(F.replace(F.uuid(), F.lit("-"))).alias(f"n{n}") for n in range(30))
-    spark.range(40_000).select(*noise).write.format("delta").save(str(folder / "large"))
-    return Target(str(folder / "large"))

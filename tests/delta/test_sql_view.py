@@ -20,7 +20,7 @@ from cdc.delta.tables import Layout
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, position, sink
-from tests.delta.test_followers import BATCHES, caught_up, changed, copied, lagging
+from tests.delta.test_followers import BATCHES, caught_up, copied, lagging
 from tests.documents import code
 
 ORDERS = Namespace("shop", "orders")
@@ -80,7 +80,9 @@ def test_a_view_contains_what_its_mirror_lacks(spark: SparkSession, tmp_path: Pa
     table = tables(tmp_path)
     name = view_of(table)
     sink(tmp_path, **table).write_batch(copied(spark), 0)
-    lagging(tmp_path, 1, changed(spark), **table)
+    rows = [change("update", "a", {"n": 2}, time=11), change("delete", "b", None, time=12)]
+    rows.append(change("insert", "e", {"n": 1}, time=13))
+    lagging(tmp_path, 1, batch(spark, rows, until=14), **table)
     [query] = code("Live view", "sql")
     select = query.partition(",")[0] + ", document:n::int AS n FROM" + query.partition("FROM")[2]
     found = spark.sql(select.replace("main.shop.orders_live", name)).collect()
