@@ -23,7 +23,8 @@ from cdc.tasks.statistics import file_statistics, is_variant
 from cdc.tasks.storage import Storage, is_remote
 
 _PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
-# Rows wait in memory until they fill a row group: what a task needs on top of its readers.
+# Rows wait in memory until they fill a row group: what a task needs on top of its readers. More
+# wait only if one batch of rows is larger.
 _ROW_GROUP_BYTES = 32 * 2**20
 _MOST_OPEN_FILES = 64
 _LARGEST_FILE = 2**27
@@ -99,11 +100,11 @@ class DataFiles:
 
     def add(self, part: Part) -> None:
         """Add at least one row. All parts of one folder have one schema."""
-        folder = part.folder
-        self._waiting.setdefault(folder, []).append(part)
-        self._sizes[folder] = self._sizes.get(folder, 0) + part.rows.nbytes
-        while sum(self._sizes.values()) >= _ROW_GROUP_BYTES:
+        folder, size = part.folder, part.rows.nbytes
+        while self._sizes and sum(self._sizes.values()) + size > _ROW_GROUP_BYTES:
             self._write(max(self._sizes, key=lambda each: self._sizes[each]))
+        self._waiting.setdefault(folder, []).append(part)
+        self._sizes[folder] = self._sizes.get(folder, 0) + size
 
     def finish(self) -> list[DataFile]:
         """Write what waits, close all files and return them."""

@@ -25,9 +25,10 @@ def prefetch(items: Iterator[T], interrupt: Callable[[], None]) -> Generator[T]:
     with ThreadPoolExecutor(1, "ahead") as reader:
         try:
             pending = reader.submit(next, items, _END)
-            while (item := pending.result()) is not _END:
+            # A list, so that nothing here refers to an item that the caller has dropped.
+            while (item := [pending.result()])[0] is not _END:
                 pending = reader.submit(next, items, _END)
-                yield item  # type: ignore[misc]
+                yield item.pop()  # type: ignore[misc]
         except BaseException:
             interrupt()
             raise

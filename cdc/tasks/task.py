@@ -133,13 +133,21 @@ def _event_batches(
     options: SourceOptions,
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    for is_run, parts in groupby(changes, lambda events: isinstance(events, Run)):
-        if is_run:
-            for run in parts:
-                assert isinstance(run, Run)
-                yield arrow_batches.encode_events(run, split, options, schema)
-        else:
-            yield from arrow_batches.encode_rows(_event_rows(parts, split, options), schema)
+    # A run may have 28 MB. Nothing refers to it while its rows are written.
+    runs = list[Run]()
+
+    def until_run() -> Iterator[Sequence[Event]]:
+        for events in changes:
+            if isinstance(events, Run):
+                runs.append(events)
+                return
+            yield events
+
+    while True:
+        yield from arrow_batches.encode_rows(_event_rows(until_run(), split, options), schema)
+        if not runs:
+            return
+        yield arrow_batches.encode_events(runs.pop(), split, options, schema)
 
 
 def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:

@@ -273,6 +273,21 @@ def test_a_slice_is_the_same_at_once_and_one_by_one(
     ]
 
 
+def test_a_few_large_events_stay_in_their_reply(
+    mongod: ReplicaSet, database: Database[dict[str, Any]]
+) -> None:
+    """Guards: large images that are copied one by one, many times each."""
+    coll = database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+    coll.insert_one({"_id": 1, "pad": "x" * 400_000})
+    after = last_write(database.client)
+    for _ in range(3):
+        coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    stages = event_filter.pipeline([Selection.parse(str(coll.full_name)).condition("ns")])
+    split = StreamSplit(after, last_write(database.client), database.name, stages)
+    found = change_stream.read(lambda: member_of(mongod), split, IMAGES["auto"], 20, at_once=True)
+    assert [len(part) for part in found if isinstance(part, Run)] == [3]
+
+
 def test_record_batches_of_a_slice_are_its_rows(mongod: ReplicaSet, changed: StreamSplit) -> None:
     given = {"uri": mongod.uri, "collections": changed.collections, "document.format": "bson"}
     parsed, arrow = declared.parse(given), schema("bson")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,14 @@ def test_an_error_comes_after_all_that_was_read_before_it() -> None:
         found.extend(prefetch(numbers.read(), lambda: None))
     assert found == [0, 1, 2]
     assert numbers.is_closed
+
+
+def test_what_the_caller_drops_is_freed_while_the_next_one_is_read() -> None:
+    """Guards: a reply of a server that stays in memory while its rows are written."""
+    read = prefetch((Numbers(number) for number in range(3)), lambda: None)
+    dropped = weakref.ref(next(read))
+    assert dropped() is None
+    read.close()
 
 
 def test_who_stops_early_leaves_nothing_open() -> None:

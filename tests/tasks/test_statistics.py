@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -78,6 +79,7 @@ def test_only_columns_with_an_order_that_all_readers_share_have_bounds(tmp_path:
 
 
 def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path: Path) -> None:
+    """Guards also: more rows in memory than a row group has bytes."""
     files = DataFiles(2**40, Storage())
     big = "x" * 2**20
     for number in range(80):  # more than one row group
@@ -87,6 +89,10 @@ def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path: Path) ->
     found = json.loads(file.statistics)
     assert (found["minValues"]["key"], found["maxValues"]["key"]) == ("000", "079")
     assert found["numRecords"] == file.rows == 80
+    groups = pq.ParquetFile(file.path).metadata
+    sizes = [groups.row_group(each).total_byte_size for each in range(groups.num_row_groups)]
+    assert len(sizes) == 3
+    assert max(sizes) <= 32 * 2**20
     # Parquet has no bounds of so long a text.
     assert "big" not in found["maxValues"]
 

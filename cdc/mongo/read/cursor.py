@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
-from cdc.kernel import NONE
+from cdc.kernel import NONE, WORTH
 from cdc.model import StreamSplit, resume_token
 from cdc.mongo.connection import (
     FIELD_UNKNOWN,
@@ -46,7 +46,7 @@ _WITHOUT_VIEWS = {
     }
 }
 _WAIT_MS = (1, 500)
-# Fewer consecutive plain events are returned one by one.
+# Fewer consecutive plain events are returned one by one, unless they are large.
 _LEAST_RUN = 32
 
 
@@ -152,9 +152,11 @@ class Cursor:
             self._update_progress(batch, bool(events), _find_invalidate(events))
             return parts
         self._size.record_reply(len(located), batch.size)
+        # Fewer large events are worth it too: each takes memory several times one by one.
+        least = max(1, min(_LEAST_RUN, WORTH * len(located) // batch.size))
         parts = [
             self._select_part(located.select(rows), is_plain)
-            for rows, is_plain in split_mask(plain(located), _LEAST_RUN)
+            for rows, is_plain in split_mask(plain(located), least)
         ]
         last = [located.raw(len(located) - 1)] if located.operations[-1] == NONE else []
         self._update_progress(batch, len(located) > 0, _find_invalidate(last))
