@@ -43,17 +43,14 @@ def arrows() -> set[tuple[str, str]]:
         for upper, lower in found
         if lower not in ("", "cdc", "cdc.errors") and upper != "cdc"
     }
-    return {
-        (a, b) for a, b in found if not any(_leads(found, c, b) for c in _below(found, a) - {b})
-    }
+    below = {upper: {lower for each, lower in found if each == upper} for upper, _ in found}
 
+    @cache
+    def reached(upper: str) -> frozenset[str]:
+        lower = below.get(upper, set())
+        return frozenset(lower).union(*map(reached, lower))
 
-def _below(arrows: set[tuple[str, str]], upper: str) -> set[str]:
-    return {lower for each, lower in arrows if each == upper}
-
-
-def _leads(arrows: set[tuple[str, str]], upper: str, lower: str) -> bool:
-    return any(each == lower or _leads(arrows, each, lower) for each in _below(arrows, upper))
+    return {(a, b) for a, b in found if not any(b in reached(c) for c in below[a] - {b})}
 
 
 def _picture() -> str:

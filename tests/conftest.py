@@ -70,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope
 
 
 def _scopes(config: pytest.Config) -> Callable[[str], str]:
-    return _scope_of_slow if _is_slow(config) else _scope_of_default
+    return _scope_of_slow if _is_slow(config) else _scope_of_fast
 
 
 def _is_slow(config: pytest.Config) -> bool:
@@ -80,9 +80,8 @@ def _is_slow(config: pytest.Config) -> bool:
 def _scope(nodeid: str) -> str:
     """The scope of a test.
 
-    Tests that ask for `spark` have one of three scopes, so that few JVMs are warmed up. The tests
-    of a file that share servers have one, so that these are started once. Each other test has its
-    own.
+    Tests that ask for `spark` have one of three scopes. The tests of a file that share servers have
+    one, so that these are started once. Each other test has its own.
     """
     path, _, test = nodeid.partition("::")
     if test.partition("[")[0] in _list_spark_tests(path):
@@ -92,9 +91,9 @@ def _scope(nodeid: str) -> str:
     return path if _shares_servers(path) else nodeid
 
 
-def _scope_of_default(nodeid: str) -> str:
-    """The scope of a test that is not slow: the whole job runs on the JVM of the followers, because
-    these two take as long as the third, and the tests without Spark."""
+def _scope_of_fast(nodeid: str) -> str:
+    """The scope of a test that is not slow: that of the whole job goes on in the JVM of the
+    followers, which is warm by then. Together they take about as long as the landing does."""
     scope = _scope(nodeid)
     return "followers" if scope == "jobs" else scope
 

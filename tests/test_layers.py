@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,7 @@ _MOST_MODULES = 14
 _SHORT, _MOST_SHORT = 50, 15
 
 
+@cache
 def package_of(module: str) -> str:
     """The longest name of `LAYERS` that the module has or lies in; "" if there is none."""
     return max((name for name in LAYERS if module in (name, *_below(name, module))), default="")
@@ -232,11 +234,12 @@ def test_few_modules_are_so_short_that_a_reader_hops() -> None:
     assert len(short) < _MOST_SHORT, sorted(str(path.relative_to(ROOT)) for path in short)
 
 
-def seen(module: str) -> set[str]:
+def seen(module: str) -> frozenset[str]:
     return imports(MODULES[module])
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Every module that the file imports anywhere, in functions and for types too.
 
     `from a import b` counts as `a.b` if that is a module of ours, else as `a`.
@@ -249,7 +252,7 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}:{node.lineno}: a relative import hides its layer"
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {name if known(name) else str(node.module) for name in inner}
-    return names
+    return frozenset(names)
 
 
 def known(name: str) -> bool:

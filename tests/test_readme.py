@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 import click
 import pytest
@@ -57,6 +58,7 @@ def rows(text: str) -> list[list[str]]:
 # --- links, programs, targets --------------------------------------------------------------------
 
 
+@cache
 def anchors(text: str) -> set[str]:
     """As GitHub makes them: of two headings that are alike the second one gets a number."""
     seen = Counter[str]()

@@ -70,8 +70,8 @@ def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     path = _mirror(tmp_path, Namespace(database.name, "orders"))
     table = DeltaTable.forPath(spark, path)
     table.delete("key = '7'")
-    table.update("key = '8'", {"document": 'parse_json(\'{"_id": 8, "n": 8.0}\')'})
-    table.update("key = '9'", {"key": "'x'"})
+    other = """if(key = '8', parse_json('{"_id": 8, "n": 8.0}'), document)"""
+    table.update("key IN ('8', '9')", {"document": other, "key": "if(key = '9', 'x', key)"})
     found = run(verify, "--json", str(report))
     assert found.exit_code == 6
     verdict = json.loads(report.read_text())[0]

@@ -60,12 +60,28 @@ def test_the_parts_of_a_name_in_a_statement_are_those_parts_to_spark(
     assert [found.apply(n) for n in range(found.size())] == parts
 
 
-@ON_SPARK
-@given(paths=st.lists(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), min_size=1, max_size=3))
+PATHS = st.lists(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@settings(ON_SPARK, max_examples=50)
+@given(paths=PATHS)
 def test_the_fields_that_columns_take_are_names_and_no_code(
     spark: SparkSession, paths: list[list[str]]
 ) -> None:
     """Guards: the document made again of its columns, which is one long expression."""
+    _are_names_and_no_code(spark, paths)
+
+
+@pytest.mark.slow
+@ON_SPARK
+@given(paths=PATHS)
+def test_the_fields_that_columns_take_are_names_and_no_code_in_many_examples(
+    spark: SparkSession, paths: list[list[str]]
+) -> None:
+    _are_names_and_no_code(spark, paths)
+
+
+def _are_names_and_no_code(spark: SparkSession, paths: list[list[str]]) -> None:
     own = {(f"c{n}", *path) for n, path in enumerate(paths)}
     columns = Columns(tuple(TypedColumn(path[0], T.LongType(), path) for path in sorted(own)))
     parsed = parser(spark).parseExpression(_text(columns))
