@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
+from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
+from cdc.demo import ReplicaSet
 from cdc.errors import BadOption, UnsuitableSource
 from cdc.model import Change, Offset, resume_token, timestamp
 from cdc.source import inquiry
@@ -22,6 +24,19 @@ from tests.mongo.capture import Capture, Document, contents, filled, id_of
 from tests.mongo.forgetful import oldest
 
 Begin = Callable[..., Capture]
+
+
+@pytest.fixture(scope="module")
+def mongod() -> Iterator[ReplicaSet]:
+    """A server of this file: mode `earliest` reads all that was ever written to its server."""
+    with ReplicaSet() as replica_set:
+        yield replica_set
+
+
+@pytest.fixture(scope="module")
+def mongo(mongod: ReplicaSet) -> Iterator[MongoClient[Document]]:
+    with mongod.client() as client:
+        yield client
 
 
 def ids(rows: list[Change]) -> list[Any]:

@@ -373,7 +373,7 @@ def test_small_changes_are_read_by_one_cursor_and_as_they_are(
 
 # --- small changes of large `_id`s ----------------------------------------------------------------
 
-LARGE_IDS = {"20 KB": (400, 20_000), "100 KB": (120, 100_000), "1 MB": (6, 1_000_000)}
+LARGE_IDS = {"20 KB": (200, 20_000), "100 KB": (60, 100_000), "1 MB": (6, 1_000_000)}
 
 
 def keys_of(count: int, size: int) -> list[str]:

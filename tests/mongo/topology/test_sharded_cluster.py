@@ -166,7 +166,7 @@ def test_the_changes_of_all_shards_arrive_in_the_order_of_their_times(
     assert ops == expected
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_time(
     cluster: Cluster, db: str, seed: int
 ) -> None:
