@@ -18,7 +18,7 @@ from cdc.delta.tables import KEYS, MATCH
 from cdc.errors import CdcError, UnmappableValue
 from cdc.model import Change, Namespace, Selection
 from cdc.options import OPTIONS
-from cdc.pipeline.config import SINK_KEYS, _flatten
+from cdc.pipeline.sections import SINK_KEYS, flatten
 from cdc.tasks import STORAGE_KEYS
 from tests.documents import FENCED, README, ROOT, prose, sections
 
@@ -188,7 +188,7 @@ def test_each_option_in_an_example_of_a_file_is_there() -> None:
     for block in blocks:
         sections = [block.pop(name, {}) for name in ("source", "sink", "table", "storage")]
         for keys in (block, *block.pop("override", []), *sections):
-            assert set(dict(_flatten(keys))) <= set(_CHOICES)
+            assert set(dict(flatten(keys))) <= set(_CHOICES)
 
 
 def test_the_example_of_what_is_left_out_leaves_it_out() -> None:

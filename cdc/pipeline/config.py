@@ -10,51 +10,26 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cdc import options as declared
-from cdc.delta.tables import KEYS, MATCH, Layout, Table
+from cdc.delta.tables import Layout, Table
 from cdc.errors import BadOption
 from cdc.model import Namespace, quotable_name
-from cdc.tasks import S3_SCHEMES, STORAGE_KEYS, Storage, scheme_of
+from cdc.pipeline.sections import OVERRIDE, SECTIONS, SINK_KEYS, read_file, require_known
+from cdc.tasks import S3_SCHEMES, Storage, scheme_of
 
 T = TypeVar("T")
-SINK_KEYS = {
-    "path": "Folder (or URL that Spark can write) that contains all tables; required. A relative"
-    " path starts at the folder in which the program is started.",
-    "checkpoint": "Folder or URL of the stream's offsets; `<path>/_checkpoint` by default.",
-    "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
-    "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
-    "write.by": "Who writes the data files of changelogs: `tasks`, which read the source, or"
-    " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, a store"
-    " that pyarrow cannot write, `form = cdf`, a mirror or history without changelog).",
-    "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
-    "follow.by": "Which program applies changelogs to mirrors and histories: `replicate` (default),"
-    " or `follow`: `mongodb-cdc follow`, which may run elsewhere.",
-    "mirror.interval": "Seconds between two updates of mirrors and histories from the changelogs;"
-    " 10 by default, 0 for no pause.",
-    "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
-}
 AUTO, TASKS, SPARK = "auto", "tasks", "spark"
 REPLICATE, FOLLOW = "replicate", "follow"
 _MIRRORED_IMAGES = ("auto", "required", "update_lookup")
-_OVERRIDE = "override"
-_SECTIONS: Mapping[str, Collection[str]] = {
-    "source": [option.name for option in declared.OPTIONS],
-    "sink": SINK_KEYS,
-    "table": KEYS,
-    "storage": STORAGE_KEYS,
-}
 # Spark accepts more triggers. Only units from microseconds to days make sense.
 _TRIGGER = re.compile(
     r"(?:\d+(?:\.\d+)?\s+(?:micro|milli)?(?:second|minute|hour|day)s?\s*)+", re.IGNORECASE
 )
-
-
 _URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 
@@ -144,10 +119,10 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
             "There is no configuration.",
             "Name a file with --config; conf/example.toml is an example.",
         )
-    sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     by_match: list[dict[str, Any]] = []
     if path is not None:
-        _read(path, sections, by_match)
+        read_file(path, sections, by_match)
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
@@ -160,73 +135,11 @@ def load(path: str | None, overrides: Iterable[str] = ()) -> Config:
     return _build_config(sections, by_match)
 
 
-def _read(path: str, sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> None:
-    try:
-        content = tomllib.loads(Path(path).read_text())
-    except FileNotFoundError:
-        raise BadOption(
-            f"There is no configuration file {path}.",
-            "Correct the path; conf/example.toml is an example of such a file.",
-        ) from None
-    except OSError as error:
-        raise BadOption(
-            f"The configuration file {path} cannot be read: {error.strerror}.",
-            "Name a file that this user can read.",
-        ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadOption(
-            f"The configuration file {path} is no TOML: {error}.",
-            'Correct that line; write text in quotes, as in uri = "env:MONGODB_URI".',
-        ) from error
-    given = content.pop(_OVERRIDE, [])
-    if not _are_tables(given):
-        raise BadOption(
-            f"{path}: an override is not a section.",
-            "Write [[override]] above the options of each.",
-        )
-    overrides.extend(dict(_flatten(values)) for values in given)
-    for name, values in content.items():
-        _require_section(path, name, values)
-        sections[name] = dict(_flatten(values))
-
-
-def _are_tables(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(each, dict) for each in values)
-
-
-def _require_section(path: str, name: str, values: Any) -> None:
-    if name in _SECTIONS and isinstance(values, dict):
-        return
-    if name in _SECTIONS:
-        raise BadOption(
-            f"{path}: '{name}' is not an option but a section.",
-            f"Write [{name}] once, and its options below it.",
-        )
-    option = next((full for full, _ in _flatten({name: values})), name)
-    if _section_of(option) or not (isinstance(values, dict) or _are_tables(values)):
-        raise BadOption(
-            f"{path}: option '{option}' is not in a section.",
-            f"Write it below [{_section_of(option) or 'source'}].",
-        )
-    known = [*_SECTIONS, _OVERRIDE]
-    raise BadOption(f"{path}: there is no section [{name}].", declared.nearest(name, known))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Join the names of nested tables: TOML parses `document.format = "json"` as a table."""
-    for name, value in values.items():
-        # The keys of `columns` are names of the user, not options.
-        if isinstance(value, dict) and prefix + name != "columns":
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
 def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str, Any]]) -> Config:
-    for section in _SECTIONS:
-        _require_known(section, sections[section])
+    for section in SECTIONS:
+        require_known(section, sections[section])
     for override in overrides:
-        _require_known(_OVERRIDE, override)
+        require_known(OVERRIDE, override)
     source = {name: _to_text(value) for name, value in sections["source"].items()}
     parsed = declared.parse(source)
     base = _parse_path(sections["sink"], "path", None)
@@ -308,30 +221,6 @@ def _parse_number(section: Mapping[str, Any], name: str, default: T, least: int 
     if str(value).isdecimal() and int(value) >= least:
         return int(value)
     raise BadOption(f"{name} cannot be '{value}'.", f"Set a whole number of at least {least}.")
-
-
-def _require_known(section: str, given: Iterable[str]) -> None:
-    """Raise BadOption for a name that the section does not have.
-
-    An unknown name in `[source]` is reported only if it belongs to another section. `cdc.options`
-    reports the others, because it does not quote a name that may contain credentials.
-    """
-    known = [MATCH, *KEYS] if section == _OVERRIDE else list(_SECTIONS[section])
-    for name in given:
-        home = _section_of(name)
-        if name in known or (section == "source" and home in (None, section)):
-            continue
-        shown = f"[[{_OVERRIDE}]]" if section == _OVERRIDE else f"[{section}]"
-        raise BadOption(
-            f"There is no option '{name}' in {shown}.",
-            f"Move it to [{home}], or write -o {home}.{name}=…"
-            if home
-            else declared.nearest(name, known),
-        )
-
-
-def _section_of(name: str) -> str | None:
-    return next((section for section, known in _SECTIONS.items() if name in known), None)
 
 
 def _to_text(value: Any) -> str:

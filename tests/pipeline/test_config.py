@@ -14,7 +14,7 @@ from cdc.delta.tables import KEYS, layout
 from cdc.errors import BadOption
 from cdc.model import Namespace
 from cdc.pipeline import config as configuration
-from cdc.pipeline.config import SINK_KEYS
+from cdc.pipeline.sections import SINK_KEYS, flatten
 from tests.documents import README, ROOT
 
 # Set by the jobs themselves, or for batch reads only: they have no place in a pipeline's file.
@@ -33,14 +33,14 @@ def test_the_example_names_every_option_with_its_default() -> None:
             flags=re.M,
         )
     )
-    source = dict(configuration._flatten(shown["source"]))
+    source = dict(flatten(shown["source"]))
     expected = {option.name for option in declared.OPTIONS} - _NOT_CONFIGURED
     assert set(source) == expected
     for option in declared.OPTIONS:
         if option.name in source and option.default is not None:
             assert source[option.name] == option.default, option.name
-    assert set(dict(configuration._flatten(shown["sink"]))) == set(SINK_KEYS)
-    table = dict(configuration._flatten(shown["table"]))
+    assert set(dict(flatten(shown["sink"]))) == set(SINK_KEYS)
+    table = dict(flatten(shown["table"]))
     for name, key in KEYS.items():
         assert table[name] == key.default, name
     assert set(table) == set(KEYS)
