@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from cdc.model import StreamSplit
+from cdc.model import Namespace, StreamSplit
 from cdc.pipeline import Config, Following, Replication
 from cdc.pipeline import config as configuration
 from cdc.source import WindowReader
 from tests.bench import drains
 from tests.bench.result import Result
-from tests.bench.stage import CHANGED, TASKS, Stage
+from tests.bench.stage import CHANGED, TASKS, Stage, Window
 from tests.bench.timing import Figure, side_by_side
 
 # What a batch holds by default, and so what is merged at once.
@@ -109,23 +109,32 @@ def _drained(stage: Stage, slices: list[StreamSplit], workers: drains.Pool) -> N
 
 
 def _config(stage: Stage, path: Path, slices: int, option: str) -> Config:
-    given = [
-        f"uri={stage.server.uri}",
-        f"collections={CHANGED}",
-        "mode=timestamp",
-        f"start={stage.window.start}",
-        f"stream.parallelism={slices}",
-        f"max.events.per.batch={_PER_BATCH}",
-        f"sink.path={path}",
-        option,
-    ]
+    own = [f"stream.parallelism={slices}", f"max.events.per.batch={_PER_BATCH}", option]
+    return _config_of(stage, CHANGED, stage.window, path, own)
+
+
+def _config_of(
+    stage: Stage, collection: Namespace, window: Window, path: Path, own: Sequence[str]
+) -> Config:
+    given = [f"uri={stage.server.uri}", f"collections={collection}", "mode=timestamp"]
+    given += [f"start={window.start}", f"sink.path={path}", *own]
     return configuration.load(None, given)
 
 
 def _stream(stage: Stage, name: str, slices: int, option: str) -> Path:
     """The job itself, from its start to its end; returns where its tables are."""
     path = stage.fresh(name)
-    config = _config(stage, path, slices, option)
+    _replicate(stage, _config(stage, path, slices, option), stage.window)
+    return path
+
+
+def land_changes(stage: Stage, collection: Namespace, window: Window, name: str) -> None:
+    """Run the job on the changes of a collection, into its changelog alone."""
+    config = _config_of(stage, collection, window, stage.fresh(name), ["table.mirror="])
+    _replicate(stage, config, window)
+
+
+def _replicate(stage: Stage, config: Config, window: Window) -> None:
     reports: list[int] = []
     replication = Replication(
         stage.spark,
@@ -137,8 +146,7 @@ def _stream(stage: Stage, name: str, slices: int, option: str) -> Path:
     )
     replication.query.awaitTermination()
     replication.stop()
-    assert sum(reports) == stage.window.count, f"{sum(reports)} changes written"
-    return path
+    assert sum(reports) == window.count, f"{sum(reports)} changes written"
 
 
 def _followed(stage: Stage, landed: Path, path: Path) -> None:

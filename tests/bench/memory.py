@@ -1,4 +1,4 @@
-"""The memory of a task, whatever the size of its split and of its events."""
+"""The memory of a task that reads and writes, whatever the size of its split and its events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 import psutil
 
+from tests.bench.changes import land_changes
 from tests.bench.processes import DRIVER, WORKERS, workers
 from tests.bench.result import Result
-from tests.bench.stage import ORDERS, Namespace, Stage, Window, now
+from tests.bench.snapshots import land_snapshot
+from tests.bench.stage import Namespace, Stage, Window, now
 
 _LARGE = Namespace("bench", "large")
 _LARGE_EVENTS, _LARGE_BYTES = 60, 7 * 2**20
@@ -20,8 +22,7 @@ _SECONDS = 0.05
 
 def run(stage: Stage) -> Iterator[Result]:
     with most_held() as most:
-        whole = stage.ours(ORDERS, split_size_mb="100000")
-        whole.write.format("noop").mode("overwrite").save()
+        land_snapshot(stage, "whole", "split.size.mb=100000", "table.mirror=")
         with stage.server.client(w="majority") as client:
             images = {"enabled": True}
             large = client[_LARGE.db].create_collection(
@@ -32,8 +33,7 @@ def run(stage: Stage) -> Iterator[Result]:
             for _ in range(_LARGE_EVENTS):
                 large.update_one({"_id": 0}, {"$inc": {"n": 1}})
             window = Window(_LARGE_EVENTS, began, now(client))
-        rows = stage.ours(_LARGE, **window.options)
-        rows.write.format("noop").mode("overwrite").save()
+        land_changes(stage, _LARGE, window, "large")
     yield Result(
         "memory of a task",
         "MB",

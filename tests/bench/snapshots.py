@@ -49,9 +49,9 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
             runs,
             stage,
             {
-                "variant": lambda s: _replicate(s, "variant", "table.mirror="),
-                "both": lambda s: _replicate(s, "both"),
-                "typed": lambda s: _replicate(s, "typed", file=str(typed)),
+                "variant": lambda s: land_snapshot(s, "variant", "table.mirror="),
+                "both": lambda s: land_snapshot(s, "both"),
+                "typed": lambda s: land_snapshot(s, "typed", file=str(typed)),
                 "mongo-spark": lambda s: _land(_theirs(s), s.fresh("theirs")),
                 "drain": lambda s: drains.documents(s.server.uri, splits[s.orders], workers),
                 "parquet": lambda s: _land(
@@ -75,7 +75,7 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
         )
 
 
-def _replicate(stage: Stage, name: str, *given: str, file: str | None = None) -> None:
+def land_snapshot(stage: Stage, name: str, *given: str, file: str | None = None) -> None:
     """The job itself, from the start of its query to its end."""
     options = [f"uri={stage.server.uri}", f"collections={stage.orders}", "mode=snapshot"]
     options += [f"sink.path={stage.fresh(name)}", *given]
