@@ -9,7 +9,7 @@ from functools import cache
 
 # Parameters of glibc's `mallopt`.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGE_BYTES, _MOST_UNUSED_BYTES = 2**22, 2**25
+LARGE_BYTES, _MOST_UNUSED_BYTES = 2**22, 2**25
 
 
 @cache
@@ -17,14 +17,15 @@ def return_large_buffers() -> None:
     """Give a buffer of 4 MiB and more back to the system when it is freed, in a Spark worker only.
 
     glibc would raise its limit to 32 MiB after the first large buffer, and keep the following ones
-    in its heap. Replies and images of 14 MB left gaps there, which cost a task 70 MB. Documents of
-    usual size leave none, and a tenth of the CPU time would be lost: call this only for large ones.
+    in its heap. Replies and images of 14 MB left gaps there, which cost a task 70 MB. So do
+    documents of usual size, but for them a tenth of the CPU time would be lost: call this only once
+    a row has `LARGE_BYTES`.
     With a C library that has no `mallopt`, and in any other process, this does nothing.
     """
     if "SPARK_REUSE_WORKER" in os.environ:
         with suppress(AttributeError):
             mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+            mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
             # Setting one limit ends the adjustment of the other: 128 KiB would shrink the heap
             # again and again.
             mallopt(_TRIM_THRESHOLD, _MOST_UNUSED_BYTES)

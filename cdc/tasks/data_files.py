@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc.errors import BadOption, TableOwnedElsewhere
-from cdc.tasks.allocator import return_large_buffers
+from cdc.tasks.allocator import LARGE_BYTES, return_large_buffers
 from cdc.tasks.folders import Folder, local_path, open_folder, remove_empty
 from cdc.tasks.statistics import file_statistics, is_variant
 from cdc.tasks.storage import Storage, is_remote
@@ -27,7 +27,6 @@ _PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers. More
 # wait only if one batch of rows is larger.
 _ROW_GROUP_BYTES = 32 * 2**20
-_LARGE_ROW_BYTES = 2**22
 _MOST_OPEN_FILES = 64
 _LARGEST_FILE = 2**27
 # Columns whose values repeat. The others would fill a dictionary in vain.
@@ -103,7 +102,7 @@ class DataFiles:
     def add(self, part: Part) -> None:
         """Add at least one row. All parts of one folder have one schema."""
         folder, size = part.folder, part.rows.nbytes
-        if size >= _LARGE_ROW_BYTES * len(part.rows):
+        if size >= LARGE_BYTES * len(part.rows):
             return_large_buffers()
         while self._sizes and sum(self._sizes.values()) + size > _ROW_GROUP_BYTES:
             self._write(max(self._sizes, key=lambda each: self._sizes[each]))

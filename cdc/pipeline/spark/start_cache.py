@@ -90,7 +90,8 @@ def archiving(packages: str) -> Iterator[str | None]:
     try:
         yield f'"{_ARCHIVE_AT_EXIT}={part}" {_QUIET}'
         part.replace(archive)
-        _remove_old_archives(archive.parent)
+        with suppress(FileNotFoundError):  # another process removes them too
+            _remove_old_archives(archive.parent)
     finally:
         part.unlink(missing_ok=True)
 
