@@ -22,7 +22,7 @@ _Status = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The positions of values in one buffer, and the rows whose dictionaries have their names.
+    """The positions of values in one buffer, and the numbers of the dictionaries of their names.
 
     A negative start means that there is no value.
     """
@@ -48,15 +48,19 @@ class CastValues:
 
 
 class Documents:
-    """The VARIANTs of a column; each is a struct of two binaries, value and metadata."""
+    """The VARIANTs of a column; each is a struct of two binaries, value and metadata.
+
+    The metadata may be a dictionary array; then each of its values is read once.
+    """
 
     def __init__(self, column: pa.Array) -> None:
         self.kernel = loading.typed()
         self.data, starts, stops = _locate(column.field(0))
-        self.metadata, self._starts, self._stops = _locate(column.field(1))
+        metadata, numbers = _dictionaries(column.field(1))
+        self.metadata, self._starts, self._stops = _locate(metadata)
         self.is_there = np.asarray(column.is_valid())
-        self.whole = Places(np.where(self.is_there, starts, -1), stops, np.arange(len(column)))
-        self._names = np.empty((len(column), self.kernel.DICTIONARY), np.int64)
+        self.whole = Places(np.where(self.is_there, starts, -1), stops, numbers)
+        self._names = np.empty((len(metadata), self.kernel.DICTIONARY), np.int64)
         self.kernel.read_dictionaries(self.metadata, self._starts, self._stops, self._names)
 
     def find_fields(
@@ -231,6 +235,13 @@ def _locate(column: pa.Array) -> tuple[Any, Numbers, Numbers]:
     # The functions are compiled for read-only arrays; Arrow's buffer may be writable.
     array.flags.writeable = False
     return array, places[:-1].copy(), places[1:].copy()
+
+
+def _dictionaries(metadata: pa.Array) -> tuple[pa.Array, Numbers]:
+    """The dictionaries of a column, and the number of each row's."""
+    if not pa.types.is_dictionary(metadata.type):
+        return metadata, np.arange(len(metadata))
+    return metadata.dictionary, metadata.indices.fill_null(0).to_numpy().astype(np.int64)
 
 
 def _make_array(

@@ -48,16 +48,16 @@ class Cells:
 
 
 def encode_images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
-    """Encode the column `before` or `after`; null where there is no document."""
+    """Encode the column `before` or `after`; null where there is no document.
+
+    The dictionaries of VARIANTs are a dictionary array if `kind` says so: many rows share one.
+    """
     encode = encoder(format, json_mode)
     valid = validity(places.starts >= 0)
-    room = 2 * places.size + 64
     if format == "variant":
-        values, metadata = Cells(len(places), room), Cells(len(places), room)
-        _fill_variants(places, values, metadata, encode)
-        children = [values.array(kind.field(0).type), metadata.array(kind.field(1).type)]
+        children = _encode_variants(places, kind, encode)
         return pa.Array.from_buffers(kind, len(places), [valid], children=children)
-    cells = Cells(len(places), room)
+    cells = Cells(len(places), 2 * places.size + 64)
     if format == "bson":
         _fill_bson(places, cells)
     elif json_mode == "relaxed":
@@ -103,18 +103,73 @@ def copy_texts(places: Places) -> pa.Array:
     return cells.array(pa.string(), validity(places.starts >= 0))
 
 
-def _fill_variants(
-    places: Places, values: Cells, metadata: Cells, encode: Callable[[bytes], Column]
-) -> None:
-    columns = loading.columns()
-    table = columns.table(places.longest)
+class _Dictionaries:
+    """The dictionaries of a column of VARIANTs, and for each row the number of its dictionary.
 
-    def step(at: int) -> Any:
-        return columns.write_variants(
-            *places.arrays, at, values.out, values.ends, metadata.out, metadata.ends, table
+    The compiled encoder learns one dictionary at a time. It is complete when the next one begins.
+    """
+
+    def __init__(self, rows: int, longest: int) -> None:
+        self.learnt = loading.columns().learn_nothing(longest)
+        self._numbers = np.zeros(rows, np.int32)
+        self._complete = list[bytes]([b""])
+        self._current = self._next_row = 0
+
+    def put(self, row: int, metadata: bytes) -> None:
+        """Give a row a dictionary of its own."""
+        self._numbers[self._next_row : row] = self._current
+        self._numbers[row] = len(self._complete)
+        self._complete.append(metadata)
+        self._next_row = row + 1
+
+    def end(self, row: int) -> None:
+        """End the current dictionary before a row."""
+        self._numbers[self._next_row : row] = self._current
+        self._complete[self._current] = self._take()
+        self._current, self._next_row = len(self._complete), row
+        self._complete.append(b"")
+
+    def array(self, kind: pa.DataType) -> pa.Array:
+        """The dictionaries of all rows; call `end` before."""
+        is_shared = pa.types.is_dictionary(kind)
+        complete = pa.array(self._complete, kind.value_type if is_shared else kind)
+        numbers = pa.array(self._numbers)
+        if is_shared:
+            return pa.DictionaryArray.from_arrays(numbers, complete)
+        return complete.take(numbers)
+
+    def _take(self) -> bytes:
+        columns, out = loading.columns(), np.empty(2**12, np.uint8)
+        size = columns.write_dictionary(*self.learnt, out)
+        if size > len(out):
+            out = np.empty(size, np.uint8)
+            columns.write_dictionary(*self.learnt, out)
+        return out[:size].tobytes()
+
+
+def _encode_variants(
+    places: Places, kind: pa.StructType, encode: Callable[[bytes], Column]
+) -> list[pa.Array]:
+    columns, at = loading.columns(), 0
+    dictionaries = _Dictionaries(len(places), places.longest)
+    values = Cells(len(places), 2 * places.size + columns.variant.room(places.longest))
+    while at < len(places):
+        at, why = columns.write_variants(
+            *places.arrays, at, values.out, values.ends, *dictionaries.learnt
         )
-
-    _fill(places, step, (values, metadata), encode)
+        if why == columns.FULL:
+            values.grow()
+        elif why == columns.CHANGED:
+            dictionaries.end(at)
+        elif why == columns.DOUBTFUL:
+            image = encode(places[at])
+            assert isinstance(image, tuple), "a VARIANT has two parts"
+            value, metadata = image
+            values.put(at, value)
+            dictionaries.put(at, metadata)
+            at += 1
+    dictionaries.end(at)
+    return [values.array(kind.field(0).type), dictionaries.array(kind.field(1).type)]
 
 
 def _fill_bson(places: Places, cells: Cells) -> None:
@@ -130,10 +185,10 @@ def _fill_bson(places: Places, cells: Cells) -> None:
 def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
     """Fill cells with relaxed Extended JSON."""
     columns = loading.columns()
-    table = columns.table(places.longest)
+    learnt = columns.learn_nothing(places.longest)
 
     def step(at: int) -> Any:
-        return columns.write_relaxed_json(*places.arrays, at, cells.out, cells.ends, table)
+        return columns.write_relaxed_json(*places.arrays, at, cells.out, cells.ends, *learnt)
 
     _fill(places, step, (cells,), lambda document: (encode(document),))
 

@@ -1,9 +1,9 @@
 """Columns of many documents at once: the bytes of all cells, and the end of each cell.
 
 Each function starts at document `at` and stops when it refuses a document, when the output is
-full, or at the end. It returns the number of the document where it stopped, and DOUBTFUL, FULL or
-DONE. A negative start means that there is no document; its cell is empty. The cell of document n
-is `out[ends[n]:ends[n + 1]]`.
+full, or at the end. It returns the number of the document where it stopped, and DOUBTFUL, FULL,
+CHANGED or DONE. A negative start means that there is no document; its cell is empty. The cell of
+document n is `out[ends[n]:ends[n + 1]]`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson import change_events
-from cdc.kernel.bson.bson_table import SIZE, Rows, parse, table
-from cdc.kernel.bson.elements import REFUSED, documents
+from cdc.kernel.bson.elements import documents
 from cdc.kernel.compiled import entry
 from cdc.kernel.event_columns import COUNT
 from cdc.kernel.numbers import Bytes, copy
 from cdc.kernel.text import extended_json, merge_keys
-from cdc.kernel.variant import variant, variant_size
+from cdc.kernel.variant import shapes, variant
+from cdc.kernel.variant.shapes import tables as learn_nothing
+from cdc.kernel.variant.variant_bytes import Table
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -27,6 +28,7 @@ Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
 DONE: Final = 0
 FULL: Final = 1
 DOUBTFUL: Final = 2
+CHANGED: Final = 3
 _LARGE: Final = 2**20
 
 
@@ -38,27 +40,39 @@ def write_variants(
     at: int,
     values: Bytes,
     value_ends: Ends,
-    metadata: Bytes,
-    metadata_ends: Ends,
-    rows: Rows,
+    nodes: Table,
+    lists: Table,
+    names: Bytes,
 ) -> tuple[int, int]:
-    """Encode documents as VARIANTs, in two columns: value and metadata."""
+    """Encode documents as VARIANTs whose names are in one dictionary, see `shapes.tables`.
+
+    Stops with CHANGED before a document that needs a new dictionary. The caller takes the current
+    one with `write_dictionary` and goes on.
+    """
     while at < len(starts):
-        value_at, metadata_at = np.int64(value_ends[at]), np.int64(metadata_ends[at])
+        place, size = np.int64(value_ends[at]), stops[at] - starts[at]
         if starts[at] >= 0:
-            count = parse(data, starts[at], stops[at], rows)
-            known = variant_size.measure(data, count, rows) if count > 0 else -1
-            if known < 0:
-                return at, DOUBTFUL
-            size = variant_size.metadata_size(known, rows)
-            if value_at + rows[0, SIZE] > len(values) or metadata_at + size > len(metadata):
+            if shapes.must_forget(size, nodes, lists, names):
+                return at, CHANGED
+            if place + variant.room(size) > len(values):
                 return at, FULL
-            value_at = variant.write(data, count, rows, values, value_at)
-            metadata_at = variant.write_metadata(data, known, rows, metadata, metadata_at)
+            place = variant.write(data, starts[at], stops[at], nodes, lists, names, values, place)
+            if place < 0:
+                return at, DOUBTFUL
+            shapes.end_document(lists)
         at += 1
-        value_ends[at] = value_at
-        metadata_ends[at] = metadata_at
+        value_ends[at] = place
     return at, DONE
+
+
+@entry
+def write_dictionary(nodes: Table, lists: Table, names: Bytes, out: Bytes) -> int:
+    """Write the dictionary and begin a new one; return its size, which may be above the room."""
+    size = shapes.metadata_size(lists)
+    if size <= len(out):
+        shapes.write_metadata(lists, names, out, 0)
+        shapes.forget(nodes, lists)
+    return size
 
 
 @entry
@@ -79,7 +93,15 @@ def gather(
 
 @entry
 def write_relaxed_json(
-    data: Bytes, starts: Places, stops: Places, at: int, out: Bytes, ends: Ends, rows: Rows
+    data: Bytes,
+    starts: Places,
+    stops: Places,
+    at: int,
+    out: Bytes,
+    ends: Ends,
+    nodes: Table,
+    lists: Table,
+    names: Bytes,
 ) -> tuple[int, int]:
     """Encode documents as relaxed Extended JSON.
 
@@ -88,14 +110,18 @@ def write_relaxed_json(
     while at < len(starts):
         place, size = np.int64(ends[at]), stops[at] - starts[at]
         if starts[at] >= 0:
-            count = parse(data, starts[at], stops[at], rows) if size <= _LARGE else REFUSED
-            if count < 0 or not extended_json.is_valid(data, count, rows):
+            if size > _LARGE:
                 return at, DOUBTFUL
             if place + size * extended_json.ROOM > len(out):
                 return at, FULL
-            place = extended_json.write(data, count, rows, out, place)
+            if shapes.must_forget(size, nodes, lists, names):
+                shapes.forget(nodes, lists)
+            place = extended_json.write(
+                data, starts[at], stops[at], nodes, lists, names, out, place
+            )
             if place < 0:
                 return at, DOUBTFUL
+            shapes.end_document(lists)
         at += 1
         ends[at] = place
     return at, DONE
@@ -137,9 +163,11 @@ def compile_all() -> None:
     """Compile or load all of these functions by calling each of them."""
     document = np.frombuffer(b"\x05\0\0\0\0", np.uint8)
     begin, out, ends = np.array([0]), np.empty(16, np.uint8), np.zeros(2, np.int32)
-    write_variants(document, begin, begin + 5, 0, out, ends, out.copy(), ends.copy(), table(5))
+    learnt = learn_nothing(5)
+    write_variants(document, begin, begin + 5, 0, np.empty(256, np.uint8), ends, *learnt)
+    write_dictionary(*learnt, out)
     gather(document, begin, begin + 5, 0, out, ends)
-    write_relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, table(5))
+    write_relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, *learnt)
     write_keys(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
     places(document, 0, 5, begin, begin.copy())
     change_events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))

@@ -21,7 +21,13 @@ from cdc.mongo.plan import (
 )
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
-from cdc.source.translation import make_limits, make_partitions, make_wanted, read_partition
+from cdc.source.translation import (
+    arrow_schema,
+    make_limits,
+    make_partitions,
+    make_wanted,
+    read_partition,
+)
 from cdc.tasks import query_source
 
 
@@ -47,7 +53,9 @@ class SnapshotReader(DataSourceReader):
         return range_splits(found, KeyRange(lower, upper), at, capture)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._schema, may_be_void=False)
+        return read_partition(
+            partition, self._options, arrow_schema(self._schema), may_be_void=False
+        )
 
 
 class WindowReader(DataSourceReader):
@@ -76,4 +84,6 @@ class WindowReader(DataSourceReader):
         return window_splits(source, selection, capture, after, until, limits, patience)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._schema, may_be_void=False)
+        return read_partition(
+            partition, self._options, arrow_schema(self._schema), may_be_void=False
+        )

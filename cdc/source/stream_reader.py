@@ -22,6 +22,7 @@ from cdc.mongo.topology import OplogWatch, Source
 from cdc.options import SourceOptions
 from cdc.source.translation import (
     apply_limit,
+    arrow_schema,
     make_limits,
     make_partitions,
     make_wanted,
@@ -149,7 +150,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return make_partitions(splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._schema, may_be_void=True)
+        return self.read_as(partition, arrow_schema(self._schema))
+
+    def read_as(self, partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition in an Arrow schema of the same columns."""
+        return read_partition(partition, self._options, schema, may_be_void=True)
 
     def stop(self) -> None:
         self._watch.close()

@@ -51,14 +51,19 @@ def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Par
     return [Partition(group, share) for group in groups]
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Convert the schema of rows to the one of their Arrow batches."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 def read_partition(
-    partition: InputPartition, options: SourceOptions, schema: StructType, may_be_void: bool
+    partition: InputPartition, options: SourceOptions, schema: pa.Schema, may_be_void: bool
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition, in a task; see `cdc.tasks.task.record_batches`."""
     assert isinstance(partition, Partition)
-    arrow, pace = to_arrow_schema(schema, timezone="UTC"), Pace(partition.bytes_per_second)
+    pace = Pace(partition.bytes_per_second)
     for split in partition.splits:
-        yield from record_batches(split, options, arrow, may_be_void, pace)
+        yield from record_batches(split, options, schema, may_be_void, pace)
     pace.wait()
     freeze_objects("all that a task needs")
 

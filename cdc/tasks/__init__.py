@@ -10,7 +10,7 @@ from cdc.tasks.data_files import (
     write_parts,
 )
 from cdc.tasks.folders import Folder, open_folder, probe_file
-from cdc.tasks.landing import MANIFEST, Manifest, land
+from cdc.tasks.landing import MANIFEST, Manifest, land, share_names
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
 from cdc.tasks.summary import Group, Mark, merge
 from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
@@ -41,5 +41,6 @@ __all__ = [
     "record_batches",
     "remove",
     "scheme_of",
+    "share_names",
     "write_parts",
 ]

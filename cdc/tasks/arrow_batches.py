@@ -29,6 +29,7 @@ from cdc.model.bson import element
 from cdc.model.encoding import Column
 from cdc.mongo.read import Documents, Located, Run
 from cdc.options import SourceOptions
+from cdc.tasks.statistics import is_variant
 
 _ROWS_PER_BATCH = 2000
 # A task has a few batches of this size in memory at once.
@@ -184,15 +185,18 @@ def _size(image: Column | None) -> int:
 
 def _batch(rows: list[Change], arrow: pa.Schema) -> pa.RecordBatch:
     columns = [
-        pa.array(_cells(column, field.type), field.type)
-        for column, field in zip(zip(*rows, strict=True), arrow, strict=True)
+        _column(cells, field.type)
+        for cells, field in zip(zip(*rows, strict=True), arrow, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _cells(column: tuple[Any, ...], kind: pa.DataType) -> Sequence[Any]:
-    """Convert the cells of a column for Arrow: a VARIANT becomes a struct of its two binaries."""
-    if pa.types.is_struct(kind) and kind.field(0).name == "value":
-        names = [kind.field(index).name for index in range(kind.num_fields)]
-        return [None if cell is None else dict(zip(names, cell, strict=True)) for cell in column]
-    return column
+def _column(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An array of the cells of one column; a VARIANT is a tuple of two binaries."""
+    if not is_variant(kind):
+        return pa.array(cells, kind)
+    # Empty binaries below a null: Parquet requires both, and a dictionary array needs a value.
+    values, metadata = zip(*((b"", b"") if cell is None else cell for cell in cells), strict=True)
+    parts = [pa.array(values, kind.field(0).type), pa.array(metadata, kind.field(1).type)]
+    is_null = pa.array([cell is None for cell in cells])
+    return pa.StructArray.from_arrays(parts, fields=[kind.field(0), kind.field(1)], mask=is_null)

@@ -170,7 +170,8 @@ class _OpenFile:
 
     def write(self, table: pa.Table) -> int:
         """Write one row group; return the bytes of the file so far."""
-        self._writer.write_table(_without_null_parts(table), row_group_size=len(table))
+        table = _without_null_parts(table.unify_dictionaries())
+        self._writer.write_table(table, row_group_size=len(table))
         size: int = self._stream.tell()
         return size
 

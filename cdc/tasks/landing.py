@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from cdc.model import ROW_EVENTS, Namespace
 from cdc.tasks.data_files import DataFile, DataFiles, Part
+from cdc.tasks.statistics import is_variant
 from cdc.tasks.storage import Storage
 from cdc.tasks.summary import Group, merge, split_rows, summarize
 
@@ -22,6 +23,19 @@ from cdc.tasks.summary import Group, merge, split_rows, summarize
 MANIFEST = "files string, groups string, rows binary"
 _ARROW = pa.schema([("files", pa.string()), ("groups", pa.string()), ("rows", pa.binary())])
 _DOCUMENT_OPS = ("read", *ROW_EVENTS)
+
+
+def share_names(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionary arrays for the names in VARIANTs, which many rows share.
+
+    Parquet stores such a value once, without a comparison per row.
+    """
+    for number, column in enumerate(schema):
+        if is_variant(column.type):
+            value, names = column.type.field(0), column.type.field(1)
+            shared = names.with_type(pa.dictionary(pa.int32(), names.type))
+            schema = schema.set(number, column.with_type(pa.struct([value, shared])))
+    return schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Kernels:
 
     def __init__(self) -> None:
         self.columns, self._memory, self._other = loading.columns(), Guarded(), Guarded()
-        self._table = self.columns.table(_ROOM)
+        self._learnt = self.columns.learn_nothing(_ROOM)
         self._out = [np.empty(16 * _ROOM, np.uint8) for _ in range(2)]
         self._ends = [np.zeros(_EVENTS + 1, np.int32) for _ in range(2)]
         self._plan = Plan.of([((name,), kind) for name, kind in COLUMNS.items()])
@@ -112,11 +112,14 @@ class Kernels:
         self.columns.gather(data, starts, stops, 0, self._out[0], self._ends[0])
 
     def _encode(self, data: Any, starts: Any, stops: Any) -> None:
-        cells = self._out[0], self._ends[0], self._out[1], self._ends[1]
+        cells = self._out[0], self._ends[0]
         for row in range(len(starts)):
             place = starts[row : row + 1], stops[row : row + 1]
-            self.columns.write_variants(data, *place, 0, *cells, self._table)
-            self.columns.write_relaxed_json(data, *place, 0, *cells[:2], self._table)
+            # What damaged documents taught is kept.
+            written = self.columns.write_variants(data, *place, 0, *cells, *self._learnt)
+            if written == (0, self.columns.CHANGED):
+                self.columns.write_dictionary(*self._learnt, self._out[1])
+            self.columns.write_relaxed_json(data, *place, 0, *cells, *self._learnt)
 
     def _keys(self, data: Any, starts: Any, stops: Any, alone: bool) -> None:
         cells = self._out[0], self._ends[0], self._out[1], self._ends[1]

@@ -9,13 +9,14 @@ from functools import partial
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc.delta.landing.destinations import Destinations
 from cdc.options import SourceOptions
 from cdc.source import NAME, ChangeReader, MongoCdcSource
-from cdc.tasks import MANIFEST, land
+from cdc.tasks import MANIFEST, land, share_names
 
 LANDING = f"{NAME}-landing"
 _DESTINATIONS, _ROWS = "landing.destinations", "landing.rows"
@@ -58,10 +59,12 @@ class _LandingReader(ChangeReader):
         self, options: SourceOptions, rows: StructType, destinations: str, file_bytes: int
     ) -> None:
         super().__init__(options, rows)
+        self._rows = share_names(to_arrow_schema(rows, timezone="UTC"))
         self._destinations, self._file_bytes = destinations, file_bytes
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        destinations, rows = Destinations.parse(self._destinations), super().read(partition)
+        destinations = Destinations.parse(self._destinations)
+        rows = self.read_as(partition, self._rows)
         # A key of Spark's streaming engine (MicroBatchExecution.BATCH_ID_KEY).
         context = TaskContext.get()
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None

@@ -7,9 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from cdc.kernel.bson import names
-from cdc.kernel.bson.bson_table import CLOSED, KIND, NAME, NAME_END, PARENT, START, STOP, Rows
-from cdc.kernel.bson.elements import REFUSED
+from cdc.kernel.bson.elements import REFUSED, is_framed, size_of
 from cdc.kernel.compiled import part
 from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits
 from cdc.kernel.text.json_values import (
@@ -20,6 +18,20 @@ from cdc.kernel.text.json_values import (
     put_object_id,
     put_quoted,
 )
+from cdc.kernel.variant.shapes import (
+    END,
+    FIRST_NODE,
+    IS_ARRAY,
+    LENGTH,
+    NAME,
+    NODE,
+    ROOT,
+    end_object,
+    inner_node,
+    next_node,
+    skip_name,
+)
+from cdc.kernel.variant.variant_bytes import Table
 from cdc.model.bson import (
     ARRAY,
     BINARY,
@@ -29,9 +41,11 @@ from cdc.model.bson import (
     DOCUMENT,
     DOUBLE,
     INT32,
+    MAX_DEPTH,
     NULL,
     OBJECT_ID,
     STRING,
+    TIMESTAMP,
 )
 
 _NULL, _TRUE, _FALSE = (np.frombuffer(text, np.uint8) for text in (b"null", b"true", b"false"))
@@ -43,45 +57,68 @@ ROOM: Final = 12
 
 
 @part
-def is_valid(data: Bytes, count: int, rows: Rows) -> bool:
-    """Whether all names are UTF-8, and no name occurs twice in a document."""
-    for row in range(count):
-        if rows[row, KIND] == DOCUMENT and names.sort(data, row, 0, rows) < 0:
-            return False
-    return True
-
-
-@part
-def write(data: Bytes, count: int, rows: Rows, out: Bytes, at: int) -> int:
-    """Write the document of `count` rows; return the position after it, or REFUSED."""
-    container = -1
-    for row in range(count + 1):
-        while container >= 0 and rows[container, CLOSED] == row:
-            at = put(out, at, _OBJECT_END if rows[container, KIND] == DOCUMENT else _LIST_END, 1)
-            container = rows[container, PARENT]
-        if row == count or at < 0:
-            return at
-        if row > 0:
-            at = _write_name(data, row, container, rows, out, at)
-        kind = rows[row, KIND]
-        if kind in (DOCUMENT, ARRAY):
-            at = put(out, at, _OBJECT if kind == DOCUMENT else _LIST, 1)
-            container = row
-        else:
-            at = _write_leaf(data, kind, rows[row, START], rows[row, STOP], out, at)
+def write(
+    data: Bytes,
+    start: int,
+    stop: int,
+    nodes: Table,
+    lists: Table,
+    names: Bytes,
+    out: Bytes,
+    to: int,
+) -> int:
+    """Write a document; return the position after it, or REFUSED."""
+    if not is_framed(data, start, stop):
+        return REFUSED
+    level, at, end, is_array, is_empty = 0, start + 4, stop - 1, False, True
+    first, node = ROOT, ROOT
+    to = put(out, to, _OBJECT, 1)
+    while True:
+        if at == end:
+            if not is_array and not end_object(node, nodes, lists, names):
+                return REFUSED
+            to = put(out, to, _LIST_END if is_array else _OBJECT_END, 1)
+            if level == 0:
+                return to
+            level -= 1
+            at, end, is_array = end + 1, lists[END, level], lists[IS_ARRAY, level] != 0
+            first, node, is_empty = lists[FIRST_NODE, level], lists[NODE, level], False
+            continue
+        kind = np.int64(data[np.uint64(at)])
+        if not is_empty:
+            to = put(out, to, _COMMA, 1)
+        is_empty = False
+        if is_array:
+            at = skip_name(data, at + 1, end)
             if at < 0:
                 return REFUSED
-    return at
-
-
-@part
-def _write_name(data: Bytes, row: int, container: int, rows: Rows, out: Bytes, at: int) -> int:
-    if row > container + 1:
-        at = put(out, at, _COMMA, 1)
-    if rows[container, KIND] == DOCUMENT:
-        at = put_quoted(data, rows[row, NAME], rows[row, NAME_END], out, at)
-        at = put(out, at, _COLON, 1)
-    return at
+        else:
+            node = next_node(data, at + 1, end, node, nodes, lists, names)
+            if node < 0:
+                return REFUSED
+            place, length = nodes[node, NAME], nodes[node, LENGTH]
+            to = put(out, put_quoted(names, place, place + length - 1, out, to), _COLON, 1)
+            at += 1 + length
+        size = size_of(kind, data, at, end)
+        if size < 0 or kind == TIMESTAMP:
+            return REFUSED
+        if kind in (DOCUMENT, ARRAY):
+            if level == MAX_DEPTH:
+                return REFUSED
+            lists[END, level], lists[IS_ARRAY, level] = end, is_array
+            lists[FIRST_NODE, level], lists[NODE, level] = first, node
+            level += 1
+            first = node = inner_node(first if is_array else node, nodes, lists)
+            if first < 0:
+                return REFUSED
+            end, is_array, is_empty = at + size - 1, kind == ARRAY, True
+            to = put(out, to, _LIST if is_array else _OBJECT, 1)
+            at += 4
+        else:
+            to = _write_leaf(data, kind, at, at + size, out, to)
+            if to < 0:
+                return REFUSED
+            at += size
 
 
 @part

@@ -11,8 +11,15 @@ from cdc.kernel.columns import DONE, FULL, Ends
 from cdc.kernel.compiled import entry, part
 from cdc.kernel.numbers import Bytes, copy, put
 from cdc.kernel.places import MISFIT
-from cdc.kernel.variant.variant_bytes import Numbers, Table, layout, number, stop_of
-from cdc.kernel.variant.variant_size import count_width, width_of
+from cdc.kernel.variant.variant_bytes import (
+    Numbers,
+    Table,
+    count_width,
+    layout,
+    number,
+    stop_of,
+    width_of,
+)
 from cdc.model.encoding import variant_bytes as v
 
 # Columns of the tree of places, see `Place`. FIRST and LAST: the range of its fields, which come

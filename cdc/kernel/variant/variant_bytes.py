@@ -19,7 +19,7 @@ from cdc.model.encoding import UTF16 as _UTF16_OF
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-_SIZES, _UTF16 = np.array(_SIZES_OF, np.int64), np.frombuffer(_UTF16_OF, np.uint8).astype(np.int64)
+_SIZES, UTF16 = np.array(_SIZES_OF, np.int64), np.frombuffer(_UTF16_OF, np.uint8).astype(np.int64)
 
 # Columns of a table of dictionaries: the number of names, the position of the offsets, their width,
 # and the position of the first name.
@@ -36,6 +36,16 @@ def number(data: Bytes, at: int, width: int) -> int:
     for index in range(width):
         found |= np.int64(data[np.uint64(at + index)]) << (8 * index)
     return found
+
+
+@part
+def width_of(largest: int) -> int:
+    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 3 if largest < 1 << 24 else 4
+
+
+@part
+def count_width(count: int) -> int:
+    return 4 if count > 255 else 1
 
 
 @part
@@ -84,7 +94,7 @@ def compare(
     for index in range(length):
         a, b = one[np.uint64(start + index)], other[np.uint64(other_start + index)]
         if a != b:
-            return _UTF16[a] - _UTF16[b]
+            return UTF16[a] - UTF16[b]
     return (stop - start) - (other_stop - other_start)
 
 

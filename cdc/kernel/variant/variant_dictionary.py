@@ -17,8 +17,8 @@ from cdc.kernel.variant.variant_bytes import (
     number,
     object_size,
     stop_of,
+    width_of,
 )
-from cdc.kernel.variant.variant_size import width_of
 from cdc.model.encoding import variant_bytes as v
 
 
