@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _NEW = "import sys; before = set(sys.modules); import {}; print(*(set(sys.modules) - before))"
-SLOW = {"matplotlib", "numba", "numpy", "pandas", "pyarrow", "pymongo", "pyspark"}
+SLOW = {"llvmlite", "matplotlib", "numba", "numpy", "pandas", "pyarrow", "pymongo", "pyspark"}
 
 
 def imported(modules: str) -> set[str]:
@@ -35,4 +35,4 @@ def test_help_and_the_program_that_asks_nobody_wait_for_nothing_slow() -> None:
 def test_what_is_compiled_is_loaded_when_it_is_used_and_not_when_it_is_imported() -> None:
     found = imported("cdc.source, cdc.delta.sink, cdc.cli.replicate, cdc.cli.verify")
     assert "pyspark" in found
-    assert not found & {"matplotlib", "numba", "pandas"}
+    assert not found & {"llvmlite", "matplotlib", "numba", "pandas"}

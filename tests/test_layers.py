@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "cdc.model": {"bson", "cdc.model.bson", "cdc.model.encoding", "cdc.model.keystring"},
     "cdc.options": {"cdc.model"},
     "cdc.kernel": {
-        *("numba", "numpy"),
+        *("llvmlite", "numba", "numpy"),
         *("cdc.file_lock", "cdc.private_cache"),
         *("cdc.model.bson", "cdc.model.encoding", "cdc.model.typed"),
     },

@@ -156,7 +156,8 @@ class Documents:
         return _make_array(arrow, status, [pa.py_buffer(out)])
 
     def _cast_contents(self, places: Places, arrow: pa.DataType) -> CastValues:
-        status, cells = np.empty(len(places), np.uint8), Cells(len(places), 64)
+        room = int(np.sum(places.stops - places.starts, where=places.starts >= 0))
+        status, cells = np.empty(len(places), np.uint8), Cells(len(places), room + 64)
         is_binary = pa.types.is_binary(arrow)
 
         def step(at: int) -> Any:

@@ -40,11 +40,14 @@ class Cells:
         """Double the buffer."""
         self.out = np.concatenate([self.out, np.empty(len(self.out) + 64, np.uint8)])
 
-    def array(self, kind: pa.DataType, valid: pa.Buffer | None = None) -> pa.Array:
-        """The cells as an Arrow array of strings or binaries, without a copy."""
-        used = self.out[: int(self.ends[-1])]
+    def array(
+        self, kind: pa.DataType, valid: pa.Buffer | None = None, count: int | None = None
+    ) -> pa.Array:
+        """The first `count` cells, or all, as an Arrow array of strings or binaries, not copied."""
+        rows = len(self.ends) - 1 if count is None else count
+        used = self.out[: int(self.ends[rows])]
         buffers = [valid, pa.py_buffer(self.ends), pa.py_buffer(used)]
-        return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers)
+        return pa.Array.from_buffers(kind, rows, buffers)
 
 
 def encode_images(places: Places, kind: pa.DataType, format: str, json_mode: str) -> pa.Array:
@@ -103,73 +106,50 @@ def copy_texts(places: Places) -> pa.Array:
     return cells.array(pa.string(), validity(places.starts >= 0))
 
 
-class _Dictionaries:
-    """The dictionaries of a column of VARIANTs, and for each row the number of its dictionary.
-
-    The compiled encoder learns one dictionary at a time. It is complete when the next one begins.
-    """
-
-    def __init__(self, rows: int, longest: int) -> None:
-        self.learnt = loading.columns().learn_nothing(longest)
-        self._numbers = np.zeros(rows, np.int32)
-        self._complete = list[bytes]([b""])
-        self._current = self._next_row = 0
-
-    def put(self, row: int, metadata: bytes) -> None:
-        """Give a row a dictionary of its own."""
-        self._numbers[self._next_row : row] = self._current
-        self._numbers[row] = len(self._complete)
-        self._complete.append(metadata)
-        self._next_row = row + 1
-
-    def end(self, row: int) -> None:
-        """End the current dictionary before a row."""
-        self._numbers[self._next_row : row] = self._current
-        self._complete[self._current] = self._take()
-        self._current, self._next_row = len(self._complete), row
-        self._complete.append(b"")
-
-    def array(self, kind: pa.DataType) -> pa.Array:
-        """The dictionaries of all rows; call `end` before."""
-        is_shared = pa.types.is_dictionary(kind)
-        complete = pa.array(self._complete, kind.value_type if is_shared else kind)
-        numbers = pa.array(self._numbers)
-        if is_shared:
-            return pa.DictionaryArray.from_arrays(numbers, complete)
-        return complete.take(numbers)
-
-    def _take(self) -> bytes:
-        columns, out = loading.columns(), np.empty(2**12, np.uint8)
-        size = columns.write_dictionary(*self.learnt, out)
-        if size > len(out):
-            out = np.empty(size, np.uint8)
-            columns.write_dictionary(*self.learnt, out)
-        return out[:size].tobytes()
-
-
 def _encode_variants(
     places: Places, kind: pa.StructType, encode: Callable[[bytes], Column]
 ) -> list[pa.Array]:
-    columns, at = loading.columns(), 0
-    dictionaries = _Dictionaries(len(places), places.longest)
+    """The two parts of VARIANTs. Documents that plain Python encodes have dictionaries of their
+    own, the other rows share some."""
+    columns, at, own = loading.columns(), 0, list[tuple[int, bytes]]()
+    learnt = columns.shapes.learn_nothing(places.longest)
     values = Cells(len(places), 2 * places.size + columns.variant.room(places.longest))
+    shared, numbers = Cells(len(places) + 1, places.size + 64), np.zeros(len(places), np.int32)
     while at < len(places):
         at, why = columns.write_variants(
-            *places.arrays, at, values.out, values.ends, *dictionaries.learnt
+            *(*places.arrays, at, values.out, values.ends),
+            *(numbers, shared.out, shared.ends, *learnt),
         )
         if why == columns.FULL:
             values.grow()
-        elif why == columns.CHANGED:
-            dictionaries.end(at)
+            shared.grow()
         elif why == columns.DOUBTFUL:
-            image = encode(places[at])
-            assert isinstance(image, tuple), "a VARIANT has two parts"
-            value, metadata = image
+            value, metadata = _parts(encode(places[at]))
             values.put(at, value)
-            dictionaries.put(at, metadata)
+            own.append((at, metadata))
             at += 1
-    dictionaries.end(at)
-    return [values.array(kind.field(0).type), dictionaries.array(kind.field(1).type)]
+    count, why = columns.end_dictionary(*learnt[1:], shared.out, shared.ends)
+    while why == columns.FULL:
+        shared.grow()
+        count, why = columns.end_dictionary(*learnt[1:], shared.out, shared.ends)
+    for row, _ in own:
+        numbers[row] = count
+        count += 1
+    found = pa.concat_arrays(
+        [
+            shared.array(pa.binary(), count=count - len(own)),
+            pa.array([metadata for _, metadata in own], pa.binary()),
+        ]
+    )
+    metadata = pa.DictionaryArray.from_arrays(pa.array(numbers), found)
+    names = kind.field(1).type
+    shares = pa.types.is_dictionary(names)
+    return [values.array(kind.field(0).type), metadata if shares else metadata.cast(names)]
+
+
+def _parts(image: Column) -> tuple[bytes, bytes]:
+    assert isinstance(image, tuple), "a VARIANT has two parts"
+    return image
 
 
 def _fill_bson(places: Places, cells: Cells) -> None:
@@ -185,7 +165,7 @@ def _fill_bson(places: Places, cells: Cells) -> None:
 def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
     """Fill cells with relaxed Extended JSON."""
     columns = loading.columns()
-    learnt = columns.learn_nothing(places.longest)
+    learnt = columns.shapes.learn_nothing(places.longest)
 
     def step(at: int) -> Any:
         return columns.write_relaxed_json(*places.arrays, at, cells.out, cells.ends, *learnt)

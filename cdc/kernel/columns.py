@@ -1,8 +1,8 @@
 """Columns of many documents at once: the bytes of all cells, and the end of each cell.
 
 Each function starts at document `at` and stops when it refuses a document, when the output is
-full, or at the end. It returns the number of the document where it stopped, and DOUBTFUL, FULL,
-CHANGED or DONE. A negative start means that there is no document; its cell is empty. The cell of
+full, or at the end. It returns the number of the document where it stopped, and DOUBTFUL, FULL
+or DONE. A negative start means that there is no document; its cell is empty. The cell of
 document n is `out[ends[n]:ends[n + 1]]`.
 """
 
@@ -15,12 +15,26 @@ import numpy as np
 from cdc.kernel.bson import change_events
 from cdc.kernel.bson.elements import documents
 from cdc.kernel.compiled import entry
-from cdc.kernel.event_columns import COUNT
 from cdc.kernel.numbers import Bytes, copy
 from cdc.kernel.text import extended_json, merge_keys
 from cdc.kernel.variant import shapes, variant
-from cdc.kernel.variant.shapes import tables as learn_nothing
 from cdc.kernel.variant.variant_bytes import Table
+
+# What callers use from here.
+__all__ = [
+    "DONE",
+    "DOUBTFUL",
+    "FULL",
+    "change_events",
+    "end_dictionary",
+    "gather",
+    "places",
+    "shapes",
+    "variant",
+    "write_keys",
+    "write_relaxed_json",
+    "write_variants",
+]
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -28,7 +42,6 @@ Ends = np.ndarray[tuple[int], np.dtype[np.int32]]
 DONE: Final = 0
 FULL: Final = 1
 DOUBTFUL: Final = 2
-CHANGED: Final = 3
 _LARGE: Final = 2**20
 
 
@@ -40,39 +53,44 @@ def write_variants(
     at: int,
     values: Bytes,
     value_ends: Ends,
+    dictionaries: Ends,
+    metadata: Bytes,
+    metadata_ends: Ends,
     nodes: Table,
     lists: Table,
     names: Bytes,
 ) -> tuple[int, int]:
-    """Encode documents as VARIANTs whose names are in one dictionary, see `shapes.tables`.
+    """Encode documents as VARIANTs. `dictionaries` gets the number of each one's dictionary.
 
-    Stops with CHANGED before a document that needs a new dictionary. The caller takes the current
-    one with `write_dictionary` and goes on.
+    `metadata` gets the dictionaries, each when the next one begins; `end_dictionary` adds the last.
+    `nodes`, `lists` and `names` are those of `shapes.learn_nothing`.
     """
     while at < len(starts):
         place, size = np.int64(value_ends[at]), stops[at] - starts[at]
         if starts[at] >= 0:
-            if shapes.must_forget(size, nodes, lists, names):
-                return at, CHANGED
             if place + variant.room(size) > len(values):
                 return at, FULL
+            if shapes.must_forget(size, nodes, lists, names):
+                if not shapes.put_dictionary(lists, names, metadata, metadata_ends):
+                    return at, FULL
+                shapes.forget(nodes, lists)
             place = variant.write(data, starts[at], stops[at], nodes, lists, names, values, place)
             if place < 0:
                 return at, DOUBTFUL
             shapes.end_document(lists)
+            dictionaries[at] = lists[shapes.STATE, shapes.WRITTEN]
         at += 1
         value_ends[at] = place
     return at, DONE
 
 
 @entry
-def write_dictionary(nodes: Table, lists: Table, names: Bytes, out: Bytes) -> int:
-    """Write the dictionary and begin a new one; return its size, which may be above the room."""
-    size = shapes.metadata_size(lists)
-    if size <= len(out):
-        shapes.write_metadata(lists, names, out, 0)
-        shapes.forget(nodes, lists)
-    return size
+def end_dictionary(
+    lists: Table, names: Bytes, metadata: Bytes, metadata_ends: Ends
+) -> tuple[int, int]:
+    """Write the last dictionary; return the number of all, and FULL or DONE."""
+    is_written = shapes.put_dictionary(lists, names, metadata, metadata_ends)
+    return lists[shapes.STATE, shapes.WRITTEN], DONE if is_written else FULL
 
 
 @entry
@@ -157,17 +175,3 @@ def write_keys(
 def places(data: Bytes, start: int, stop: int, starts: Places, stops: Places) -> int:
     """Locate the documents of an array, see `elements.documents`."""
     return documents(data, start, stop, starts, stops)
-
-
-def compile_all() -> None:
-    """Compile or load all of these functions by calling each of them."""
-    document = np.frombuffer(b"\x05\0\0\0\0", np.uint8)
-    begin, out, ends = np.array([0]), np.empty(16, np.uint8), np.zeros(2, np.int32)
-    learnt = learn_nothing(5)
-    write_variants(document, begin, begin + 5, 0, np.empty(256, np.uint8), ends, *learnt)
-    write_dictionary(*learnt, out)
-    gather(document, begin, begin + 5, 0, out, ends)
-    write_relaxed_json(document, begin, begin + 5, 0, np.empty(64, np.uint8), ends, *learnt)
-    write_keys(document, begin, begin + 5, True, 0, out, ends, out.copy(), ends.copy())
-    places(document, 0, 5, begin, begin.copy())
-    change_events.locate(document, 0, 5, np.empty((1, COUNT), np.int64))

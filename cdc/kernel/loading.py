@@ -1,23 +1,28 @@
 """The compiled functions of this package, loaded at first use.
 
-Compiling takes half a minute. The result is cached on disk for this version of the sources and of
-numba; loading it takes a fraction of a second. If several processes of a machine need it at the
-same time, one compiles and the others wait, even if they load the sources from different places.
-The cache is in `NUMBA_CACHE_DIR` if that is set and writable, otherwise where `cdc.private_cache`
-puts it.
+A library is the machine code of the entries of some modules. A process of its own compiles it, see
+`cdc.kernel.compiling`; LLVM loads it without numba in a twentieth of a second. The library is
+stored for these sources, this compiler and this kind of processor. If several processes of a
+machine need one at the same time, one compiles and the others wait, even if they load the sources
+from different places. The folder is in `NUMBA_CACHE_DIR` if that is set and writable, otherwise
+where `cdc.private_cache` puts it.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import gc
 import hashlib
 import importlib
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
@@ -28,40 +33,84 @@ from cdc.private_cache import create_folder
 
 # The kernel, and the packages whose constants it compiles into its functions.
 _COMPILED = ("cdc.kernel", "cdc.model.bson", "cdc.model.encoding", "cdc.model.typed")
+# The modules of each library.
+COLUMNS = ("cdc.kernel.columns", "cdc.kernel.bson.change_events")
+TYPED = (
+    "cdc.kernel.typed.typed_columns",
+    "cdc.kernel.typed.casts",
+    "cdc.kernel.typed.rescued",
+    "cdc.kernel.variant.variant_dictionary",
+)
 
 
 @functools.cache
 def columns() -> ModuleType:
     """Load `cdc.kernel.columns`, compiled. Raises OSError if no cache folder is writable."""
-    return _load("columns")
+    return _load(COLUMNS)
 
 
 @functools.cache
 def typed() -> ModuleType:
     """Load `cdc.kernel.typed.typed_columns`, compiled. Raises OSError if no cache folder is
     writable."""
-    return _load("typed.typed_columns")
+    columns()
+    return _load(TYPED)
 
 
-def _load(name: str) -> ModuleType:
-    import numba
+def _load(modules: tuple[str, ...]) -> ModuleType:
+    """Load the library of these modules; return the first of them."""
+    import llvmlite.binding as llvm
 
-    folder = _folder(numba.__version__)
-    with lock(folder), _use_cache(numba.config, folder):
-        module = importlib.import_module(f"cdc.kernel.{name}")
-        module.compile_all()
-    freeze_objects(name)
-    return module
+    from cdc.kernel import compiled
+
+    file = library(modules)
+    with lock(file.parent):
+        if not file.exists():
+            _compile(file, modules)
+    for module in modules:
+        importlib.import_module(module)
+    engine, stored = _engine(llvm), json.loads(file.read_bytes())
+    for _, code in stored.values():
+        engine.add_object_file(llvm.ObjectFileRef.from_data(base64.b64decode(code)))
+    engine.finalize_object()
+    for name, (symbol, _) in stored.items():
+        compiled.entries[name].load(engine.get_function_address(symbol))
+    freeze_objects(modules[0])
+    return importlib.import_module(modules[0])
 
 
-def _folder(version: str) -> Path:
-    """The cache folder for these sources and this version of numba.
+@functools.cache
+def _engine(llvm: Any) -> Any:
+    """What loads machine code. It owns the code, so it is never freed."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
-    numba itself notices changes of a function's own file, but not of other files whose functions
-    and constants it compiles into it.
-    """
+
+def library(modules: tuple[str, ...]) -> Path:
+    """The file of the library of these modules, which may not exist. Raises OSError if no cache
+    folder is writable."""
+    import llvmlite.binding as llvm
+
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    return _folder(version("numba"), processor) / f"{modules[0]}.json"
+
+
+def _compile(file: Path, modules: tuple[str, ...]) -> None:
+    """Compile a library. Raises RuntimeError with what the compiler printed if it fails."""
+    command = [sys.executable, "-P", "-m", "cdc.kernel.compiling", str(file), *modules]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RuntimeError(f"The encoders cannot be compiled:\n{ended.stderr[-4000:]}")
+
+
+def _folder(numba: str, processor: str) -> Path:
+    """The folder for these sources, this version of numba and this processor."""
     sources = [source for package in _COMPILED for source in _sources(package)]
-    digest = hashlib.sha256(b"\0".join([version.encode(), *sources])).hexdigest()[:16]
+    parts = numba.encode(), processor.encode(), *sources
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return create_folder(digest, os.environ.get("NUMBA_CACHE_DIR"))
 
 
@@ -77,17 +126,6 @@ def _sources_below(folder: Traversable) -> Iterator[bytes]:
             yield from _sources_below(each)
         elif each.name.endswith(".py"):
             yield each.read_bytes()
-
-
-@contextmanager
-def _use_cache(config: Any, folder: Path) -> Iterator[None]:
-    """Set the cache folder of the functions declared meanwhile; others keep their own."""
-    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), "cdc.kernel.compiled.CacheLocator"
-    try:
-        yield
-    finally:
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
 
 
 @cache

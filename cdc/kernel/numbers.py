@@ -48,10 +48,13 @@ def put(out: Bytes, at: int, number: int, size: int) -> int:
 
 @part
 def copy(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
-    """Copy bytes; return the position after them."""
-    for index in range(stop - start):
-        out[np.uint64(at + index)] = data[np.uint64(start + index)]
-    return at + stop - start
+    """Copy bytes; return the position after them. In one array, they may move to the left."""
+    while start + 8 <= stop:
+        at, start = put(out, at, int64(data, start), 8), start + 8
+    while start < stop:
+        out[np.uint64(at)] = data[np.uint64(start)]
+        at, start = at + 1, start + 1
+    return at
 
 
 @part

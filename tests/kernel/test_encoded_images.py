@@ -72,8 +72,11 @@ def is_compiled(document: bytes) -> bool:
     """Whether the compiled functions encode it by themselves."""
     columns, places = loading.columns(), Places.concatenate([document])
     values = cells.Cells(1, columns.variant.room(places.longest))
-    learnt = columns.learn_nothing(places.longest)
-    filled = columns.write_variants(*places.arrays, 0, values.out, values.ends, *learnt)
+    learnt = columns.shapes.learn_nothing(places.longest)
+    shared, numbers = cells.Cells(2, 10_000), np.zeros(1, np.int32)
+    filled = columns.write_variants(
+        *places.arrays, 0, values.out, values.ends, numbers, shared.out, shared.ends, *learnt
+    )
     return bool(filled == (1, columns.DONE))
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cdc.kernel import loading
@@ -25,20 +26,48 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_they_are_kept_in_the_cache_of_the_user_and_no_one_else_can_write_there(
     tmp_path: Path,
 ) -> None:
-    folder = loading._folder("0.1")
+    folder = loading._folder("0.1", "z")
     assert folder.parent == tmp_path / "cache" / "mongodb-cdc"
     assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)} == {0o700}
 
 
-def test_each_version_of_numba_has_its_own(tmp_path: Path) -> None:
-    assert loading._folder("0.1") == loading._folder("0.1") != loading._folder("0.2")
+def test_each_version_of_numba_and_each_processor_has_its_own(tmp_path: Path) -> None:
+    assert loading._folder("0.1", "z") == loading._folder("0.1", "z") != loading._folder("0.2", "z")
+    assert loading._folder("0.1", "z") != loading._folder("0.1", "y")
+
+
+def test_what_cannot_be_compiled_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="No module named"):
+        loading._compile(tmp_path / "library", ("cdc.kernel.missing",))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_array_of_another_type_or_form_is_refused() -> None:
+    """Guards: the machine code would read its bytes as if they were numbers of another width."""
+    document, out, ends = np.frombuffer(b"\5\0\0\0\0", np.uint8), np.empty(9, np.uint8), np.zeros(2)
+    places = np.array([0]), np.array([5])
+    with pytest.raises(TypeError, match="not a contiguous array of 1 dimensions of int32"):
+        loading.columns().gather(document, *places, 0, out, ends)
+    with pytest.raises(TypeError, match="int64"):
+        loading.columns().gather(document, np.arange(4)[::2], places[1], 0, out, ends)
+    with pytest.raises(ValueError, match="argument"):
+        loading.columns().gather(document)
+
+
+def test_numba_is_not_loaded_where_compiled_functions_are_called() -> None:
+    """Guards: it would take 70 MB and half a second in each Spark worker."""
+    program = (
+        "import sys; from cdc.kernel import loading; loading.columns(); loading.typed();"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_a_folder_that_is_given_comes_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
-    assert loading._folder("0.1").parent == tmp_path / "given"
+    assert loading._folder("0.1", "z").parent == tmp_path / "given"
 
 
 def test_where_the_users_cache_cannot_be_written_they_are_kept_with_temporary_files(
@@ -46,7 +75,7 @@ def test_where_the_users_cache_cannot_be_written_they_are_kept_with_temporary_fi
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert loading._folder("0.1").parent == tmp_path / f"mongodb-cdc-{os.getuid()}"
+    assert loading._folder("0.1", "z").parent == tmp_path / f"mongodb-cdc-{os.getuid()}"
 
 
 def test_a_folder_that_others_can_write_to_is_not_read(
@@ -57,7 +86,7 @@ def test_a_folder_that_others_can_write_to_is_not_read(
     (tmp_path / f"mongodb-cdc-{os.getuid()}").mkdir()
     (tmp_path / f"mongodb-cdc-{os.getuid()}").chmod(0o777)
     with pytest.raises(OSError):
-        loading._folder("0.1")
+        loading._folder("0.1", "z")
 
 
 @pytest.mark.parametrize(

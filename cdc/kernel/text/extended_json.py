@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson.elements import REFUSED, is_framed, size_of
-from cdc.kernel.compiled import part
+from cdc.kernel.compiled import hot, part
 from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits
 from cdc.kernel.text.json_values import (
     put_base64,
@@ -121,7 +121,7 @@ def write(
             at += size
 
 
-@part
+@hot
 def _write_leaf(data: Bytes, kind: int, start: int, stop: int, out: Bytes, at: int) -> int:
     if kind == STRING:
         if not is_text(data, start + 4, stop - 1):

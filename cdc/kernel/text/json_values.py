@@ -11,7 +11,7 @@ import numpy as np
 
 from cdc.kernel.bson.decimals import decimal, is_negative
 from cdc.kernel.bson.elements import REFUSED
-from cdc.kernel.compiled import part
+from cdc.kernel.compiled import hot, part
 from cdc.kernel.numbers import Bytes, copy, put, put_digits, put_hex, put_hex_byte, uint64
 
 _OID, _DATE, _LONG, _DECIMAL, _BASE64, _SUBTYPE, _END = (
@@ -34,7 +34,7 @@ _FIRST_DAY: Final = -719468  # 0000-03-01, in days from 1970
 _DAY: Final = 86_400_000
 
 
-@part
+@hot
 def put_quoted(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
     """Write a JSON string; the bytes must be UTF-8."""
     at = put(out, at, _QUOTE, 1)

@@ -33,6 +33,21 @@ from cdc.kernel.variant.variant_bytes import (
 )
 from cdc.model.encoding import variant_bytes as v
 
+# What callers use from here.
+__all__ = [
+    "DICTIONARY",
+    "ELEMENT",
+    "FULL",
+    "casts",
+    "find_fields",
+    "gather",
+    "list_elements",
+    "locate_whole",
+    "read_dictionaries",
+    "rescued",
+    "variant_dictionary",
+]
+
 # A field of an object: its position, and its index in the object.
 START: Final = 0
 STOP: Final = 1
@@ -182,27 +197,3 @@ def _list_values(
                 return False
             out[NAME, place + index], out[NAME_STOP, place + index] = name, name_stop
     return True
-
-
-def compile_all() -> None:
-    """Compile or load all functions that typed columns need, by calling each of them."""
-    # Arrow's bytes are read-only, which is another type for numba.
-    data, one, ends = np.frombuffer(b"\0", np.uint8), np.array([0]), np.zeros(2, np.int32)
-    names, found = np.zeros((1, DICTIONARY), np.int64), np.zeros((3, 1, 1), np.int64)
-    status, out = data.copy(), one.copy()
-    locate_whole(data, one, one + 1, out)
-    read_dictionaries(data, one, one + 1, names)
-    find_fields(data, one, one + 1, one, data, names, data, np.zeros(2, np.int64), 0, found, out)
-    lists = np.zeros((ELEMENT, 1), np.int64)
-    list_elements(data, one, one + 1, one, data, names, False, 0, lists, ends, status)
-    casts.cast_integers(data, one, one + 1, 8, out, status)
-    casts.cast_doubles(data, one, one + 1, False, np.zeros(1), status)
-    casts.cast_decimals(data, one, one + 1, 1, 0, 0, np.zeros((1, 2), np.uint64), status)
-    casts.cast_fixed(data, one, one + 1, False, False, out, status)
-    casts.cast_contents(data, one, one + 1, False, 0, data.copy(), ends, status)
-    gather(data, one, one + 1, 0, data.copy(), ends)
-    rescued.compile_all()
-    named = data, one, one + 1, np.full((1, DICTIONARY), -1), np.zeros((1, 2), np.int64), one
-    cells = np.zeros(8, np.uint8), ends.copy(), np.zeros(8, np.uint8), ends.copy()
-    for values in (data, data.copy()):
-        variant_dictionary.trim_dictionaries(values, one, one + 1, np.array([0]), *named, 0, *cells)

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson.elements import REFUSED
-from cdc.kernel.compiled import part
+from cdc.kernel.compiled import hot, part
 from cdc.kernel.numbers import Bytes, copy, is_text, put, uint64
-from cdc.kernel.variant.variant_bytes import UTF16, Table, compare, width_of
+from cdc.kernel.variant.variant_bytes import UTF16, Numbers, Table, compare, width_of
 
 # Columns of a node. NEXT: the node that followed last time. ID: the id of its name. NAME, LENGTH:
 # the place of the name in `names`; the length includes a zero byte. BEFORE: the node of the name
@@ -66,13 +66,15 @@ MORE: Final = 15
 _LISTS: Final = 19
 
 # Entries of STATE: the number of nodes, of names, of names after the first document, of bytes in
-# `names`, of entries in SORTED, and how often everything was forgotten.
+# `names`, of entries in SORTED, how often everything was forgotten, and the number of dictionaries
+# that were written.
 NODES: Final = 0
 KNOWN: Final = 1
 FIRST: Final = 2
 FILLED: Final = 3
 PLACED: Final = 4
 TURN: Final = 5
+WRITTEN: Final = 6
 
 # The node at which whole documents start. No node has the number 0.
 ROOT: Final = 1
@@ -91,7 +93,7 @@ _EIGHT = np.uint64(8)
 _MASKS = np.array([2 ** (8 * size) - 1 for size in range(8)], np.uint64)
 
 
-def tables(longest: int) -> tuple[Table, Table, Bytes]:
+def learn_nothing(longest: int) -> tuple[Table, Table, Bytes]:
     """(nodes, lists, names) for documents of at most `longest` bytes: enough for two of them.
 
     A document for which this is too little is refused.
@@ -147,7 +149,7 @@ def add_start(nodes: Table, lists: Table) -> int:
     return node
 
 
-@part
+@hot
 def _has_name(data: Bytes, at: int, node: int, nodes: Table, names: Bytes) -> bool:
     """Whether the name of that node is at `at`, with the zero byte after it."""
     place, length = nodes[node, NAME], nodes[node, LENGTH]
@@ -165,7 +167,7 @@ def _has_name(data: Bytes, at: int, node: int, nodes: Table, names: Bytes) -> bo
     return at == stop
 
 
-@part
+@hot
 def next_node(
     data: Bytes, at: int, end: int, node: int, nodes: Table, lists: Table, names: Bytes
 ) -> int:
@@ -315,17 +317,13 @@ def _compare(one: int, other: int, lists: Table, names: Bytes) -> int:
 
 
 @part
-def metadata_size(lists: Table) -> int:
-    count = lists[STATE, KNOWN]
-    total = lists[STATE, FILLED] - count
-    return 1 + (count + 2) * width_of(max(total, count)) + total
-
-
-@part
-def write_metadata(lists: Table, names: Bytes, out: Bytes, at: int) -> int:
-    """Write the dictionary; return the position after it."""
-    count = lists[STATE, KNOWN]
-    size = width_of(max(lists[STATE, FILLED] - count, count))
+def put_dictionary(lists: Table, names: Bytes, out: Bytes, ends: Numbers) -> bool:
+    """Write the dictionary after those that are in `out`; return False if there is no room."""
+    count, number = lists[STATE, KNOWN], lists[STATE, WRITTEN]
+    total, at = lists[STATE, FILLED] - count, np.int64(ends[number])
+    size = width_of(max(total, count))
+    if at + 1 + (count + 2) * size + total > len(out):
+        return False
     at = put(out, put(out, at, (size - 1) << 6 | 1, 1), count, size)
     begin, offset = at + (count + 1) * size, 0
     for id in range(count):
@@ -333,4 +331,6 @@ def write_metadata(lists: Table, names: Bytes, out: Bytes, at: int) -> int:
         start, length = lists[NAMES, id], lists[LENGTHS, id]
         offset = copy(names, start, start + length - 1, out, begin + offset) - begin
     put(out, at, offset, size)
-    return begin + offset
+    ends[number + 1] = begin + offset
+    lists[STATE, WRITTEN] = number + 1
+    return True

@@ -16,8 +16,8 @@ import numpy as np
 
 from cdc.kernel.bson.decimals import is_negative, unscaled, width
 from cdc.kernel.bson.elements import REFUSED, is_framed, size_of
-from cdc.kernel.compiled import part
-from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, negate, put, put_hex
+from cdc.kernel.compiled import hot, part
+from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, negate, put, put_hex, uint64
 from cdc.kernel.variant.shapes import (
     BEGINS,
     END,
@@ -157,7 +157,7 @@ def _guess(header: int, budget: int) -> int:
     return header if header <= budget else 0
 
 
-@part
+@hot
 def _close(
     is_array: bool,
     first: int,
@@ -182,17 +182,26 @@ def _close(
         at = put(out, head, (count > 255) << 4 | (size - 1) << 2 | 3, 1)
         at = put(out, at, count, count_width(count))
         for number in range(count):
-            at = put(out, at, lists[BEGINS, base + number] - body, size)
+            at = _put_number(out, at, lists[BEGINS, base + number] - body, size)
     else:
         kind = (count > 255) << 6 | (wide - 1) << 4 | (size - 1) << 2 | 2
         at = put(out, put(out, head, kind, 1), count, count_width(count))
         place = nodes[node, ORDER]
         for number in range(place, place + count):
-            at = put(out, at, lists[IDS, number], wide)
+            at = _put_number(out, at, lists[IDS, number], wide)
         for number in range(place, place + count):
-            at = put(out, at, lists[BEGINS, base + lists[SORTED, number]] - body, size)
+            begin = lists[BEGINS, base + lists[SORTED, number]]
+            at = _put_number(out, at, begin - body, size)
     put(out, at, total, size)
     return head + header + total
+
+
+@hot
+def _put_number(out: Bytes, at: int, number: int, size: int) -> int:
+    """`put`, faster for the usual sizes."""
+    if size == 1:
+        return put(out, at, number, 1)
+    return put(out, at, number, 2) if size == 2 else put(out, at, number, size)
 
 
 @part
@@ -201,11 +210,16 @@ def _move(out: Bytes, start: int, stop: int, to: int) -> None:
     if to < start:
         copy(out, start, stop, out, to)
     else:
-        for index in range(stop - start - 1, -1, -1):
-            out[np.uint64(to + index)] = out[np.uint64(start + index)]
+        to += stop - start
+        while stop - start >= 8:
+            to, stop = to - 8, stop - 8
+            put(out, to, int64(out, stop), 8)
+        while stop > start:
+            to, stop = to - 1, stop - 1
+            out[np.uint64(to)] = out[np.uint64(stop)]
 
 
-@part
+@hot
 def _write_leaf(data: Bytes, kind: int, start: int, stop: int, out: Bytes, at: int) -> int:
     if kind == STRING:
         return _write_text(data, start + 4, stop - 1, out, at)
@@ -233,17 +247,19 @@ def _write_leaf(data: Bytes, kind: int, start: int, stop: int, out: Bytes, at: i
     return REFUSED
 
 
-@part
+@hot
 def _write_text(data: Bytes, start: int, stop: int, out: Bytes, at: int) -> int:
     at = _write_text_header(out, at, stop - start)
-    seen, index, length = _ZERO, 0, stop - start
-    while index < length:
-        seen |= np.uint64(data[np.uint64(start + index)])
-        out[np.uint64(at + index)] = data[np.uint64(start + index)]
-        index += 1
+    seen, index = _ZERO, start
+    while index + 8 <= stop:
+        seen |= uint64(data, index)
+        at, index = put(out, at, int64(data, index), 8), index + 8
+    while index < stop:
+        seen |= np.uint64(data[np.uint64(index)])
+        at, index = put(out, at, np.int64(data[np.uint64(index)]), 1), index + 1
     if seen & _HIGH_BITS != _ZERO and not is_text(data, start, stop):
         return REFUSED
-    return at + length
+    return at
 
 
 @part

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson.elements import REFUSED
-from cdc.kernel.compiled import part
+from cdc.kernel.compiled import hot, part
 from cdc.kernel.numbers import Bytes
 from cdc.model.encoding import ARRAY, BINARY, OBJECT, PRIMITIVE, SHORT_STRING, STRING
 from cdc.model.encoding import SIZES as _SIZES_OF
@@ -30,8 +30,10 @@ FIRST: Final = 3
 DICTIONARY: Final = 4
 
 
-@part
+@hot
 def number(data: Bytes, at: int, width: int) -> int:
+    if width == 1:
+        return np.int64(data[np.uint64(at)])
     found = np.int64(0)
     for index in range(width):
         found |= np.int64(data[np.uint64(at + index)]) << (8 * index)
@@ -74,7 +76,7 @@ def dictionary(metadata: Bytes, start: int, stop: int, out: Table, row: int) -> 
     out[row, NAMES] = count
 
 
-@part
+@hot
 def name_of(metadata: Bytes, names: Table, row: int, id: int) -> tuple[int, int]:
     """The start and end of the name with that id, which must be in the dictionary."""
     at, width = names[row, OFFSETS] + id * names[row, WIDTH], names[row, WIDTH]
@@ -82,7 +84,7 @@ def name_of(metadata: Bytes, names: Table, row: int, id: int) -> tuple[int, int]
     return first + number(metadata, at, width), first + number(metadata, at + width, width)
 
 
-@part
+@hot
 def compare(
     one: Bytes, start: int, stop: int, other: Bytes, other_start: int, other_stop: int
 ) -> int:
@@ -98,7 +100,7 @@ def compare(
     return (stop - start) - (other_stop - other_start)
 
 
-@part
+@hot
 def stop_of(data: Bytes, at: int, end: int) -> int:
     """The end of the value that begins at `at`; REFUSED if it would be after `end`."""
     if at >= end:
@@ -120,7 +122,7 @@ def stop_of(data: Bytes, at: int, end: int) -> int:
     return stop if stop <= end else REFUSED
 
 
-@part
+@hot
 def layout(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int]:
     """The layout of an object or array, as six numbers.
 
