@@ -1,4 +1,4 @@
-"""Compile functions of the kernel: `python -m cdc.kernel.compiling FILE MODULE ...`.
+"""Compile a library of the kernel into a file: `python -m cdc.kernel.compiling FILE LIBRARY`.
 
 This is a program of its own because numba and what it compiles take 300 MB, which a Spark worker
 would never give back. The result is one JSON file: for each entry its symbol, and an object file of
@@ -18,6 +18,7 @@ from typing import Any
 import numba
 
 from cdc.kernel import compiled
+from cdc.kernel.loading import LIBRARIES
 
 # Without `_nrt` numba counts the references to each array around each call, which takes half of the
 # time. It is not needed: no compiled function makes an array, and the caller keeps those it passes.
@@ -31,7 +32,8 @@ _OPTIONS: Any = {
 }
 
 
-def main(file: str, *modules: str) -> None:
+def main(file: str, library: str) -> None:
+    modules = LIBRARIES[library]
     compiled.compile_part = numba.njit(**_OPTIONS)
     compiled.compile_hot = numba.njit(forceinline=True, **_OPTIONS)
     for module in modules:

@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -33,50 +34,53 @@ from cdc.private_cache import create_folder
 
 # The kernel, and the packages whose constants it compiles into its functions.
 _COMPILED = ("cdc.kernel", "cdc.model.bson", "cdc.model.encoding", "cdc.model.typed")
-# The modules of each library.
-COLUMNS = ("cdc.kernel.columns", "cdc.kernel.bson.change_events")
-TYPED = (
-    "cdc.kernel.typed.typed_columns",
-    "cdc.kernel.typed.casts",
-    "cdc.kernel.typed.rescued",
-    "cdc.kernel.variant.variant_dictionary",
-)
+# The modules of each library. Callers use the first one, and what it names in `__all__`.
+LIBRARIES = {
+    "columns": ("cdc.kernel.columns", "cdc.kernel.bson.change_events"),
+    "typed": (
+        "cdc.kernel.typed.typed_columns",
+        "cdc.kernel.typed.casts",
+        "cdc.kernel.typed.rescued",
+        "cdc.kernel.variant.variant_dictionary",
+    ),
+}
+# Of this process: LLVM loads one library at a time.
+_loading = threading.RLock()
 
 
-@functools.cache
 def columns() -> ModuleType:
     """Load `cdc.kernel.columns`, compiled. Raises OSError if no cache folder is writable."""
-    return _load(COLUMNS)
+    with _loading:
+        return _load("columns")
 
 
-@functools.cache
 def typed() -> ModuleType:
     """Load `cdc.kernel.typed.typed_columns`, compiled. Raises OSError if no cache folder is
     writable."""
-    columns()
-    return _load(TYPED)
+    with _loading:
+        _load("columns")
+        return _load("typed")
 
 
-def _load(modules: tuple[str, ...]) -> ModuleType:
-    """Load the library of these modules; return the first of them."""
+@functools.cache
+def _load(name: str) -> ModuleType:
     import llvmlite.binding as llvm
 
     from cdc.kernel import compiled
 
-    file = library(modules)
+    file = library(name)
     with lock(file.parent):
         if not file.exists():
-            _compile(file, modules)
-    for module in modules:
-        importlib.import_module(module)
+            _compile(file, name)
+    modules = [importlib.import_module(module) for module in LIBRARIES[name]]
     engine, stored = _engine(llvm), json.loads(file.read_bytes())
     for _, code in stored.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(base64.b64decode(code)))
     engine.finalize_object()
-    for name, (symbol, _) in stored.items():
-        compiled.entries[name].load(engine.get_function_address(symbol))
-    freeze_objects(modules[0])
-    return importlib.import_module(modules[0])
+    for entry, (symbol, _) in stored.items():
+        compiled.entries[entry].load(engine.get_function_address(symbol))
+    freeze_objects(name)
+    return modules[0]
 
 
 @functools.cache
@@ -88,18 +92,17 @@ def _engine(llvm: Any) -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
-def library(modules: tuple[str, ...]) -> Path:
-    """The file of the library of these modules, which may not exist. Raises OSError if no cache
-    folder is writable."""
+def library(name: str) -> Path:
+    """The file of a library, which may not exist. Raises OSError if no cache folder is writable."""
     import llvmlite.binding as llvm
 
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    return _folder(version("numba"), processor) / f"{modules[0]}.json"
+    return _folder(version("numba"), processor) / f"{name}.json"
 
 
-def _compile(file: Path, modules: tuple[str, ...]) -> None:
+def _compile(file: Path, name: str) -> None:
     """Compile a library. Raises RuntimeError with what the compiler printed if it fails."""
-    command = [sys.executable, "-P", "-m", "cdc.kernel.compiling", str(file), *modules]
+    command = [sys.executable, "-P", "-m", "cdc.kernel.compiling", str(file), name]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:

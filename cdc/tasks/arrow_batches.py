@@ -94,7 +94,7 @@ def encode_events(
             located.places(at.AFTER), schema.field("after").type, *formats
         ),
         "update_description": _updates(located, excerpt),
-        "txn": pa.array(_transactions(located, split.shard), schema.field("txn").type),
+        "txn": _transactions(located, split.shard, schema.field("txn").type),
         "description": pa.nulls(len(run), pa.string()),
         "exact": pa.array(run.exact),
     }
@@ -124,14 +124,17 @@ def _updates(located: Located, excerpt: CaptureFilter) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _transactions(located: Located, shard: str) -> list[dict[str, Any] | None]:
+def _transactions(located: Located, shard: str, kind: pa.DataType) -> pa.Array:
     """Return the `txn` of each event. The last ones are cached: most neighbors have the same."""
+    if not located.has(at.SESSION).any():
+        return pa.nulls(len(located), kind)
     known = lru_cache(maxsize=16)(_transaction)
     sessions, numbers = located.documents(at.SESSION), located.documents(at.TRANSACTION)
-    return [
+    rows = [
         None if session is None or number is None else known(session, number, shard)
         for session, number in zip(sessions, numbers, strict=True)
     ]
+    return pa.array(rows, kind)
 
 
 def _transaction(session: bytes, number: bytes, shard: str) -> dict[str, Any]:

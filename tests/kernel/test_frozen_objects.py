@@ -14,7 +14,7 @@ from cdc.kernel import loading
 from cdc.kernel.loading import freeze_objects
 loading.columns()
 first = gc.get_freeze_count()
-freeze_objects("cdc.kernel.columns")
+freeze_objects("columns")
 print(first > 10_000, gc.get_freeze_count() == first)
 """
 

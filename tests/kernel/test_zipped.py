@@ -17,7 +17,7 @@ sys.path.insert(0, sys.argv[1])
 from cdc.kernel import loading
 loading.columns()
 print(loading.__file__)
-print(loading.library(loading.COLUMNS))
+print(loading.library("columns"))
 """
 
 

@@ -90,7 +90,7 @@ def test_after_prepare_a_program_starts_without_ivy_and_from_stored_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The encoders are compiled already where this points to.
-    compiled = loading.library(loading.COLUMNS).parents[1]
+    compiled = loading.library("columns").parents[1]
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(compiled))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     run = in_environment([sys.executable, "-m", "cdc.cli.prepare"])
