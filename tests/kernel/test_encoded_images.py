@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from cdc.arrow import cells
 from cdc.kernel import Places, loading
 from cdc.model.bson import MAX_DEPTH
-from cdc.model.encoding import encoder
+from cdc.model.encoding import encoder, variant
 from cdc.model.encoding.document import FORMATS
+from cdc.model.encoding.variant import pack_metadata
 from cdc.tasks import share_names
 from tests.kernel.arrow import KINDS
 from tests.kernel.canonical import canonical
@@ -216,3 +217,32 @@ def damaged_everywhere() -> list[bytes]:
 
 def test_every_single_byte_may_be_wrong() -> None:
     assert_same(damaged_everywhere(), fills=FILLS[2:])
+
+
+def test_documents_of_ever_other_names_begin_new_dictionaries() -> None:
+    """Guards: the number of a row's dictionary, where the compiled functions begin a new one, where
+    plain Python encodes a document between, and where a row has none."""
+    documents = [
+        bson.encode({f"{number // 3} {field}": field for field in range(20)})
+        for number in range(300)
+    ]
+    documents[40:60:7] = [of(bson.Regex("^a"))] * 3
+    assert_same(documents)
+    given = surrounded(documents, b"\0")
+    given.starts[10:200:30] = -1
+    expected = encoded(surrounded(documents, b"\0"))
+    expected[10:200:30] = [None] * 7
+    assert encoded(given) == expected
+    field = share_names(pa.schema([("image", KINDS["variant"])])).field("image")
+    names = cells.encode_images(given, field.type, "variant", "relaxed").field(1)
+    own = {name for name in names.to_pylist() if name == variant.transcode(documents[40])[1]}
+    assert len(own) == 1
+    assert 5 < len(names.dictionary) < 20
+
+
+def test_documents_of_one_shape_share_one_dictionary_whatever_they_hold() -> None:
+    documents = [bson.encode({"a": n, "b": {"c": [n] * n, "a": "x" * n}}) for n in range(300)]
+    assert_same(documents)
+    field = share_names(pa.schema([("image", KINDS["variant"])])).field("image")
+    column = cells.encode_images(Places.concatenate(documents), field.type, "variant", "relaxed")
+    assert column.field(1).dictionary.to_pylist() == [pack_metadata([b"a", b"b", b"c"])]
