@@ -77,7 +77,6 @@ def write_variants(
             place = variant.write(data, starts[at], stops[at], nodes, lists, names, values, place)
             if place < 0:
                 return at, DOUBTFUL
-            shapes.end_document(lists)
             dictionaries[at] = lists[shapes.STATE, shapes.WRITTEN]
         at += 1
         value_ends[at] = place
@@ -139,7 +138,6 @@ def write_relaxed_json(
             )
             if place < 0:
                 return at, DOUBTFUL
-            shapes.end_document(lists)
         at += 1
         ends[at] = place
     return at, DONE

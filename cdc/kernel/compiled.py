@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
+_SCALARS: Final = {int: ctypes.c_int64, bool: ctypes.c_uint8}
 # All entries that were imported, by their names.
 entries: Final = dict[str, "Entry"]()
 # Set by `cdc.kernel.compiling`.
@@ -76,7 +77,7 @@ class Entry:
         """
         kinds: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]
         for each in self.parameters:
-            kinds += [ctypes.c_int64] if isinstance(each, type) else _array_kinds(each[1])
+            kinds += [_SCALARS[each]] if isinstance(each, type) else _array_kinds(each[1])
         self._call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
 
     def __call__(self, *arguments: Any) -> Any:

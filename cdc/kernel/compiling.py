@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numba
 
 from cdc.kernel import compiled
-from cdc.kernel.loading import LIBRARIES
+from cdc.kernel.loading import LIBRARIES, write_library
 
 # Without `_nrt` numba counts the references to each array around each call, which takes half of the
 # time. It is not needed: no compiled function makes an array, and the caller keeps those it passes.
@@ -39,10 +38,8 @@ def main(file: str, library: str) -> None:
     for module in modules:
         importlib.import_module(module)
     own = [each for each in compiled.entries.values() if each.module in modules]
-    objects = {each.name: _compile(each) for each in own}
-    written = Path(f"{file}.{os.getpid()}")
-    written.write_text(json.dumps(objects))
-    written.replace(file)
+    content = json.dumps({each.name: _compile(each) for each in own})
+    write_library(Path(file), content)
 
 
 def _compile(entry: compiled.Entry) -> tuple[str, str]:
@@ -50,6 +47,9 @@ def _compile(entry: compiled.Entry) -> tuple[str, str]:
     dispatcher: Any = entry.function
     dispatcher.compile(tuple(map(_numba_type, entry.parameters)))
     [found] = dispatcher.overloads.values()
+    returned = found.signature.return_type
+    if str(returned) not in ("none", "int64", "UniTuple(int64 x 2)"):
+        raise TypeError(f"{entry.name} returns {returned}.")
     code = found.library._get_compiled_object()
     return found.fndesc.llvm_func_name, base64.b64encode(code).decode()
 

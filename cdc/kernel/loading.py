@@ -28,6 +28,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 from cdc.file_lock import lock
 from cdc.private_cache import create_folder
@@ -44,6 +45,8 @@ LIBRARIES = {
         "cdc.kernel.variant.variant_dictionary",
     ),
 }
+# With this setting of numba each access is checked; for tests.
+_BOUNDS = "NUMBA_BOUNDSCHECK"
 # Of this process: LLVM loads one library at a time.
 _loading = threading.RLock()
 
@@ -70,10 +73,14 @@ def _load(name: str) -> ModuleType:
 
     file = library(name)
     with lock(file.parent):
-        if not file.exists():
+        stored = _read(file)
+        if stored is None:
             _compile(file, name)
+            stored = _read(file)
+    if stored is None:
+        raise RuntimeError(f"{file} was changed after it was written.")
     modules = [importlib.import_module(module) for module in LIBRARIES[name]]
-    engine, stored = _engine(llvm), json.loads(file.read_bytes())
+    engine = _engine(llvm)
     for _, code in stored.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(base64.b64decode(code)))
     engine.finalize_object()
@@ -100,10 +107,37 @@ def library(name: str) -> Path:
     return _folder(version("numba"), processor) / f"{name}.json"
 
 
+def _read(file: Path) -> dict[str, tuple[str, str]] | None:
+    """The content of a library; None if there is none, or if it is damaged."""
+    if not file.exists():
+        return None
+    digest, _, content = file.read_text().partition("\n")
+    if digest != hashlib.sha256(content.encode()).hexdigest():
+        return None
+    stored: dict[str, tuple[str, str]] = json.loads(content)
+    return stored
+
+
+def write_library(file: Path, content: str) -> None:
+    """Write a library that `_read` accepts; a reader finds all of it or none."""
+    written = file.with_name(f"{uuid4()}.part")
+    try:
+        with written.open("w") as stream:
+            stream.write(f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}")
+            stream.flush()
+            os.fsync(stream.fileno())
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
+
+
 def _compile(file: Path, name: str) -> None:
     """Compile a library. Raises RuntimeError with what the compiler printed if it fails."""
     command = [sys.executable, "-P", "-m", "cdc.kernel.compiling", str(file), name]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    # Settings of numba that change the code are not part of the file's name.
+    environment = {n: value for n, value in os.environ.items() if not n.startswith("NUMBA_")}
+    environment[_BOUNDS] = os.environ.get(_BOUNDS, "0")
+    environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"The encoders cannot be compiled:\n{ended.stderr[-4000:]}")
@@ -112,7 +146,9 @@ def _compile(file: Path, name: str) -> None:
 def _folder(numba: str, processor: str) -> Path:
     """The folder for these sources, this version of numba and this processor."""
     sources = [source for package in _COMPILED for source in _sources(package)]
-    parts = numba.encode(), processor.encode(), *sources
+    if not sources:
+        raise RuntimeError("The sources of cdc.kernel are not there.")
+    parts = numba.encode(), processor.encode(), os.environ.get(_BOUNDS, "0").encode(), *sources
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return create_folder(digest, os.environ.get("NUMBA_CACHE_DIR"))
 

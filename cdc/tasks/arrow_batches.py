@@ -68,6 +68,21 @@ def encode_documents(
         yield _fill_columns(own, first, len(places), schema)
 
 
+def split_by_collection(run: Run) -> list[Run]:
+    """Divide a run into one for each collection; the order of a collection's events remains.
+
+    Documents that are encoded together share the names of their fields, which must not get into
+    the table of another collection.
+    """
+    names = [cells.copy_texts(run.located.places(each)) for each in (at.DATABASE, at.COLL)]
+    db, coll = (each.dictionary_encode() for each in names)
+    numbers = db.indices.to_numpy() * len(coll.dictionary) + coll.indices.to_numpy()
+    if len(db.dictionary) == len(coll.dictionary) == 1:
+        return [run]
+    masks = [numbers == number for number in np.unique(numbers)]
+    return [Run(run.located.select(mask), run.exact[mask]) for mask in masks]
+
+
 def encode_events(
     run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:

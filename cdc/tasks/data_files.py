@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -170,7 +171,7 @@ class _OpenFile:
 
     def write(self, table: pa.Table) -> int:
         """Write one row group; return the bytes of the file so far."""
-        table = _without_null_parts(table.unify_dictionaries())
+        table = _without_null_parts(_without_unused_names(table.unify_dictionaries()))
         self._writer.write_table(table, row_group_size=len(table))
         size: int = self._stream.tell()
         return size
@@ -195,6 +196,36 @@ class _OpenFile:
         with suppress(OSError):
             self._place.remove(self._name)
         remove_empty(Path(local_path(self._folder)) / self._name, self._place.made)
+
+
+def _without_unused_names(table: pa.Table) -> pa.Table:
+    """Leave out the names of rows that were filtered away; all chunks have equal dictionaries."""
+    for number, field in enumerate(table.schema):
+        if is_variant(field.type) and pa.types.is_dictionary(field.type.field(1).type):
+            chunks = _use_names(table.column(number).chunks, field.type)
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _use_names(chunks: list[pa.StructArray], kind: pa.StructType) -> list[pa.StructArray]:
+    valid = [np.asarray(chunk.is_valid()) for chunk in chunks]
+    indices = [chunk.field(1).indices.to_numpy() for chunk in chunks]
+    pairs = zip(indices, valid, strict=True)
+    used = np.unique(np.concatenate([each[is_there] for each, is_there in pairs]))
+    names = chunks[0].field(1).dictionary
+    if len(used) == len(names):
+        return chunks
+    # A null has the first dictionary, or an empty one if there is no other.
+    numbers = np.zeros(max(len(names), 1), np.int32)
+    numbers[used] = np.arange(len(used))
+    kept = names.take(pa.array(used)) if len(used) else pa.array([b""], names.type)
+    found = []
+    for chunk, each, is_there in zip(chunks, indices, valid, strict=True):
+        new = pa.array(np.where(is_there, numbers[np.where(is_there, each, 0)], 0).astype(np.int32))
+        parts = [chunk.field(0), pa.DictionaryArray.from_arrays(new, kept)]
+        fields = [kind.field(0), kind.field(1)]
+        found.append(pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(~is_there)))
+    return found
 
 
 def _without_null_parts(table: pa.Table) -> pa.Table:

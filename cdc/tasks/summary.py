@@ -173,8 +173,13 @@ def _count_placeholders(images: pa.Array) -> int:
         return int(pc.sum(found).as_py() or 0)
     if not pa.types.is_struct(images.type):
         return 0
-    names = pc.equal(pc.struct_field(images, "metadata"), _PLACEHOLDER_NAMES)
-    return sum(map(_is_placeholder, images.filter(names).to_pylist()))
+    names = pc.struct_field(images, "metadata")
+    if pa.types.is_dictionary(names.type):
+        is_one = pc.equal(names.dictionary, _PLACEHOLDER_NAMES)
+        named = is_one.take(names.indices) if is_one.true_count else pa.array([], pa.bool_())
+    else:
+        named = pc.equal(names, _PLACEHOLDER_NAMES)
+    return sum(map(_is_placeholder, images.filter(named).to_pylist())) if len(named) else 0
 
 
 def _is_placeholder(image: Mapping[str, bytes]) -> bool:

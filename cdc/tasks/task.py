@@ -147,7 +147,9 @@ def _event_batches(
         yield from arrow_batches.encode_rows(_event_rows(until_run(), split, options), schema)
         if not runs:
             return
-        yield arrow_batches.encode_events(runs.pop(), split, options, schema)
+        parts = arrow_batches.split_by_collection(runs.pop())
+        while parts:
+            yield arrow_batches.encode_events(parts.pop(0), split, options, schema)
 
 
 def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Iterator[Change]:

@@ -242,6 +242,10 @@ def run(seed: int, count: int) -> None:
     for event in last_fields(whole):
         kernels.read_events(listed([event]))
         kernels.read_document(event)
+    for size in range(40):
+        # A name of which the first bytes are those that the learnt name has.
+        kernels.read_document(framed(b"\x0a" + b"n" * 40 + b"\0"))
+        kernels.read_document(framed(b"\x0a" + b"n" * size + b"\0"))
     pool = values(seed, 300) + LIKELY
     events = [bson.encode(each) for each in (*USUAL.values(), *UNUSUAL.values())]
     documents = [drawn(draw, pool)[1] for _ in range(300)]

@@ -74,7 +74,7 @@ def is_compiled(document: bytes) -> bool:
     columns, places = loading.columns(), Places.concatenate([document])
     values = cells.Cells(1, columns.variant.room(places.longest))
     learnt = columns.shapes.learn_nothing(places.longest)
-    shared, numbers = cells.Cells(2, 10_000), np.zeros(1, np.int32)
+    shared, numbers = cells.Cells(2, len(document) + 64), np.zeros(1, np.int32)
     filled = columns.write_variants(
         *places.arrays, 0, values.out, values.ends, numbers, shared.out, shared.ends, *learnt
     )
@@ -246,3 +246,23 @@ def test_documents_of_one_shape_share_one_dictionary_whatever_they_hold() -> Non
     field = share_names(pa.schema([("image", KINDS["variant"])])).field("image")
     column = cells.encode_images(Places.concatenate(documents), field.type, "variant", "relaxed")
     assert column.field(1).dictionary.to_pylist() == [pack_metadata([b"a", b"b", b"c"])]
+
+
+def test_small_documents_after_a_large_one_do_not_get_its_names() -> None:
+    """Guards: a reader gets all names of a dictionary with each of its rows."""
+    large = bson.encode({f"{number:032x}": number for number in range(4000)})
+    documents = [large, *(bson.encode({"_id": n, "name": "x"}) for n in range(1000))]
+    assert_same(documents, fills=FILLS[:1])
+    column = cells.encode_images(
+        Places.concatenate(documents), KINDS["variant"], "variant", "relaxed"
+    )
+    assert column.field(1).nbytes < 3 * len(large)
+
+
+@pytest.mark.parametrize("name", ["{0:032x}", "2024-01-{0:08d}:00.000Z", "{0}" + "p" * 900])
+@pytest.mark.parametrize("step", [1, -1, 7919])
+def test_many_names_that_are_alike_are_the_same(name: str, step: int) -> None:
+    """Guards: names that differ only in the middle, and in orders that make sorting slow."""
+    names = [name.format(number * step % 3001) for number in range(3000)]
+    assert_same([bson.encode(dict.fromkeys(names, 1))], fills=FILLS[:1])
+    assert is_compiled(bson.encode(dict.fromkeys(names, 1)))

@@ -42,6 +42,23 @@ def test_what_cannot_be_compiled_says_why(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+def test_a_damaged_library_is_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
+    file = loading.library("columns")
+    for content in ("", "{}", "0" * 64 + "\n{}"):
+        file.write_text(content)
+        assert loading._read(file) is None
+    program = "from cdc.kernel import loading; loading.columns(); loading.columns()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    stored = loading._read(file)
+    assert stored is not None
+    assert "cdc.kernel.columns.write_variants" in stored
+    assert list(file.parent.iterdir()) == [file]
+
+
 def test_an_array_of_another_type_or_form_is_refused() -> None:
     """Guards: the machine code would read its bytes as if they were numbers of another width."""
     document, out, ends = np.frombuffer(b"\5\0\0\0\0", np.uint8), np.empty(9, np.uint8), np.zeros(2)

@@ -65,27 +65,29 @@ NODE: Final = 14
 MORE: Final = 15
 _LISTS: Final = 19
 
-# Entries of STATE: the number of nodes, of names, of names after the first document, of bytes in
-# `names`, of entries in SORTED, how often everything was forgotten, and the number of dictionaries
-# that were written.
+# Entries of STATE: the number of nodes, of names, of bytes in `names`, of entries in SORTED, how
+# often everything was forgotten, and the number of dictionaries that were written.
 NODES: Final = 0
 KNOWN: Final = 1
-FIRST: Final = 2
-FILLED: Final = 3
-PLACED: Final = 4
-TURN: Final = 5
-WRITTEN: Final = 6
+FILLED: Final = 2
+PLACED: Final = 3
+TURN: Final = 4
+WRITTEN: Final = 5
 
 # The node at which whole documents start. No node has the number 0.
 ROOT: Final = 1
-# The ids of so many names take one byte each.
-_FEW_NAMES: Final = 256
+# The bytes of names that the row of the smallest document may have.
+_SMALL_DICTIONARY: Final = 1024
 # Without it, equal places of two lists would be in the same part of the processor's cache.
 _PADDING: Final = 40
 _LEAST_NODES: Final = 1024
 _MOST_NODES: Final = 2**17
 _LEAST_BYTES: Final = 2**14
-_MOST_FIELDS: Final = 2**13
+_MOST_FIELDS: Final = 2**12
+# Half of the slots are free. More probes than this find only names that were made to collide.
+_MOST_PROBES: Final = 64
+# Fields that are compared one by one before their place is searched by halves.
+_NEAR: Final = 8
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SIGN = np.uint64(2**63)
 _HALF = np.uint64(32)
@@ -112,28 +114,21 @@ def learn_nothing(longest: int) -> tuple[Table, Table, Bytes]:
 def must_forget(size: int, nodes: Table, lists: Table, names: Bytes) -> bool:
     """Whether a new dictionary must begin before a document of that size.
 
-    That is so if the tables may have too little room for the document, or if the dictionary has
-    many more names than one document uses: each row of a table has all of them.
+    That is so if the tables may have too little room for the document, or if the names are larger
+    than the document: a reader gets all of them with each row.
     """
-    known, most = lists[STATE, KNOWN], size // 2 + 1
-    if known > _FEW_NAMES + 2 * lists[STATE, FIRST]:
-        return True
+    filled, most = lists[STATE, FILLED], size // 2 + 1
     is_full = lists[STATE, NODES] + most > len(nodes) or lists[STATE, PLACED] + most > len(nodes)
-    return known > 0 and (is_full or lists[STATE, FILLED] + size > len(names))
+    is_large = filled > _SMALL_DICTIONARY + size
+    return filled > 0 and (is_full or is_large or filled + size > len(names))
 
 
 @part
 def forget(nodes: Table, lists: Table) -> None:
-    lists[STATE, NODES], lists[STATE, KNOWN], lists[STATE, FIRST] = ROOT, 0, 0
+    lists[STATE, NODES], lists[STATE, KNOWN] = ROOT, 0
     lists[STATE, FILLED], lists[STATE, PLACED] = 0, 0
     lists[STATE, TURN] += 1
     add_start(nodes, lists)
-
-
-@part
-def end_document(lists: Table) -> None:
-    if lists[STATE, FIRST] == 0:
-        lists[STATE, FIRST] = lists[STATE, KNOWN]
 
 
 @part
@@ -207,7 +202,7 @@ def _find_next(
     data: Bytes, at: int, end: int, node: int, nodes: Table, lists: Table, names: Bytes
 ) -> int:
     id = _find_name(data, at, end, nodes, lists, names)
-    if id < 0 or lists[STATE, NODES] >= len(nodes):
+    if id < 0 or lists[STATE, NODES] >= len(nodes) or nodes[node, FIELDS] == _MOST_FIELDS:
         return REFUSED
     mask, base = 2 * len(nodes) - 1, lists[STATE, TURN] * len(nodes)
     slot = _slot(np.uint64(node) << _HALF | np.uint64(id), mask)
@@ -238,8 +233,11 @@ def _find_name(data: Bytes, at: int, end: int, nodes: Table, lists: Table, names
         prefix = prefix << np.uint64(8 * (at + 8 - stop))
     key, length = np.int64(prefix ^ _SIGN), stop + 1 - at
     mask, base = 2 * len(nodes) - 1, lists[STATE, TURN] * len(nodes) + 1
-    slot = _slot(prefix if length < 10 else prefix ^ uint64(data, stop - 8), mask)
+    slot, probes = _slot(_mix(data, at, stop, prefix), mask), 0
     while lists[NAME_SLOTS, slot] >= base:
+        probes += 1
+        if probes == _MOST_PROBES:
+            return REFUSED
         id = lists[NAME_SLOTS, slot] - base
         is_alike = lists[PREFIXES, id] == key and lists[LENGTHS, id] == length
         if is_alike and _is_same(data, at + 8, stop, names, lists[NAMES, id] + 8):
@@ -253,6 +251,16 @@ def _find_name(data: Bytes, at: int, end: int, nodes: Table, lists: Table, names
     names[copy(data, at, stop, names, filled)] = 0
     lists[STATE, KNOWN], lists[STATE, FILLED] = id + 1, filled + length
     return id
+
+
+@part
+def _mix(data: Bytes, at: int, stop: int, prefix: np.uint64) -> np.uint64:
+    """A number that depends on all bytes of a name; `prefix` has the first 8."""
+    mixed = prefix
+    for place in range(at + 8, stop - 8, 8):
+        mixed = (mixed ^ uint64(data, place)) * _FACTOR
+        mixed ^= mixed >> _HALF
+    return mixed if stop <= at + 8 else (mixed ^ uint64(data, stop - 8)) * _FACTOR
 
 
 @part
@@ -279,25 +287,30 @@ def end_object(node: int, nodes: Table, lists: Table, names: Bytes) -> bool:
 @part
 def _sort_fields(node: int, nodes: Table, lists: Table, names: Bytes) -> bool:
     count, first = nodes[node, FIELDS], lists[STATE, PLACED]
-    if count > _MOST_FIELDS or first + count > 2 * len(nodes):
+    if first + count > 2 * len(nodes):
         return False
     largest, field = 0, node
-    # From the last field to the first. Each goes to the left of the sorted ones, and then to the
-    # right of those that precede it: none if the names are in order.
+    # From the last field to the first. Each goes to the right of those that precede it: of none if
+    # the names are in order.
     for number in range(count - 1, -1, -1):
         id = nodes[field, ID]
-        largest, key, place = max(largest, id), lists[PREFIXES, id], number
-        while place + 1 < count and lists[KEYS, place + 1] <= key:
-            if lists[KEYS, place + 1] == key:
-                relation = _compare(lists[FIELD_IDS, place + 1], id, lists, names)
-                if relation == 0:
-                    return False
-                if relation > 0:
-                    break
-            lists[KEYS, place] = lists[KEYS, place + 1]
-            lists[FIELD_IDS, place] = lists[FIELD_IDS, place + 1]
-            lists[SORTED, first + place] = lists[SORTED, first + place + 1]
-            place += 1
+        largest, key = max(largest, id), lists[PREFIXES, id]
+        low, high, probe = number + 1, count, number + 1
+        while low < high:
+            relation = _compare(lists[KEYS, probe], lists[FIELD_IDS, probe], key, id, lists, names)
+            if relation == 0:
+                return False
+            if relation < 0:
+                low = probe + 1
+            else:
+                high = probe
+            is_near = low - number <= _NEAR
+            probe = low if is_near else (low + high) // 2
+        place = low - 1
+        for moved in range(number, place):
+            lists[KEYS, moved] = lists[KEYS, moved + 1]
+            lists[FIELD_IDS, moved] = lists[FIELD_IDS, moved + 1]
+            lists[SORTED, first + moved] = lists[SORTED, first + moved + 1]
         lists[KEYS, place], lists[FIELD_IDS, place] = key, id
         lists[SORTED, first + place] = number
         field = nodes[field, BEFORE]
@@ -309,8 +322,13 @@ def _sort_fields(node: int, nodes: Table, lists: Table, names: Bytes) -> bool:
 
 
 @part
-def _compare(one: int, other: int, lists: Table, names: Bytes) -> int:
-    """Negative, 0 or positive if the first name is before, equal to or after the other."""
+def _compare(key: int, one: int, other_key: int, other: int, lists: Table, names: Bytes) -> int:
+    """Negative, 0 or positive if the first name is before, equal to or after the other.
+
+    `key` and `other_key` are the prefixes of the names, `one` and `other` their ids.
+    """
+    if key != other_key:
+        return -1 if key < other_key else 1
     start, other_start = lists[NAMES, one], lists[NAMES, other]
     stop, other_stop = start + lists[LENGTHS, one] - 1, other_start + lists[LENGTHS, other] - 1
     return compare(names, start, stop, names, other_start, other_stop)
