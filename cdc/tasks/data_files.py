@@ -209,11 +209,11 @@ def _without_unused_names(table: pa.Table) -> pa.Table:
 
 def _use_names(chunks: list[pa.StructArray], kind: pa.StructType) -> list[pa.StructArray]:
     valid = [np.asarray(chunk.is_valid()) for chunk in chunks]
-    indices = [chunk.field(1).indices.to_numpy() for chunk in chunks]
+    indices = [chunk.field(1).indices.fill_null(0).to_numpy() for chunk in chunks]
     pairs = zip(indices, valid, strict=True)
     used = np.unique(np.concatenate([each[is_there] for each, is_there in pairs]))
     names = chunks[0].field(1).dictionary
-    if len(used) == len(names):
+    if len(used) == len(names) and not any(chunk.field(1).null_count for chunk in chunks):
         return chunks
     # A null has the first dictionary, or an empty one if there is no other.
     numbers = np.zeros(max(len(names), 1), np.int32)
@@ -241,7 +241,7 @@ def _fill_parts(documents: pa.StructArray, kind: pa.StructType) -> pa.StructArra
     parts = [documents.field(number) for number in range(kind.num_fields)]
     if all(part.null_count == 0 for part in parts):
         return documents
-    full = [pc.fill_null(part, b"") for part in parts]
+    full = [pc.fill_null(part, b"") if part.null_count else part for part in parts]
     fields = [kind.field(number) for number in range(kind.num_fields)]
     return pa.StructArray.from_arrays(full, fields=fields, mask=documents.is_null())
 

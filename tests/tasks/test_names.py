@@ -12,10 +12,11 @@ import pytest
 
 from cdc.arrow import cells
 from cdc.kernel import Places
-from cdc.mongo.read import Run
-from cdc.tasks import Part, Storage, arrow_batches, share_names, write_parts
-from tests.kernel.arrow import VARIANT
-from tests.kernel.canonical import canonical
+from cdc.mongo.read import Documents, Run
+from cdc.tasks import Part, Storage, arrow_batches, land, share_names, write_parts
+from tests.kernel.arrow import VARIANT, options, schema
+from tests.kernel.canonical import canonical, canonical_rows
+from tests.kernel.test_encoded_documents import SPLIT, one_by_one
 from tests.kernel.test_encoded_events import change, of
 
 SCHEMA = share_names(pa.schema([("n", pa.int64()), ("after", VARIANT)]))
@@ -90,3 +91,19 @@ def test_events_of_two_collections_share_no_names() -> None:
         assert [bson.decode(event.after)["_id"] for event in part] == [*range(number, 20, 2)]
     [alone] = arrow_batches.split_by_collection(parts[0])
     assert alone is parts[0]
+
+
+def test_a_copy_that_is_encoded_at_once_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """Guards: all its rows have no image before, so that column has no names at all."""
+    documents = [bson.encode({"_id": n, "x": "y" * 100, f"v{n % 5}": n}) for n in range(3000)]
+    batches = arrow_batches.encode_documents(
+        Documents(Places.concatenate(documents), None),
+        SPLIT,
+        options("variant"),
+        share_names(schema("variant")),
+    )
+    folder = str(tmp_path / "table")
+    manifest = land(batches, lambda _, rows: [Part(folder, rows)], 2**27, Storage())
+    [file] = manifest.files
+    expected = canonical_rows(one_by_one(documents, "variant", None).to_pylist())
+    assert canonical_rows(pq.read_table(Path(file.path)).to_pylist()) == expected
