@@ -1,7 +1,7 @@
 """The compiled functions of this package, loaded at first use.
 
 A library is the machine code of the entries of some modules. A process of its own compiles it, see
-`cdc.kernel.compiling`; LLVM loads it without numba in a twentieth of a second. The library is
+`cdc.kernel.compiling`; LLVM loads it without numba in a tenth of a second. The library is
 stored for these sources, this compiler and this kind of processor. If several processes of a
 machine need one at the same time, one compiles and the others wait, even if they load the sources
 from different places. The folder is in `NUMBA_CACHE_DIR` if that is set and writable, otherwise
