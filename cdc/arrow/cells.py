@@ -112,7 +112,7 @@ def _encode_variants(
     """The two parts of VARIANTs. Documents that plain Python encodes have dictionaries of their
     own, the other rows share some."""
     columns, at, own = loading.columns(), 0, list[tuple[int, bytes]]()
-    learnt = columns.shapes.learn_nothing(places.longest)
+    learnt = columns.tables.learn_nothing(places.longest)
     values = Cells(len(places), 2 * places.size + columns.variant.room(places.longest))
     shared, numbers = Cells(len(places) + 1, places.size + 64), np.zeros(len(places), np.int32)
     while at < len(places):
@@ -165,7 +165,7 @@ def _fill_bson(places: Places, cells: Cells) -> None:
 def _fill_json(places: Places, cells: Cells, encode: Callable[[bytes], Column]) -> None:
     """Fill cells with relaxed Extended JSON."""
     columns = loading.columns()
-    learnt = columns.shapes.learn_nothing(places.longest)
+    learnt = columns.tables.learn_nothing(places.longest)
 
     def step(at: int) -> Any:
         return columns.write_relaxed_json(*places.arrays, at, cells.out, cells.ends, *learnt)

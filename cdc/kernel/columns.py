@@ -17,7 +17,8 @@ from cdc.kernel.bson.elements import documents
 from cdc.kernel.compiled import entry
 from cdc.kernel.numbers import Bytes, copy
 from cdc.kernel.text import extended_json, merge_keys
-from cdc.kernel.variant import shapes, variant
+from cdc.kernel.variant import names as dictionary
+from cdc.kernel.variant import shapes, tables, variant
 from cdc.kernel.variant.variant_bytes import Table
 
 # What callers use from here.
@@ -29,7 +30,7 @@ __all__ = [
     "end_dictionary",
     "gather",
     "places",
-    "shapes",
+    "tables",
     "variant",
     "write_keys",
     "write_relaxed_json",
@@ -63,7 +64,7 @@ def write_variants(
     """Encode documents as VARIANTs. `dictionaries` gets the number of each one's dictionary.
 
     `metadata` gets the dictionaries, each when the next one begins; `end_dictionary` adds the last.
-    `nodes`, `lists` and `names` are those of `shapes.learn_nothing`.
+    `nodes`, `lists` and `names` are those of `tables.learn_nothing`.
     """
     while at < len(starts):
         place, size = np.int64(value_ends[at]), stops[at] - starts[at]
@@ -71,13 +72,13 @@ def write_variants(
             if place + variant.room(size) > len(values):
                 return at, FULL
             if shapes.must_forget(size, nodes, lists, names):
-                if not shapes.put_dictionary(lists, names, metadata, metadata_ends):
+                if not dictionary.put_dictionary(lists, names, metadata, metadata_ends):
                     return at, FULL
                 shapes.forget(nodes, lists)
             place = variant.write(data, starts[at], stops[at], nodes, lists, names, values, place)
             if place < 0:
                 return at, DOUBTFUL
-            dictionaries[at] = lists[shapes.STATE, shapes.WRITTEN]
+            dictionaries[at] = lists[tables.STATE, tables.WRITTEN]
         at += 1
         value_ends[at] = place
     return at, DONE
@@ -88,8 +89,8 @@ def end_dictionary(
     lists: Table, names: Bytes, metadata: Bytes, metadata_ends: Ends
 ) -> tuple[int, int]:
     """Write the last dictionary; return the number of all, and FULL or DONE."""
-    is_written = shapes.put_dictionary(lists, names, metadata, metadata_ends)
-    return lists[shapes.STATE, shapes.WRITTEN], DONE if is_written else FULL
+    is_written = dictionary.put_dictionary(lists, names, metadata, metadata_ends)
+    return lists[tables.STATE, tables.WRITTEN], DONE if is_written else FULL
 
 
 @entry

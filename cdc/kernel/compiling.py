@@ -1,6 +1,6 @@
 """Compile a library of the kernel into a file: `python -m cdc.kernel.compiling FILE LIBRARY`.
 
-This is a program of its own because numba and what it compiles take 300 MB, which a Spark worker
+This is a program of its own because numba and what it compiles take 250 MB, which a Spark worker
 would never give back. The result is one JSON file: for each entry its symbol, and an object file of
 it and of all that it calls, in base64.
 """

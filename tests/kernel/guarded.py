@@ -70,7 +70,7 @@ class Kernels:
 
     def __init__(self) -> None:
         self.columns, self._memory, self._other = loading.columns(), Guarded(), Guarded()
-        self._learnt = self.columns.shapes.learn_nothing(_ROOM)
+        self._learnt = self.columns.tables.learn_nothing(_ROOM)
         self._shared = np.zeros(1, np.int32), np.empty(2**20, np.uint8), np.zeros(3, np.int32)
         self._out = [np.empty(16 * _ROOM, np.uint8) for _ in range(2)]
         self._ends = [np.zeros(_EVENTS + 1, np.int32) for _ in range(2)]
@@ -118,7 +118,7 @@ class Kernels:
             place = starts[row : row + 1], stops[row : row + 1]
             # What damaged documents taught is kept.
             self.columns.write_variants(data, *place, 0, *cells, *self._shared, *self._learnt)
-            self._learnt[1][self.columns.shapes.STATE, self.columns.shapes.WRITTEN] = 0
+            self._learnt[1][self.columns.tables.STATE, self.columns.tables.WRITTEN] = 0
             self.columns.write_relaxed_json(data, *place, 0, *cells, *self._learnt)
 
     def _keys(self, data: Any, starts: Any, stops: Any, alone: bool) -> None:

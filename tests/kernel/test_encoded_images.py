@@ -73,7 +73,7 @@ def is_compiled(document: bytes) -> bool:
     """Whether the compiled functions encode it by themselves."""
     columns, places = loading.columns(), Places.concatenate([document])
     values = cells.Cells(1, columns.variant.room(places.longest))
-    learnt = columns.shapes.learn_nothing(places.longest)
+    learnt = columns.tables.learn_nothing(places.longest)
     shared, numbers = cells.Cells(2, len(document) + 64), np.zeros(1, np.int32)
     filled = columns.write_variants(
         *places.arrays, 0, values.out, values.ends, numbers, shared.out, shared.ends, *learnt

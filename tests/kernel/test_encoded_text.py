@@ -25,7 +25,7 @@ def is_compiled(value: Any) -> bool:
     columns, places = loading.columns(), Places.concatenate([of(value)])
     text = cells.Cells(1, 10_000)
     reported = columns.write_relaxed_json(
-        *places.arrays, 0, text.out, text.ends, *columns.shapes.learn_nothing(places.longest)
+        *places.arrays, 0, text.out, text.ends, *columns.tables.learn_nothing(places.longest)
     )
     return reported == (1, columns.DONE)
 

@@ -18,7 +18,8 @@ from cdc.kernel.text.json_values import (
     put_object_id,
     put_quoted,
 )
-from cdc.kernel.variant.shapes import (
+from cdc.kernel.variant.shapes import end_object, inner_node, next_node, skip_name
+from cdc.kernel.variant.tables import (
     END,
     FIRST_NODE,
     IS_ARRAY,
@@ -26,10 +27,6 @@ from cdc.kernel.variant.shapes import (
     NAME,
     NODE,
     ROOT,
-    end_object,
-    inner_node,
-    next_node,
-    skip_name,
 )
 from cdc.kernel.variant.variant_bytes import Table
 from cdc.model.bson import (

@@ -18,7 +18,8 @@ from cdc.kernel.bson.decimals import is_negative, unscaled, width
 from cdc.kernel.bson.elements import REFUSED, is_framed, size_of
 from cdc.kernel.compiled import hot, part
 from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, negate, put, put_hex, uint64
-from cdc.kernel.variant.shapes import (
+from cdc.kernel.variant.shapes import end_object, inner_node, next_node, skip_name
+from cdc.kernel.variant.tables import (
     BEGINS,
     END,
     FIRST_NODE,
@@ -32,10 +33,6 @@ from cdc.kernel.variant.shapes import (
     ROOT,
     SORTED,
     WIDE,
-    end_object,
-    inner_node,
-    next_node,
-    skip_name,
 )
 from cdc.kernel.variant.variant_bytes import Table, count_width, width_of
 from cdc.model.bson import (
