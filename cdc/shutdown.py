@@ -89,15 +89,16 @@ class Interrupt:
         if self._is_signalled:
             end(128 + number)
         self._is_signalled = True
-        _silence()
+        silence()
         if (process := _jvm()) is not None:
             process.terminate()  # not kill: the JVM deletes its temporary files
             has_jvm_ended()  # waits for it
         raise KeyboardInterrupt
 
 
-def _silence() -> None:
-    """Discard stderr: Java, and threads connected to it, report their end with stack traces."""
+def silence() -> None:
+    """Discard stderr: Java, and threads and processes that are connected to it, report their end
+    with stack traces."""
     if os.isatty(_STDERR):
         os.write(_STDERR, _SHOW_CURSOR)
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)

@@ -72,7 +72,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "cdc.source": {
         *("bson", "pyarrow", "pyspark"),
-        *("cdc.kernel", "cdc.logs", "cdc.model", "cdc.options", "cdc.tasks"),
+        *("cdc.kernel", "cdc.logs", "cdc.model", "cdc.options", "cdc.shutdown", "cdc.tasks"),
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.topology"),
         *("cdc.mongo.plan", "cdc.mongo.inspect"),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from cdc.mongo.inspect import Gauges, check, require_own
 from cdc.mongo.plan import Planner, Sweeper, Watch, first_offset
 from cdc.mongo.topology import OplogWatch, Source
 from cdc.options import SourceOptions
+from cdc.shutdown import silence
 from cdc.source.translation import (
     apply_limit,
     arrow_schema,
@@ -157,7 +159,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, schema, may_be_void=True)
 
     def stop(self) -> None:
+        """Spark calls this in the planner's process, when its loop over requests has ended."""
         self._watch.close()
+        if isinstance(sys.exception(), EOFError):
+            # The query has ended, and closed the connection. The loop prints that as a stack trace.
+            silence()
 
     def _parse_offset(self, data: dict[str, Any]) -> Offset:
         """Parse an offset of the checkpoint. Raises ForeignOffset if it is of another source."""
