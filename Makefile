@@ -5,6 +5,9 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser lint audit soak load bench bench-growth lock dist clean java
 
+# Every program starts several Python processes. None of them is to compile this project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 AIRFLOW := .venv-airflow

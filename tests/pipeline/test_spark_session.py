@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyspark
 import pytest
 from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
@@ -149,6 +150,37 @@ def test_environments_on_one_machine_have_archives_of_their_own(
             Path(option.partition("=")[2].partition('"')[0]).touch()
         assert "SharedArchiveFile" in str(start_cache.use_cache({"spark.jars.packages": "a:b:1"}))
     assert len(list(folder.glob("*.jsa"))) == 3
+
+
+def test_python_processes_of_spark_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Guards: `pyspark.zip`, whose sources every process would compile."""
+
+    def place(_: object) -> str:
+        import pyspark  # in the worker
+
+        return str(pyspark.__file__)
+
+    assert spark.range(1).rdd.map(place).first() == pyspark.__file__
+    assert "SPARK_HOME" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ({"SPARK_HOME": "/opt/spark"}, {}),
+        ({"PYSPARK_PYTHON": "/usr/bin/python3"}, {}),
+        ({}, {"spark.pyspark.python": "/usr/bin/python3"}),
+    ],
+)
+def test_a_spark_or_an_interpreter_of_the_user_is_used_as_it_is(
+    environment: dict[str, str], settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    before = os.environ.get("SPARK_HOME")
+    with start_cache.compiled_pyspark(settings):
+        assert os.environ.get("SPARK_HOME") == before
 
 
 def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:

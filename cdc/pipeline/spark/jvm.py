@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.java_gateway import launch_gateway
 
 from cdc.errors import CdcError
 from cdc.file_lock import lock
+from cdc.pipeline.spark.start_cache import compiled_pyspark
 from cdc.shutdown import kill_children_on_error
 
 OLDEST = 17
@@ -44,10 +46,13 @@ def start_jvm(conf: SparkConf) -> None:
     case the message ends with the last lines that the JVM printed.
     """
     require_java()
+    settings = dict(conf.getAll())
+    is_local = settings.get("spark.master", "").startswith("local")
+    home = compiled_pyspark(settings) if is_local else nullcontext()
     reading, writing = os.pipe()
     relay = _Relay(reading)
     try:
-        with lock(_lock_folder(conf)), kill_children_on_error():
+        with lock(_lock_folder(conf)), kill_children_on_error(), home:
             gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
     except PySparkRuntimeError as error:
         os.close(writing)

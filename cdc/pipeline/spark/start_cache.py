@@ -1,13 +1,15 @@
-"""Jars and classes of a local JVM, cached so that the next start does not prepare them again.
+"""Jars, classes and Python code of a local JVM, cached so that no start prepares them again.
 
-Without the cache Ivy looks up Delta's jars at each start, and Java parses and verifies some 20,000
-classes. Both results stay the same:
+Without the cache Ivy looks up Delta's jars at each start, Java parses and verifies some 20,000
+classes, and each Python process compiles PySpark. The results stay the same:
 
 * The list of jars is recorded after a start with Ivy. Later starts put these jars on the class
   path. A missing jar makes Ivy look again.
 * `mongodb-cdc prepare` stores the classes in an archive (Java's class data sharing), which Java
   maps. Java compares the archive with its own version and with the class path, and loads the
   classes from the jars if they differ.
+* Spark makes its Python processes import PySpark from the sources in `pyspark.zip`, if its home has
+  that file. The JVM gets a home without it, so they import the installed, compiled PySpark.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +32,9 @@ from cdc.private_cache import create_folder
 
 PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_PYTHON = "spark.pyspark.python"
+# What a JVM needs of Spark's home.
+_HOME = ("bin", "conf", "jars", "sbin")
 _JARS = "jars.json"
 _ARCHIVE_AT_EXIT = "-XX:ArchiveClassesAtExit"
 # Without these Java prints a warning for an archive that it does not map.
@@ -96,6 +103,48 @@ def archiving(packages: str) -> Iterator[str | None]:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def compiled_pyspark(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let Python processes of a local JVM that starts in the block import the installed PySpark.
+
+    Saves half a CPU second or more in each of them; every streaming query starts one. Does nothing
+    if SPARK_HOME is set or if the processes have another interpreter than this program: that one
+    may have no PySpark.
+    """
+    home = _light_home(settings)
+    if home is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
+def _light_home(settings: Mapping[str, str]) -> Path | None:
+    """Return a copy, made of links, of the installed PySpark without its folder `python`."""
+    interpreters = {os.environ.get("PYSPARK_PYTHON"), settings.get(_PYTHON), sys.executable, None}
+    if "SPARK_HOME" in os.environ or len(interpreters) > 2 or _has_default(_PYTHON):
+        return None
+    real = Path(_spark_home())
+    try:
+        folder = _folder()
+        home = folder / f"home-{_digest([str(real)])}"
+        if not home.exists():
+            with tempfile.TemporaryDirectory(prefix="home-", dir=folder) as part:
+                made = Path(part, "home")
+                made.mkdir()
+                for name in _HOME:
+                    if (real / name).exists():
+                        (made / name).symlink_to(real / name)
+                with suppress(OSError):  # another process has made it
+                    made.rename(home)
+        return home if home.exists() else None
+    except OSError:
+        return None
+
+
 def _remove_old_archives(folder: Path) -> None:
     archives = sorted(folder.glob("classes-*.jsa"), key=lambda each: each.stat().st_mtime)
     for each in archives[:-_MOST_ARCHIVES]:
@@ -103,13 +152,17 @@ def _remove_old_archives(folder: Path) -> None:
 
 
 def _has_jars_of_its_own() -> bool:
-    """Whether `spark-defaults.conf`, which Spark reads itself, sets jars or a class path."""
+    return _has_default("spark.jars", CLASS_PATH)
+
+
+def _has_default(*names: str) -> bool:
+    """Whether `spark-defaults.conf`, which Spark reads itself, has a setting that begins so."""
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_spark_home(), "conf"))
     try:
         lines = Path(folder, "spark-defaults.conf").read_text().splitlines()
     except OSError:
         return False
-    return any(line.strip().startswith(("spark.jars", CLASS_PATH)) for line in lines)
+    return any(line.strip().startswith(names) for line in lines)
 
 
 def _cached_jars(packages: str) -> list[str]:
@@ -130,9 +183,11 @@ def _recorded(folder: Path) -> dict[str, list[str]]:
 
 def _archive(jars: list[str]) -> Path:
     """Return the archive of a class path. It includes Spark: each environment has its own."""
-    path = [_spark_home(), *jars]
-    digest = hashlib.sha256("\n".join(path).encode()).hexdigest()[:16]
-    return _folder() / f"classes-{digest}.jsa"
+    return _folder() / f"classes-{_digest([_spark_home(), *jars])}.jsa"
+
+
+def _digest(paths: list[str]) -> str:
+    return hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
 
 
 def _spark_home() -> str:
