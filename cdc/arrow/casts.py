@@ -17,6 +17,8 @@ from cdc.kernel import MISFIT, MISSING, TAKEN, Numbers, loading
 from cdc.model.encoding import NULL, UTF16
 from cdc.model.typed import Array, Decimals, Integer, Kind, Map, Scalar, Struct, casts
 
+# Places for shapes of objects; a shape may take that of another one.
+_SHAPES = 64
 _Status = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -69,9 +71,9 @@ class Documents:
         """Call the compiled `find_fields`; `names` must be in the order of names."""
         wanted = np.frombuffer(b"".join(names), np.uint8)
         ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
-        named = self.metadata, self._names
+        named, alike = (self.metadata, self._names), np.full(_SHAPES, -1)
         self.kernel.find_fields(
-            self.data, *places.arrays, *named, wanted, ends, first, found, sizes
+            self.data, *places.arrays, *named, wanted, ends, first, alike, found, sizes
         )
 
     def cast(self, places: Places, kind: Kind, arrow: pa.DataType) -> CastValues:
@@ -239,9 +241,9 @@ def _locate(column: pa.Array) -> tuple[Any, Numbers, Numbers]:
 
 
 def _dictionaries(metadata: pa.Array) -> tuple[pa.Array, Numbers]:
-    """The dictionaries of a column, and the number of each row's."""
+    """The different dictionaries of a column, and the number of each row's."""
     if not pa.types.is_dictionary(metadata.type):
-        return metadata, np.arange(len(metadata))
+        metadata = metadata.dictionary_encode()
     return metadata.dictionary, metadata.indices.fill_null(0).to_numpy().astype(np.int64)
 
 

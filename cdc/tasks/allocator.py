@@ -9,12 +9,12 @@ from functools import cache
 
 # Parameters of glibc's `mallopt`.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-LARGE_BYTES, _MOST_UNUSED_BYTES = 2**22, 2**25
+LARGE_BYTES, _MOST_UNUSED_BYTES = 2**21, 2**24
 
 
 @cache
 def return_large_buffers() -> None:
-    """Give a buffer of 4 MiB and more back to the system when it is freed, in a Spark worker only.
+    """Give a buffer of 2 MiB and more back to the system when it is freed, in a Spark worker only.
 
     glibc would raise its limit to 32 MiB after the first large buffer, and keep the following ones
     in its heap. Replies and images of 14 MB left gaps there, which cost a task 70 MB. So do
@@ -29,3 +29,5 @@ def return_large_buffers() -> None:
             # Setting one limit ends the adjustment of the other: 128 KiB would shrink the heap
             # again and again.
             mallopt(_TRIM_THRESHOLD, _MOST_UNUSED_BYTES)
+            # Earlier buffers left a heap that is too fragmented for the large ones.
+            ctypes.CDLL(None).malloc_trim(0)

@@ -27,7 +27,7 @@ from cdc.tasks.storage import Storage, is_remote
 _PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers. More
 # wait only if one batch of rows is larger.
-_ROW_GROUP_BYTES = 24 * 2**20
+_ROW_GROUP_BYTES = 16 * 2**20
 _MOST_OPEN_FILES = 64
 _LARGEST_FILE = 2**27
 # Columns whose values repeat. The others would fill a dictionary in vain.

@@ -14,7 +14,7 @@ import numpy as np
 from cdc.kernel.bson.elements import REFUSED
 from cdc.kernel.columns import DONE, FULL, Ends, gather
 from cdc.kernel.compiled import entry, part
-from cdc.kernel.numbers import Bytes, is_text
+from cdc.kernel.numbers import Bytes, is_text, uint64
 from cdc.kernel.places import MISFIT, MISSING, TAKEN
 from cdc.kernel.typed import casts, rescued
 from cdc.kernel.variant import variant_dictionary
@@ -25,6 +25,8 @@ from cdc.kernel.variant.variant_bytes import (
     array_size,
     compare,
     dictionary,
+    filled_object,
+    has_names,
     layout,
     name_of,
     number,
@@ -58,6 +60,9 @@ NAME: Final = 3
 NAME_STOP: Final = 4
 ELEMENT: Final = 5
 
+# Multiplies a hash; its upper bits count.
+_MIX, _TOP = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
+
 Found = np.ndarray[tuple[int, int, int], np.dtype[np.int64]]
 
 
@@ -87,23 +92,96 @@ def find_fields(
     wanted: Bytes,
     ends: Numbers,
     first: int,
+    alike: Numbers,
     found: Found,
     sizes: Numbers,
 ) -> None:
     """Find fields by name in each object, and count the fields of each object.
 
-    `wanted` are the names one after the other, sorted; `ends` are their ends. The positions go to
-    `found`, from place `first` on. `sizes` is negative for a value that is no object.
+    Objects with the same ids and the same dictionary have the same names in the same order: only
+    the first of them is searched.
+
+    Args:
+        wanted: the names one after the other, sorted.
+        ends: the ends of the names in `wanted`.
+        first: the place in `found` of the first name.
+        alike: for the hash of ids, the last object that was searched; -1 for none. Its size is a
+            power of two.
+        found: the positions.
+        sizes: the number of fields of each object, negative for a value that is no object.
     """
     for place in range(len(starts)):
         for index in range(len(ends) - 1):
             found[START, first + index, place] = -1
         sizes[place] = REFUSED
-        if starts[place] >= 0:
-            start, stop, row = starts[place], stops[place], rows[place]
-            sizes[place] = object_size(data, start, stop, metadata, names, row)
-            if sizes[place] > 0:
+        if starts[place] < 0:
+            continue
+        start, stop, row = starts[place], stops[place], rows[place]
+        count = filled_object(data, start, stop)
+        if count < 0:
+            continue
+        slot = _hash_ids(data, start, stop) & (len(alike) - 1)
+        other = alike[slot]
+        if other >= 0 and rows[other] == row and _has_ids(data, start, stop, starts[other]):
+            _take_places(data, start, stop, other, len(ends) - 1, first, found, place)
+            sizes[place] = count
+        else:
+            sizes[place] = count if has_names(data, start, stop, metadata, names, row) else REFUSED
+            if sizes[place] >= 0:
                 _find(data, start, stop, row, metadata, names, wanted, ends, first, found, place)
+                alike[slot] = place
+
+
+@part
+def _hash_ids(data: Bytes, start: int, stop: int) -> int:
+    count, ids, id_width, _, _, _ = layout(data, start, stop)
+    end, hashed = ids + count * id_width, np.uint64(count)
+    while ids + 8 <= end:
+        hashed = (hashed ^ uint64(data, ids)) * _MIX
+        ids += 8
+    while ids < end:
+        hashed = (hashed ^ np.uint64(data[np.uint64(ids)])) * _MIX
+        ids += 1
+    return np.int64(hashed >> _TOP)
+
+
+@part
+def _has_ids(data: Bytes, start: int, stop: int, other: int) -> bool:
+    """Whether the object has the same ids as the one at `other`, which has been searched."""
+    count, ids, id_width, _, _, _ = layout(data, start, stop)
+    other_count, other_ids, other_width, _, _, _ = layout(data, other, len(data))
+    if count != other_count or id_width != other_width:
+        return False
+    end = ids + count * id_width
+    while ids + 8 <= end:
+        if uint64(data, ids) != uint64(data, other_ids):
+            return False
+        ids, other_ids = ids + 8, other_ids + 8
+    while ids < end and data[np.uint64(ids)] == data[np.uint64(other_ids)]:
+        ids, other_ids = ids + 1, other_ids + 1
+    return ids == end
+
+
+@part
+def _take_places(
+    data: Bytes,
+    start: int,
+    stop: int,
+    other: int,
+    wanted: int,
+    first: int,
+    found: Found,
+    place: int,
+) -> None:
+    """Find the fields at the indices that they have in the object of place `other`."""
+    _, _, _, offsets, width, begin = layout(data, start, stop)
+    for name in range(first, first + wanted):
+        if found[START, name, other] >= 0:
+            index = found[INDEX, name, other]
+            at = begin + number(data, offsets + index * width, width)
+            found[START, name, place] = at
+            found[STOP, name, place] = stop_of(data, at, stop)
+            found[INDEX, name, place] = index
 
 
 @part

@@ -147,20 +147,32 @@ def layout(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int
 @part
 def object_size(data: Bytes, start: int, stop: int, metadata: Bytes, names: Table, row: int) -> int:
     """The number of fields of the object that fills those bytes; REFUSED for any other value."""
-    count = _count_values(data, start, stop, OBJECT)
-    if count < 0 or names[row, NAMES] < 0:
-        return REFUSED
-    _, ids, id_width, _, _, _ = layout(data, start, stop)
+    count = filled_object(data, start, stop)
+    return count if count < 0 or has_names(data, start, stop, metadata, names, row) else REFUSED
+
+
+@part
+def filled_object(data: Bytes, start: int, stop: int) -> int:
+    """As `object_size`, whatever the ids of its names are."""
+    return _count_values(data, start, stop, OBJECT)
+
+
+@part
+def has_names(data: Bytes, start: int, stop: int, metadata: Bytes, names: Table, row: int) -> bool:
+    """Whether the names of an object are in its dictionary and in order."""
+    if names[row, NAMES] < 0:
+        return False
+    count, ids, id_width, _, _, _ = layout(data, start, stop)
     last, last_stop = 0, 0
     for index in range(count):
         id = number(data, ids + index * id_width, id_width)
         if id >= names[row, NAMES]:
-            return REFUSED
+            return False
         name, name_stop = name_of(metadata, names, row, id)
         if index and compare(metadata, last, last_stop, metadata, name, name_stop) >= 0:
-            return REFUSED
+            return False
         last, last_stop = name, name_stop
-    return count
+    return True
 
 
 @part

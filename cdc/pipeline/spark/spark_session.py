@@ -72,9 +72,7 @@ SETTINGS = {
     # A run that is killed while it plans its first batch leaves a partial file. Spark would refuse
     # to start the next run. The program checks the checkpoint itself.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
-    # Return large buffers to the system as soon as they are free: a task then needs a third less
-    # memory with events of many megabytes.
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "2097152",
+    # One heap for Arrow and NumPy: a buffer that one of them frees is of use to the other.
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     # The driver retains the plans of past queries for its UI: by default a thousand plans without a
     # limit of length. The plan of a MERGE is a long text.
