@@ -201,7 +201,7 @@ class Tables:
     def created(self, table: Table, new: NewTable) -> None:
         """To be called after the table was created."""
         columns, names = configured_columns(self.kind, table), frozenset(new.schema.names)
-        self.remember(KnownTable.of(table, new.properties, None, columns, names))
+        self.remember(KnownTable.of(table, new.properties, None, columns, names, version=0))
 
     def committed(self, table: Table, commit: Commit, version: int | None = None) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
@@ -215,6 +215,8 @@ class Tables:
         Afterwards its `version` is known.
         """
         last, newest = self.last(table), newest_entry(spark, table.target)
+        if last is None and newest.version == self.version(table):
+            return
         if last is not None and newest.metadata == last.text():
             self.committed(table, last, newest.version)
             return

@@ -126,10 +126,11 @@ def add_files(
 
 
 def _newest(known: KnownTable, tables: Tables) -> tuple[int, int] | None:
-    """The version of the last commit, and the version of its transaction, if both are known."""
-    if known.last is None or known.version is None:
+    """The version of the table, and that of the pipeline's last transaction in it, if both are
+    known; a table without one has -1."""
+    if known.version is None:
         return None
-    return known.version, tables.transaction_of(known.last).version
+    return known.version, tables.transaction_of(known.last).version if known.last else -1
 
 
 def commit_nothing(spark: SparkSession, table: Table, tables: Tables, commit: Commit) -> None:
