@@ -57,6 +57,7 @@ load: $(INSTALLED) ## a steady load, into build/load.json: LOAD_SECONDS=1800 LOA
 
 bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 20 minutes
 	@$(BIN)/python -m tests.bench $(BENCH)
+	@$(BIN)/python -m tests.bench.encoders
 	@$(BIN)/python -m tests.bench --only live --name bench-live --changes 10000 --documents 10000
 
 bench-growth: $(INSTALLED) ## the same with up to ten million documents, 432 splits, 1,000 collections

@@ -37,8 +37,8 @@ class Result:
         return self.ours / self.peer if self.peer else None
 
 
-def machine(server: str) -> str:
-    """What it was measured on, in one line; with the server's version."""
+def machine(server: str | None = None) -> str:
+    """What it was measured on, in one line; with the server's version, if there was one."""
     names = ("pyspark", "delta-spark", "pymongo", "numba")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
@@ -49,7 +49,7 @@ def machine(server: str) -> str:
         [
             f"commit {commit.stdout.strip() or 'unknown'}",
             f"{psutil.cpu_count()} cores with {memory} GiB",
-            f"MongoDB {server}",
+            *([f"MongoDB {server}"] if server else []),
             f"Python {platform.python_version()}",
             *versions,
         ]

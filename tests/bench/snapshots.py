@@ -17,7 +17,7 @@ from tests.bench.result import Result
 from tests.bench.stage import TASKS, Stage
 from tests.bench.timing import side_by_side
 
-_COLUMNS = {
+COLUMNS = {
     "_id": "bigint",
     "customer_id": "bigint from customer.id",
     "customer_name": "string from customer.name",
@@ -40,7 +40,7 @@ _GOALS = (
 
 def run(stage: Stage, runs: int) -> Iterator[Result]:
     typed = stage.folder / "typed.toml"
-    columns = (f"{name} = {json.dumps(kind)}\n" for name, kind in _COLUMNS.items())
+    columns = (f"{name} = {json.dumps(kind)}\n" for name, kind in COLUMNS.items())
     typed.write_text(f"[table.columns]\n{''.join(columns)}")
     parquet = {each.orders: _parquet(each) for each in (stage, stage.part)}
     splits = {each.orders: each.splits(SnapshotReader, each.orders) for each in (stage, stage.part)}
