@@ -67,20 +67,34 @@ def have_common_keys(copies: Sequence[LiveFile], files: Sequence[LiveFile], fold
     """
     bounds = [each.bounds(_KEY) for each in copies]
     concerned = [each for each in files if any(_overlap(each.bounds(_KEY), b) for b in bounds)]
-    ordered = sorted(bounds, key=lambda each: each[0] or "")
-    is_ordered = not any(map(_overlap, ordered, ordered[1:]))
-    if not concerned and is_ordered:
-        return False
-    copied = pa.concat_arrays(
-        [chunk for each in copies for found in _groups(folder, each) for chunk in found.keys.chunks]
-    )
-    if pc.count_distinct(copied).as_py() < len(copied):
+    read = [_read_keys(folder, each) for each in copies]
+    read.sort(key=lambda keys: (len(keys[0].as_py()), keys[0].as_py()) if len(keys) else (0, ""))
+    copied = pa.concat_arrays(read)
+    if not _increase(copied) and pc.count_distinct(copied).as_py() < len(copied):
         return True
     found = pc.min_max(copied).as_py()
     return any(
         pc.any(pc.is_in(there, value_set=copied)).as_py()
         for there in _many(_keys_within(folder, concerned, (found["min"], found["max"])))
     )
+
+
+def _read_keys(folder: Folder, file: LiveFile) -> pa.Array:
+    return pa.concat_arrays(
+        [chunk for group in _groups(folder, file) for chunk in group.keys.chunks]
+    )
+
+
+def _increase(keys: pa.Array) -> bool:
+    """Whether each key is longer than the one before, or as long and greater.
+
+    So are the numbers, ids and dates of ranges in the order of their index. Such keys are distinct,
+    which is quicker to see than by counting.
+    """
+    one, other = keys.slice(0, max(0, len(keys) - 1)), keys.slice(1)
+    size, next_size = pc.binary_length(one), pc.binary_length(other)
+    is_greater = pc.and_(pc.equal(size, next_size), pc.less(one, other))
+    return bool(pc.all(pc.or_(pc.less(size, next_size), is_greater)).as_py())
 
 
 def _keys_within(folder: Folder, files: Sequence[LiveFile], bounds: Bounds) -> Iterator[pa.Array]:
