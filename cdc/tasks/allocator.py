@@ -16,10 +16,10 @@ LARGE_BYTES, _MOST_UNUSED_BYTES = 2**21, 2**24
 def return_large_buffers() -> None:
     """Give a buffer of 2 MiB and more back to the system when it is freed, in a Spark worker only.
 
-    glibc would raise its limit to 32 MiB after the first large buffer, and keep the following ones
-    in its heap. Replies and images of 14 MB left gaps there, which cost a task 70 MB. So do
-    documents of usual size, but for them a tenth of the CPU time would be lost: call this only once
-    a row has `LARGE_BYTES`.
+    glibc raises its limit to 32 MiB after the first large buffer, and keeps the following ones in
+    its heap. Replies and images of 14 MB leave gaps there, which cost a task 90 MB. So do documents
+    of usual size, but for them a third of the CPU time would go into pages that are taken from the
+    system again and again: call this only once a row has `LARGE_BYTES`.
     With a C library that has no `mallopt`, and in any other process, this does nothing.
     """
     if "SPARK_REUSE_WORKER" in os.environ:
