@@ -183,6 +183,19 @@ def test_a_spark_or_an_interpreter_of_the_user_is_used_as_it_is(
         assert os.environ.get("SPARK_HOME") == before
 
 
+def test_a_pyspark_that_other_processes_may_not_find_keeps_its_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with start_cache.compiled_pyspark({}):
+        assert Path(os.environ["SPARK_HOME"], "jars").resolve() == Path(pyspark.__file__).with_name(
+            "jars"
+        )
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    with start_cache.compiled_pyspark({}):
+        assert "SPARK_HOME" not in os.environ
+
+
 def test_a_jvm_that_does_not_start_is_reported_with_what_it_printed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "from cdc.pipeline import session\nsession('p', extra={'spark.driver.memory': 'much'})"

@@ -17,7 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import site
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -108,8 +110,8 @@ def compiled_pyspark(settings: Mapping[str, str]) -> Iterator[None]:
     """Let Python processes of a local JVM that starts in the block import the installed PySpark.
 
     Saves half a CPU second or more in each of them; every streaming query starts one. Does nothing
-    if SPARK_HOME is set or if the processes have another interpreter than this program: that one
-    may have no PySpark.
+    if SPARK_HOME is set, or if the processes might not find PySpark: if they have another
+    interpreter than this program, or if this program extended its own path.
     """
     home = _light_home(settings)
     if home is None:
@@ -128,6 +130,8 @@ def _light_home(settings: Mapping[str, str]) -> Path | None:
     if "SPARK_HOME" in os.environ or len(interpreters) > 2 or _has_default(_PYTHON):
         return None
     real = Path(_spark_home())
+    if str(real.parent) not in _import_paths():
+        return None
     try:
         folder = _folder()
         home = folder / f"home-{_digest([str(real)])}"
@@ -135,14 +139,19 @@ def _light_home(settings: Mapping[str, str]) -> Path | None:
             with tempfile.TemporaryDirectory(prefix="home-", dir=folder) as part:
                 made = Path(part, "home")
                 made.mkdir()
-                for name in _HOME:
-                    if (real / name).exists():
-                        (made / name).symlink_to(real / name)
+                for name in _HOME:  # also a folder that may be made later
+                    (made / name).symlink_to(real / name)
                 with suppress(OSError):  # another process has made it
                     made.rename(home)
         return home if home.exists() else None
     except OSError:
         return None
+
+
+def _import_paths() -> set[str]:
+    """Folders from which any process of this interpreter imports packages."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {sysconfig.get_path("purelib"), site.getusersitepackages(), *given}
 
 
 def _remove_old_archives(folder: Path) -> None:
