@@ -18,6 +18,7 @@ from cdc.kernel.numbers import Bytes, is_text, uint64
 from cdc.kernel.places import MISFIT, MISSING, TAKEN
 from cdc.kernel.typed import casts, rescued
 from cdc.kernel.variant import variant_dictionary
+from cdc.kernel.variant.names import slot_of
 from cdc.kernel.variant.variant_bytes import (
     DICTIONARY,
     Numbers,
@@ -60,8 +61,7 @@ NAME: Final = 3
 NAME_STOP: Final = 4
 ELEMENT: Final = 5
 
-# Multiplies a hash; its upper bits count.
-_MIX, _TOP = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
+_HASH: Final = 2**32 - 1
 
 Found = np.ndarray[tuple[int, int, int], np.dtype[np.int64]]
 
@@ -120,7 +120,7 @@ def find_fields(
         count = filled_object(data, start, stop)
         if count < 0:
             continue
-        slot = _hash_ids(data, start, stop) & (len(alike) - 1)
+        slot = _slot_of_ids(data, start, stop, len(alike) - 1)
         other = alike[slot]
         if other >= 0 and rows[other] == row and _has_ids(data, start, stop, starts[other]):
             _take_places(data, start, stop, other, len(ends) - 1, first, found, place)
@@ -133,16 +133,16 @@ def find_fields(
 
 
 @part
-def _hash_ids(data: Bytes, start: int, stop: int) -> int:
+def _slot_of_ids(data: Bytes, start: int, stop: int, mask: int) -> int:
     count, ids, id_width, _, _, _ = layout(data, start, stop)
-    end, hashed = ids + count * id_width, np.uint64(count)
+    end, hashed = ids + count * id_width, count
     while ids + 8 <= end:
-        hashed = (hashed ^ uint64(data, ids)) * _MIX
+        hashed = slot_of(np.uint64(hashed) ^ uint64(data, ids), _HASH)
         ids += 8
     while ids < end:
-        hashed = (hashed ^ np.uint64(data[np.uint64(ids)])) * _MIX
+        hashed = slot_of(np.uint64(hashed) ^ np.uint64(data[np.uint64(ids)]), _HASH)
         ids += 1
-    return np.int64(hashed >> _TOP)
+    return hashed & mask
 
 
 @part
