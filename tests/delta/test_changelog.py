@@ -22,7 +22,7 @@ from cdc.model import Namespace, Offset
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, ops, sink
 
-LOG = "shop/orders/changelog"
+LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
 OFFSETS = Path(__file__).parents[1] / "model/offsets"
 log_sink = partial(sink, with_mirror=False)
 
@@ -141,6 +141,19 @@ def test_a_pipeline_leaves_its_neighbours_tables_alone(spark: SparkSession, tmp_
     sink(tmp_path, "one").write_batch(batch(spark, rows, until=5), 0)
     assert ops(tmp_path / "shop/zebras/changelog") == [("read", "z")]
     assert content(tmp_path / "shop/zebras/mirror") == {"z": {}}
+
+
+def test_a_table_whose_creation_has_not_made_its_first_version_is_no_table_yet(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a kill in the middle of a creation, and the creation by another job meanwhile. Delta
+    makes the folder of the log before it writes the first commit there."""
+    for table in (LOG, MIRROR, "shop/zebras/changelog", "shop/zebras/mirror"):
+        (tmp_path / table / "_delta_log").mkdir(parents=True)
+    sink(tmp_path).write_batch(batch(spark, [change("insert", "a", {}, time=3)], until=5), 0)
+    sink(tmp_path).write_batch(batch(spark, [change("insert", "b", {}, time=6)], until=7), 1)
+    assert ops(tmp_path / LOG) == [("insert", "a"), ("insert", "b")]
+    assert content(tmp_path / MIRROR) == {"a": {}, "b": {}}
 
 
 def test_a_new_checkpoint_is_refused_not_skipped(spark: SparkSession, tmp_path: Path) -> None:

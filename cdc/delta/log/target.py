@@ -89,7 +89,7 @@ class Target:
         if self.is_name:
             is_there = bool(spark.catalog.tableExists(self.address))
             return is_there and not self.is_view(spark)
-        return DeltaTable.isDeltaTable(spark, self._path(spark))
+        return _is_table(spark, self._path(spark))
 
     def is_view(self, spark: SparkSession) -> bool:
         """Whether the name, which is in the catalog, belongs to a view."""
@@ -114,23 +114,17 @@ class Target:
         properties: Mapping[str, str],
         cluster: Sequence[str],
     ) -> None:
-        """Create the table, clustered by some columns, and its schema (database) if needed.
+        """Create a table that has a name, clustered by some columns, and its schema (database).
 
         Raises AnalysisException if the table exists.
         """
-        if self.is_name:
-            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
-            # Delta's builder takes no name with a catalog.
-            spark.sql(
-                f"CREATE TABLE {self.address} ({', '.join(map(_declared, columns))}) USING delta"
-                f" CLUSTER BY ({', '.join(map(quoted, cluster))})"
-                f" TBLPROPERTIES {_property_list(properties)}"
-            )
-            return
-        builder = DeltaTable.create(spark).location(self._path(spark))
-        for name, value in properties.items():
-            builder = builder.property(name, value)
-        builder.addColumns(columns).clusterBy(*cluster).execute()
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
+        # Delta's builder takes no name with a catalog.
+        spark.sql(
+            f"CREATE TABLE {self.address} ({', '.join(map(_declared, columns))}) USING delta"
+            f" CLUSTER BY ({', '.join(map(quoted, cluster))})"
+            f" TBLPROPERTIES {_property_list(properties)}"
+        )
 
     def snapshot(self, spark: SparkSession) -> Any:
         """The newest version of the table, as Delta has it in the JVM. Starts no Spark job."""
@@ -221,7 +215,23 @@ def under(spark: SparkSession, glob: str) -> list[Target]:
     pattern = jvm.org.apache.hadoop.fs.Path(f"{glob}/_delta_log")
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     found = pattern.getFileSystem(configuration).globStatus(pattern)
-    return [Target(status.getPath().getParent().toString()) for status in found or ()]
+    paths = [status.getPath().getParent().toString() for status in found or ()]
+    return [Target(path) for path in paths if _is_table(spark, path)]
+
+
+def _is_table(spark: SparkSession, path: str) -> bool:
+    """Whether the path has a Delta table of at least one version.
+
+    Delta makes the folder of the log before it writes the first version. A creation that is under
+    way, or that was killed, has made the folder alone: Delta's own test accepts that one.
+    """
+    if not DeltaTable.isDeltaTable(spark, path):
+        return False
+    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    nothing = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
+    return bool(
+        log.forTable(spark._jsparkSession, path).update(False, nothing, nothing).version() >= 0
+    )
 
 
 def like(
