@@ -1,5 +1,6 @@
 """Collections: their listing, their split points, their incarnations (UUIDs)."""
 
+from cdc.mongo.collections.collection_size import Size, estimate_size
 from cdc.mongo.collections.enumerator import (
     INTERNAL,
     Collection,
@@ -20,10 +21,8 @@ from cdc.mongo.collections.incarnation import (
 from cdc.mongo.collections.split_points import (
     SINGLE,
     Choice,
-    Size,
     all_keys,
     choose_strategy,
-    estimate_size,
     random_keys,
 )
 

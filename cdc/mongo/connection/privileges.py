@@ -64,7 +64,7 @@ OPTIONAL = (
     Rule(
         ("splitVector",),
         "the captured collections",
-        "even splits; without it, the splits are cut by sampling",
+        "even splits of small and very large collections; without it, all are cut by sampling",
     ),
     Rule(
         ("collStats",),

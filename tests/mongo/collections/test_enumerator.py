@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 
 from cdc.errors import TransientError
 from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace
-from cdc.mongo.collections import enumerator, split_points
+from cdc.mongo.collections import choose_strategy, enumerator, estimate_size, split_points
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, asked, contents, failing, filled
 
@@ -128,6 +128,42 @@ def test_a_sample_is_drawn_once_for_many_batches(many: Any, mongo: Client) -> No
     assert max(sizes) < 10_000, sizes
     [draw] = [each for each in operations if "aggregate" in each["command"]]
     assert draw["docsExamined"] < 600
+
+
+@pytest.mark.parametrize(
+    ("walked", "sampled", "strategy"),
+    [(11_999, 100, "sampling"), (12_000, 100, "splitVector"), (11_999, 4, "splitVector")],
+)
+def test_a_large_collection_is_sampled_because_a_walk_through_its_index_takes_longer(
+    many: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    walked: int,
+    sampled: int,
+    strategy: str,
+) -> None:
+    """Guards: tasks that wait for the planner. A walk cuts what is small, and what has so many
+    splits that those of a sample would be uneven. `plan` says what a run does."""
+    monkeypatch.setattr(split_points, "_WALKED_DOCUMENTS", walked)
+    monkeypatch.setattr(split_points, "_MOST_SAMPLED_SPLITS", sampled)
+    caplog.set_level(logging.INFO, logger="cdc.mongo.collections.split_points")
+    check(ranges(many))
+    assert f"by {strategy}: " in caplog.text
+    client = Capture(uri(many), many.full_name).source.client
+    namespace = Namespace(many.database.name, many.name)
+    size = estimate_size(client, namespace)
+    assert choose_strategy(client, namespace, size, MIB).strategy == strategy
+
+
+def test_a_large_collection_that_cannot_be_sampled_is_walked(
+    many: Any, mongo: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: one giant split."""
+    monkeypatch.setattr(split_points, "_WALKED_DOCUMENTS", 0)
+    caplog.set_level(logging.INFO, logger="cdc.mongo.collections.split_points")
+    with failing(mongo, "alwaysOn", failCommands=["aggregate"], errorCode=13):
+        assert len(ranges(many)) > 4
+    assert "by splitVector: " in caplog.text
 
 
 def test_a_sample_of_few_documents_is_all_of_their_keys(large: Any, mongo: Client) -> None:
