@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdc.arrow.casts import Documents, Places
 from cdc.arrow.cells import Cells, validity
-from cdc.kernel import WORTH
+from cdc.kernel import MISFIT, WORTH
 from cdc.model.typed import Plan, typed_columns
 
 
@@ -67,10 +67,11 @@ def _write_rest(source: Documents, plan: Plan, located: Any, arrow: pa.DataType)
         ],
         np.int64,
     )
+    starts = np.where(_is_taken_whole(plan, *located), -1, source.whole.starts)
     cells = Cells(len(source.whole), len(source.data) + 64)
     left, at = np.empty((len(tree), source.kernel.rescued.LEFT), np.int64), 0
     while at < len(source.whole):
-        whole = source.data, source.whole.starts, source.whole.stops
+        whole = source.data, starts, source.whole.stops
         at, why = source.kernel.rescued.write_rests(
             *whole, tree, *located, at, left, cells.out, cells.ends
         )
@@ -81,6 +82,24 @@ def _write_rest(source: Documents, plan: Plan, located: Any, arrow: pa.DataType)
     return source.write_variants(
         cells.out, Places(starts, ends[1:].copy(), source.whole.rows), arrow
     )
+
+
+def _is_taken_whole(plan: Plan, found: Any, sizes: Any, status: Any) -> Any:
+    """Whether the columns of a document contain all of it, which most documents are.
+
+    The others have to be looked at one by one.
+    """
+    is_there = found[0] >= 0
+    is_whole = is_there[0].copy()
+    for number, place in enumerate(plan.places):
+        if place.typed is not None:
+            is_whole &= status[number] != MISFIT
+        elif place.inner:
+            inner = np.count_nonzero(is_there[place.inner.start : place.inner.stop], axis=0)
+            # An object without fields is rescued, unless it is the document.
+            is_empty = (sizes[number] == 0) & (number > 0)
+            is_whole &= ~is_there[number] | ((sizes[number] == inner) & ~is_empty)
+    return is_whole
 
 
 def _convert(document: dict[str, bytes], plan: Plan, kind: pa.StructType) -> dict[str, Any]:
