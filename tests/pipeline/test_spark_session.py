@@ -8,17 +8,19 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from delta import configure_spark_with_delta_pip
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.kernel import loading
 from cdc.pipeline.spark import start_cache
 from cdc.pipeline.spark.jvm import require_java
-from cdc.pipeline.spark.spark_session import SETTINGS
+from cdc.pipeline.spark.spark_session import LOCAL, SETTINGS
 from tests.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,26 @@ def test_spark_defaults_hold_the_settings_of_plain_python() -> None:
     of_file = {line[0]: line[1] for line in lines if line and not line[0].startswith("#")}
     jars = configure_spark_with_delta_pip(SparkSession.builder)._options["spark.jars.packages"]
     assert of_file == {**SETTINGS, "spark.jars.packages": jars}
+
+
+def test_of_two_runs_that_write_the_same_file_of_a_checkpoint_one_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: the way of renaming files that is chosen for a local master."""
+    jvm: Any = spark._jvm
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    create = getattr(getattr(checkpointing, "CheckpointFileManager$"), "MODULE$").create
+    path = jvm.org.apache.hadoop.fs.Path(str(tmp_path / "0"))
+    manager = create(path.getParent(), spark._jsparkSession.sessionState().newHadoopConf())
+    chosen = LOCAL["spark.sql.streaming.checkpointFileManagerClass"]
+    assert manager.getClass().getName() == chosen
+    first, second = (manager.createAtomic(path, False) for _ in range(2))
+    for number, stream in enumerate((first, second), 1):
+        stream.write(number)
+    first.close()
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        second.close()
+    assert (tmp_path / "0").read_bytes() == b"\1"
 
 
 @pytest.mark.slow

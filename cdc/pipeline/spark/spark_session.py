@@ -95,6 +95,13 @@ SETTINGS = {
 # compiled code, which is full after a minute of MERGEs; Java would then compile nothing more.
 ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
+# Spark's own choice, by way of Hadoop's FileContext, starts the program `readlink` four times for
+# each file that it renames on a local disk: 50 ms of a commit on a busy machine. This one looks as
+# well whether there is such a file already.
+_RENAMES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
 # Only for a local master, where driver and executors are one process.
 LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -103,6 +110,7 @@ LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     # Delta reads a table's log in 50 tasks, most of them empty on one machine.
     "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.streaming.checkpointFileManagerClass": _RENAMES,
     "spark.driver.extraJavaOptions": f"{ONE_COMPILER} -Dlog4j2.configurationFile="
     + Path(__file__).with_name("log4j2.properties").as_uri(),
 }
