@@ -57,7 +57,10 @@ class Sweeper:
         scans: list[Scan] = []
         offset = advance(start, start.time, absent=absent)
         budget = self.splits_per_batch
-        while (copying := _find_next_copy(offset, listed)) is not None and budget > 0:
+        while budget > 0:
+            copying = _find_next_copy(offset, listed)
+            if copying is None:
+                return Sweep(tuple(scans), offset.swept is not None, absent)
             if projection.has_other_collation(
                 CaptureFilter.parse(start.excerpt), copying.collation
             ):
@@ -66,8 +69,7 @@ class Sweeper:
             budget -= len(ranges)
             scans.append(Scan(copying, ranges[-1].upper))
             offset = advance(offset, offset.time, (scans[-1],))
-        swept_all = copying is None and offset.swept is not None
-        return Sweep(tuple(scans), swept_all, absent)
+        return Sweep(tuple(scans), False, absent)
 
     def ranges(self, scan: Scan) -> list[KeyRange] | None:
         """Return the ranges into which a scan was cut when it was planned; None if unknown."""
