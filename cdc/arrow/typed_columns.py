@@ -87,7 +87,8 @@ def _write_rest(source: Documents, plan: Plan, located: Any, arrow: pa.DataType)
 def _is_taken_whole(plan: Plan, found: Any, sizes: Any, status: Any) -> Any:
     """Whether the columns of a document contain all of it, which most documents are.
 
-    The others have to be looked at one by one.
+    `write_rests` would find nothing to write for these. To know them by whole columns spares a
+    tenth of the conversion.
     """
     is_there = found[0] >= 0
     is_whole = is_there[0].copy()

@@ -128,8 +128,7 @@ class Target:
 
     def snapshot(self, spark: SparkSession) -> Any:
         """The newest version of the table, as Delta has it in the JVM. Starts no Spark job."""
-        nothing = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
-        return self.delta(spark)._jdt.deltaLog().update(False, nothing, nothing)
+        return _newest(spark, self.delta(spark)._jdt.deltaLog())
 
     def properties(self, spark: SparkSession) -> dict[str, str]:
         return dict(metadata_of(self.snapshot(spark))["configuration"])
@@ -227,11 +226,16 @@ def _is_table(spark: SparkSession, path: str) -> bool:
     """
     if not DeltaTable.isDeltaTable(spark, path):
         return False
-    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-    nothing = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
-    return bool(
-        log.forTable(spark._jsparkSession, path).update(False, nothing, nothing).version() >= 0
-    )
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return int(_newest(spark, log).version()) >= 0
+
+
+def _newest(spark: SparkSession, log: Any) -> Any:
+    """The newest snapshot of a log; its version is -1 if there is none."""
+    jvm: Any = spark._jvm
+    nothing = jvm.scala.Option.empty()
+    return log.update(False, nothing, nothing)
 
 
 def like(
