@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "cdc.model.typed": {"numpy", "cdc.model.encoding"},
     "cdc.model.keystring": {"bson", "cdc.model.bson"},
     "cdc.model": {"bson", "cdc.model.bson", "cdc.model.encoding", "cdc.model.keystring"},
+    "cdc.model.oplog": {"bson", "cdc.model", "cdc.model.bson"},
     "cdc.options": {"cdc.model"},
     "cdc.kernel": {
         *("llvmlite", "numba", "numpy"),
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
     },
     "cdc.mongo.read": {
-        *("bson", "numpy", "pymongo", "cdc.kernel", "cdc.model"),
+        *("bson", "numpy", "pymongo", "cdc.kernel", "cdc.model", "cdc.model.oplog"),
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
         "cdc.mongo.topology",
     },

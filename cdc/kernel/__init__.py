@@ -3,7 +3,7 @@
 Other packages import names from here only. `loading` imports the compiled modules at first use.
 """
 
-from cdc.kernel import event_columns, loading, reply
+from cdc.kernel import event_columns, loading, oplog_reply, reply
 from cdc.kernel.event_columns import NONE, Events
 from cdc.kernel.loading import freeze_objects
 from cdc.kernel.places import MISFIT, MISSING, TAKEN, Numbers, Places
@@ -21,5 +21,6 @@ __all__ = [
     "event_columns",
     "freeze_objects",
     "loading",
+    "oplog_reply",
     "reply",
 ]

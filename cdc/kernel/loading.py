@@ -38,6 +38,7 @@ _COMPILED = ("cdc.kernel", "cdc.model.bson", "cdc.model.encoding", "cdc.model.ty
 # The modules of each library. Callers use the first one, and what it names in `__all__`.
 LIBRARIES = {
     "columns": ("cdc.kernel.columns", "cdc.kernel.bson.change_events"),
+    "oplog": ("cdc.kernel.oplog.events", "cdc.kernel.oplog.operations"),
     "typed": (
         "cdc.kernel.typed.typed_columns",
         "cdc.kernel.typed.casts",
@@ -55,6 +56,12 @@ def columns() -> ModuleType:
     """Load `cdc.kernel.columns`, compiled. Raises OSError if no cache folder is writable."""
     with _loading:
         return _load("columns")
+
+
+def oplog() -> ModuleType:
+    """Load `cdc.kernel.oplog.events`, compiled. Raises OSError if no cache folder is writable."""
+    with _loading:
+        return _load("oplog")
 
 
 def typed() -> ModuleType:

@@ -44,8 +44,11 @@ def events(data: bytes, start: int, stop: int) -> Events | None:
 
     Returns None if the array is small, is empty, or contains anything else.
     """
-    if stop - start < WORTH:
-        return None
+    return None if stop - start < WORTH else locate_events(data, start, stop)
+
+
+def locate_events(data: bytes, start: int, stop: int) -> Events | None:
+    """Return the same as `events`, however small the array is."""
     table = np.empty(((stop - start) // _LEAST_EVENT, COUNT), np.int64)
     locate = loading.columns().change_events.locate
     count = locate(np.frombuffer(data, np.uint8), start, stop, table)

@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import BadToken, UnmappableValue
 from cdc.model import timestamp
-from cdc.model.bson import element, elements
+from cdc.model.bson import element, elements, encode_document, encode_field
 from cdc.model.keystring import keystring
 
 Kind = Literal["high_water_mark", "event"]
@@ -30,23 +30,25 @@ _TIMESTAMP_TYPE: Final = "82"
 _LAST_VERSION: Final = 2
 _EXPLICIT: Final = 2  # from this version on every event names its type, and no field is omitted
 _UUID: Final = struct.pack("<iB", 16, 4)
-_KINDS: Final[dict[int, Kind]] = {0: "high_water_mark", 128: "event"}
+_EVENT: Final = 128
+_KINDS: Final[dict[int, Kind]] = {0: "high_water_mark", _EVENT: "event"}
 _REMEDY: Final = "Copy `_data` as the server sent it, and the `_typeBits` that came with it."
 
 
-def _encode_high_water_mark() -> str:
-    """The rest of a version 1 high-water mark, after its time; it sorts before all events.
+def _encode_rest(kind: int, index: int, *event: bytes) -> str:
+    """The rest of a version 1 token, after its time.
 
-    The fields are the version, the type, the index in a transaction, and whether the token comes
-    from an invalidate event.
+    The fields are the version, the kind, the index in a transaction, whether the token comes from
+    an invalidate event, and those of the event.
     """
-    body = b"".join(struct.pack("<BBi", element.INT32, 0, number) for number in (1, 0, 0))
-    body += bytes([element.BOOL, 0, False])
-    key, _ = keystring.encode(struct.pack("<i", len(body) + 5) + body + b"\0")
+    numbers = [struct.pack("<BBi", element.INT32, 0, number) for number in (1, kind, index)]
+    origin = bytes([element.BOOL, 0, False])
+    key, _ = keystring.encode(encode_document([*numbers, origin, *event]))
     return key.hex().upper()
 
 
-_HIGH_WATER_MARK: Final = _encode_high_water_mark()
+# It sorts before all events.
+_HIGH_WATER_MARK: Final = _encode_rest(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,23 @@ def position_after(time: Timestamp) -> str:
     the high-water mark of the next time.
     """
     return high_water_mark(timestamp.after(time))
+
+
+def event_position(time: Timestamp, index: int, collection: bytes, document_key: bytes) -> str:
+    """The position of a row event, as servers before 7.0 write it (version 1).
+
+    Args:
+        time: the cluster time.
+        index: the index of the event in its transaction; 0 outside transactions.
+        collection: the 16 bytes of the collection's UUID.
+        document_key: BSON of the event's `documentKey`.
+    """
+    fields = [
+        encode_field(element.BINARY, b"", _UUID + collection),
+        encode_field(element.DOCUMENT, b"", document_key),
+    ]
+    rest = _encode_rest(_EVENT, index, *fields)
+    return f"{_TIMESTAMP_TYPE}{time.time:08X}{time.inc:08X}{rest}"
 
 
 def parse(text: str) -> str:

@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnmappableValue
-from cdc.model.bson import Element, elements
+from cdc.model.bson import Element, elements, encode_document, encode_field
 from cdc.model.capture_filter import CaptureFilter
 from cdc.model.selection import Namespace
 
@@ -88,6 +88,7 @@ class StreamSplit:
         late: times after `upto` whose events belong to the split too, see `late` of the offset.
         emitted: times after `after` whose events are in an earlier batch; the split omits them.
         after_position: a position; the split contains only events after it.
+        is_whole: `pipeline` passes all row events of `collections`, unchanged, and no others.
     """
 
     after: Timestamp
@@ -102,6 +103,7 @@ class StreamSplit:
     late: tuple[Timestamp, ...] = ()
     emitted: tuple[Timestamp, ...] = ()
     after_position: str = ""
+    is_whole: bool = False
 
     @property
     def capture(self) -> CaptureFilter:
@@ -162,5 +164,4 @@ def literal(key: bytes) -> RawBSONDocument:
 
 
 def _encode_single(name: bytes, element: Element, data: bytes) -> bytes:
-    body = bytes([element.kind]) + name + b"\0" + data[element.start : element.stop] + b"\0"
-    return (len(body) + 4).to_bytes(4, "little") + body
+    return encode_document([encode_field(element.kind, name, data[element.start : element.stop])])

@@ -63,6 +63,13 @@ class SourceOptions:
         " never looks up; `update_lookup` always looks up; `off` requests no images.",
         choices=("auto", "required", "when_available", "update_lookup", "off"),
     )
+    read_by: str = optional(
+        "auto",
+        "How changes are read: `auto` reads the oplog and the recorded pre-images in bulk where"
+        " that gives the same rows, and a change stream for everything else; `change_stream`"
+        " always reads a change stream.",
+        choices=("auto", "change_stream"),
+    )
     filter: str | None = optional(
         None,
         'Documents to capture: a match in Extended JSON, such as `{"region": "EU"}`. The server'

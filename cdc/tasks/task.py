@@ -27,7 +27,7 @@ from cdc.model import (
 )
 from cdc.model.encoding import encoder
 from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
-from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, sharded, snapshot
+from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, oplog, sharded, snapshot
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
@@ -204,6 +204,8 @@ def _changes(
     if options.shards_direct:
         return sharded.changes(_find_paced_shards(options, pace), split, images, patience)
     opener = partial(_open_paced_member, options, pace)
+    if options.read_by == "auto" and oplog.is_suitable(split, images):
+        return oplog.read(opener, split, images, patience)
     return change_stream.read(opener, split, images, patience, at_once=True)
 
 

@@ -373,6 +373,9 @@ class Watched(Member):
         self._before(command)
         return self._inner.command(db, command)
 
+    def hello(self) -> Document:
+        return self._inner.hello()
+
     def kill_cursor(self, namespace: str, cursor: int) -> None:
         self._inner.kill_cursor(namespace, cursor)
 

@@ -18,6 +18,9 @@ from cdc.model.bson.element import (
     TIMESTAMP,
     Element,
     elements,
+    encode_document,
+    encode_field,
+    encode_string,
 )
 from cdc.model.bson.extended_json import Json, value
 
@@ -41,6 +44,9 @@ __all__ = [
     "decimal128",
     "element",
     "elements",
+    "encode_document",
+    "encode_field",
+    "encode_string",
     "extended_json",
     "value",
 ]

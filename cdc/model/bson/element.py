@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import decimal
 import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from cdc.errors import UnmappableValue
@@ -130,6 +131,22 @@ def _code_with_scope_size(data: bytes, at: int, last: int) -> int:
     if at + size > last or 4 + _string_size(data, at + 4, at + size) + 5 > size:
         raise UnmappableValue("corrupt BSON: a code with scope has a wrong length")
     return size
+
+
+def encode_field(kind: int, name: bytes, value: bytes) -> bytes:
+    """Return the bytes of an element."""
+    return b"%c%b\0%b" % (kind, name, value)
+
+
+def encode_document(fields: Iterable[bytes]) -> bytes:
+    """Return the document, or the array, of these elements."""
+    body = b"".join(fields)
+    return struct.pack("<i", len(body) + 5) + body + b"\0"
+
+
+def encode_string(raw: bytes) -> bytes:
+    """Return the value of a string, which is UTF-8."""
+    return struct.pack("<i", len(raw) + 1) + raw + b"\0"
 
 
 def scope_start(data: bytes, start: int) -> int:

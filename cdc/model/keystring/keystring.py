@@ -17,7 +17,14 @@ import struct
 from typing import Final
 
 from cdc.errors import BadToken, UnmappableValue
-from cdc.model.bson import Element, element, elements
+from cdc.model.bson import (
+    Element,
+    element,
+    elements,
+    encode_document,
+    encode_field,
+    encode_string,
+)
 from cdc.model.keystring import number, type_bits
 
 _END: Final = 4
@@ -79,8 +86,8 @@ def decode(key: bytes, packed_type_bits: bytes | None = None) -> bytes:
     fields = []
     while (code := reader.byte()) != _END:
         kind, value = reader.value(code, 0)
-        fields.append(_field(kind, b"", value))
-    document = _document(fields)
+        fields.append(encode_field(kind, b"", value))
+    document = encode_document(fields)
     try:
         encoded, type_bits_of_it = encode(document)
     except UnmappableValue as error:
@@ -184,7 +191,7 @@ class _Reader:
         if kind == element.ARRAY:
             return kind, self._items(depth + 1)
         if kind == element.CODE_WITH_SCOPE:
-            content = _text(self._string()) + self._fields(depth + 1)
+            content = encode_string(self._string()) + self._fields(depth + 1)
             return kind, struct.pack("<i", len(content) + 4) + content
         if kind == element.STRING and self._bits.take(1):
             kind = element.SYMBOL
@@ -196,20 +203,20 @@ class _Reader:
         while self.byte() != 0:
             name = self._cstring()
             kind, value = self.value(self.byte(), depth)
-            fields.append(_field(kind, name, value))
-        return _document(fields)
+            fields.append(encode_field(kind, name, value))
+        return encode_document(fields)
 
     def _items(self, depth: int) -> bytes:
         _check_depth(depth)
         items: list[bytes] = []
         while (code := self.byte()) != 0:
             kind, value = self.value(code, depth)
-            items.append(_field(kind, b"%d" % len(items), value))
-        return _document(items)
+            items.append(encode_field(kind, b"%d" % len(items), value))
+        return encode_document(items)
 
     def _leaf(self, kind: int) -> bytes:
         if kind in (element.STRING, element.SYMBOL, element.CODE):
-            return _text(self._string())
+            return encode_string(self._string())
         if kind == element.OBJECT_ID:
             return self.take(12)
         if kind == element.DATE:
@@ -221,7 +228,7 @@ class _Reader:
         if kind == element.REGEX:
             return self._cstring() + b"\0" + self._cstring() + b"\0"
         if kind == element.DBPOINTER:
-            return _text(self.take(int.from_bytes(self.take(4)))) + self.take(12)
+            return encode_string(self.take(int.from_bytes(self.take(4)))) + self.take(12)
         return b"\0" if kind == element.BOOL else b""
 
     def _binary(self) -> bytes:
@@ -247,16 +254,3 @@ class _Reader:
 def _check_depth(depth: int) -> None:
     if depth > element.MAX_DEPTH:
         raise BadToken(f"its values are nested more than {element.MAX_DEPTH} levels deep")
-
-
-def _text(raw: bytes) -> bytes:
-    return struct.pack("<i", len(raw) + 1) + raw + b"\0"
-
-
-def _field(kind: int, name: bytes, value: bytes) -> bytes:
-    return bytes([kind]) + name + b"\0" + value
-
-
-def _document(fields: list[bytes]) -> bytes:
-    body = b"".join(fields)
-    return struct.pack("<i", len(body) + 5) + body + b"\0"

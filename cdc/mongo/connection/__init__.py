@@ -33,6 +33,7 @@ from cdc.mongo.connection.members import (
 )
 from cdc.mongo.connection.privileges import (
     OPLOG,
+    PRE_IMAGES,
     Need,
     metadata_needs,
     name_missing_needs,
@@ -55,6 +56,7 @@ __all__ = [
     "INCARNATION_GONE",
     "LONGEST_MS",
     "OPLOG",
+    "PRE_IMAGES",
     "RAW",
     "SNAPSHOT_REFUSED",
     "STALL_SECONDS",

@@ -20,6 +20,7 @@ from pymongo.client_session import ClientSession
 from pymongo.read_preferences import _ServerMode
 
 from cdc.errors import SourceUnreachable, TransientError
+from cdc.model import Namespace
 from cdc.mongo.connection.client import (
     Client,
     connect,
@@ -27,6 +28,7 @@ from cdc.mongo.connection.client import (
     drop_clients,
 )
 from cdc.mongo.connection.error_codes import is_login
+from cdc.mongo.connection.reply import Batch
 from cdc.mongo.connection.throttle import UNLIMITED, Pace
 
 # `raw` of such a document may be bytes or a memoryview, by size and driver version. Use
@@ -76,6 +78,23 @@ class Member:
             reply = database.command(dict(command), codec_options=RAW, session=self._session)
         self._pace.record(len(reply.raw))
         return reply
+
+    def find(self, namespace: Namespace, arguments: Mapping[str, Any]) -> Iterator[Batch]:
+        """Yield the replies of a find; close its cursor at the end, also if that is early.
+
+        `arguments` must have a `batchSize`. Raises the driver's errors.
+        """
+        db, coll = namespace
+        batch = Batch.of(self.command(db, {"find": coll, **arguments}))
+        more = {"collection": coll, "batchSize": arguments["batchSize"]}
+        try:
+            yield batch
+            while batch.cursor:
+                batch = Batch.of(self.command(db, {"getMore": batch.cursor, **more}))
+                yield batch
+        finally:
+            if batch.cursor:
+                self.kill_cursor(str(namespace), batch.cursor)
 
     def hello(self) -> dict[str, Any]:
         return hello(self._client)

@@ -22,6 +22,7 @@ from cdc.mongo.connection.error_codes import translate_error
 # A privilege on all databases does not cover these.
 _NOT_COVERED_BY_ALL = frozenset({"local", "config"})
 OPLOG = Namespace("local", "oplog.rs")
+PRE_IMAGES = Namespace("config", "system.preimages")
 # The metadata of a cluster that lists its shards and the owners of its data.
 _METADATA = tuple(
     Namespace("config", coll)
@@ -78,6 +79,11 @@ OPTIONAL = (
         " gives the changes per second and the limits of a micro-batch; without it, a backlog is"
         " read in one micro-batch, in slices of equal time",
     ),
+    Rule(
+        ("find",),
+        f"`{OPLOG}` and `{PRE_IMAGES}`",
+        "changes read from the oplog (`read.by`); without either, change streams are read",
+    ),
 )
 
 
@@ -132,7 +138,7 @@ def optional_needs(captured: Iterable[Namespace], shard: str = "") -> list[Need]
     """
     actions = ("splitVector", "collStats")
     needs = [Need(action, *namespace, shard) for namespace in captured for action in actions]
-    return needs if shard else [*needs, Need("find", *OPLOG)]
+    return needs if shard else [*needs, Need("find", *OPLOG), Need("find", *PRE_IMAGES)]
 
 
 def missing_needs(clients: Mapping[str, Client], needs: Iterable[Need]) -> list[Need] | None:

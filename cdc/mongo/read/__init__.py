@@ -4,7 +4,7 @@ In: a split. Out: raw documents or events, each once, in order.
 Guaranteed: a slice is complete, or an error is raised.
 """
 
-from cdc.mongo.read import change_stream, cursor, sharded, snapshot
+from cdc.mongo.read import change_stream, cursor, oplog, sharded, snapshot
 from cdc.mongo.read.batch_size import BatchSize
 from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import IMAGES, Event
@@ -19,6 +19,7 @@ __all__ = [
     "Run",
     "change_stream",
     "cursor",
+    "oplog",
     "reads_at_a_time",
     "sharded",
     "snapshot",

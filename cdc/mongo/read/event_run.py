@@ -110,6 +110,11 @@ class Run(Sequence[Event]):
         after = self.located.field(index, at.AFTER) if has_after else None
         return Event(self.located.raw(index), after, bool(self.exact[index]))
 
+    def select_after(self, position: str) -> Run:
+        """Select the events after a position; all events if it is empty."""
+        chosen = self.located.select_after(position)
+        return Run(self.located.select(chosen), self.exact[chosen])
+
 
 def make_run(located: Located, expected: Images) -> Run:
     """Make a run of events that `select_plain` selects. `expected` are the configured images."""

@@ -16,7 +16,7 @@ from cdc.errors import CdcError, LoginRefused, TransientError
 from cdc.model import Change, Split, StreamSplit
 from cdc.mongo.connection import Member, member, translate_error
 from cdc.mongo.connection.error_codes import is_login
-from cdc.mongo.read import IMAGES, change_stream, range_scan, rewind
+from cdc.mongo.read import IMAGES, change_stream, oplog, range_scan, rewind
 from cdc.tasks import task
 from tests.mongo.capture import (
     TIMEOUT_MS,
@@ -72,14 +72,16 @@ def splits(
     database: Database[Document],
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, tuple[Split, Capture]]:
-    """One of twenty changes, and one of twenty documents, each read in batches of seven."""
+    """Two of twenty changes, and one of twenty documents, each read in batches of seven."""
     monkeypatch.setattr(change_stream, "_BATCH", 7)
+    monkeypatch.setattr(oplog, "_BATCH", 7)
     monkeypatch.setattr(range_scan, "_BATCH", 7)
     monkeypatch.setattr(rewind, "BYTES", 50)  # where there are no reads at a time
     coll = filled(database, "a", [])
     uri = f"{mongod.uri}&{QUICK}"
     pipelines = {
-        "slice": capture("a", uri=uri, mode="latest"),
+        "slice": capture("a", uri=uri, mode="latest", read_by="change_stream"),
+        "oplog": capture("a", uri=uri, mode="latest"),
         "scan": capture("a", uri=uri, documents_per_split=50),
     }
     coll.insert_many([{"_id": n} for n in range(20)])
@@ -89,7 +91,7 @@ def splits(
         [split] = [
             split
             for split in pipeline.planner.splits(pipeline.offset, ends, control=False)
-            if name == "slice" or hasattr(split, "range")
+            if name != "scan" or hasattr(split, "range")
         ]
         found[name] = split, pipeline
     return found
@@ -100,11 +102,11 @@ def read(splits: dict[str, tuple[Split, Capture]], kind: str) -> Iterator[Change
     return task.read_split(split, pipeline.options, True)
 
 
-@pytest.mark.parametrize("kind", ["slice", "scan"])
+@pytest.mark.parametrize("kind", ["slice", "oplog", "scan"])
 def test_after_each_listed_error_the_rest_is_read_and_nothing_twice(
     splits: dict[str, tuple[Split, Capture]], mongo: Client, kind: str
 ) -> None:
-    listed = LISTED | (NOT_PRIMARY | {"QueryPlanKilled": 175} if kind == "slice" else {})
+    listed = LISTED | ({} if kind == "scan" else NOT_PRIMARY | {"QueryPlanKilled": 175})
     for name, code in listed.items():
         rows = read(splits, kind)
         ids = [id_of(next(rows))]

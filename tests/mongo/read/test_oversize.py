@@ -93,6 +93,17 @@ def expected(
 
 
 @pytest.fixture
+def capture(mongod: ReplicaSet, database: Database[Document]) -> Begin:
+    """Like that of all tests, but it reads no oplog, which has no such limits."""
+
+    def begun(name: str, **settings: Any) -> Capture:
+        names = f"{database.name}.{name}"
+        return Capture(mongod.uri, names, read_by="change_stream", **settings)
+
+    return begun
+
+
+@pytest.fixture
 def opener(mongod: ReplicaSet) -> Callable[[], Member]:
     return partial(member, mongod.uri, TIMEOUT_MS)
 

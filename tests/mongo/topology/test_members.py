@@ -240,7 +240,9 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
     coll = filled(database, "a", [])
     quick = "heartbeatFrequencyMS=500&localThresholdMS=1000&serverMonitoringMode=poll"
     uri = f"{four.uri}&readPreference=secondary&{quick}"
-    pipeline = Capture(uri, f"{database.name}.a", mode="latest", server_timeout_ms="1000")
+    pipeline = Capture(
+        uri, f"{database.name}.a", mode="latest", read_by="change_stream", server_timeout_ms="1000"
+    )
     coll.insert_many([{"_id": n} for n in range(60)])
     [split] = pipeline.planner.splits(pipeline.offset, pipeline.plan(), control=False)
     frozen: list[Member] = []

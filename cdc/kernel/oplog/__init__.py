@@ -1,0 +1,1 @@
+"""Change events from oplog entries and pre-images, as `cdc.model.oplog` makes them."""

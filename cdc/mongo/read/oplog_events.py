@@ -1,0 +1,137 @@
+"""Change events of the operations in one reply of the oplog, by plain Python or as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+from bson.raw_bson import RawBSONDocument
+
+from cdc.kernel import event_columns as at
+from cdc.kernel import reply
+from cdc.kernel.oplog_reply import OperationCollection, Operations, Range
+from cdc.model import Namespace, Selection
+from cdc.model.oplog import FindEntry, Operation, PreImageKey, change_event, unfold
+from cdc.mongo.connection import Batch
+from cdc.mongo.read.event_run import Located, Run
+from cdc.mongo.read.images import Event
+from cdc.mongo.read.pre_images import Found
+
+
+class Captured(Protocol):
+    """Captured operations of a reply, in order. Both kinds have the same ones."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice) -> Captured: ...
+
+    def ranges(self) -> list[Range]:
+        """Return the range of pre-images for each collection."""
+
+    def events(self, images: list[Found]) -> Sequence[Event]:
+        """Return the events. Raises NeedsChangeStream and UnmappableValue."""
+
+
+def captured_operations(batch: Batch, selection: Selection, find_entry: FindEntry) -> Captured:
+    """Return the captured operations of a reply. Raises NeedsChangeStream and UnmappableValue."""
+
+    def is_captured(collection: OperationCollection) -> bool:
+        return selection.matches(Namespace.parse(collection.name))
+
+    located = Operations.of(batch.array, is_captured)
+    plain = partial(PlainOperations.of, batch, selection, find_entry)
+    return plain() if located is None else CompiledOperations(located, plain)
+
+
+class CompiledOperations:
+    """Operations of a large reply. `plain` makes the same ones in plain Python."""
+
+    def __init__(self, operations: Operations, plain: Callable[[], PlainOperations]) -> None:
+        self._operations, self._plain = operations, plain
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __getitem__(self, part: slice) -> CompiledOperations:
+        return CompiledOperations(self._operations[part], lambda: self._plain()[part])
+
+    def ranges(self) -> list[Range]:
+        return self._operations.ranges()
+
+    def events(self, images: list[Found]) -> Sequence[Event]:
+        replies = [(each.range, [batch.array for batch in each.batches]) for each in images]
+        make_plain = cache(lambda: self._plain().event_maker(images))
+        data = self._operations.events(replies, lambda row: bytes(make_plain()(row).raw))
+        events = reply.locate_events(data, 0, len(data))
+        if events is None or events[:, at.UNUSUAL].any():
+            return self._plain().events(images)
+        return Run(Located(data, events), np.ones(len(events), np.bool_))
+
+
+class PlainOperations:
+    """Operations of any reply."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
+
+    @classmethod
+    def of(cls, batch: Batch, selection: Selection, find_entry: FindEntry) -> PlainOperations:
+        """Return the captured operations. Raises NeedsChangeStream and UnmappableValue."""
+        return cls(
+            [
+                operation
+                for entry in batch.documents
+                for operation in unfold(RawBSONDocument(entry), find_entry)
+                if selection.matches(operation.namespace)
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __getitem__(self, part: slice) -> PlainOperations:
+        return PlainOperations(self._operations[part])
+
+    def ranges(self) -> list[Range]:
+        keys = [key for each in self._operations if (key := each.pre_image) is not None]
+        by_collection = sorted(keys, key=lambda key: key.uuid)
+        ranges = list[Range]()
+        for uuid, group in groupby(by_collection, key=lambda key: key.uuid):
+            # The entries of a large transaction may be among those of other changes.
+            places = [_place(key) for key in group]
+            ranges.append(Range(uuid, min(places), max(places)))
+        return ranges
+
+    def events(self, images: list[Found]) -> Sequence[Event]:
+        return [_with_after(raw) for raw in map(self.event_maker(images), range(len(self)))]
+
+    def event_maker(self, images: list[Found]) -> Callable[[int], RawBSONDocument]:
+        """Return a function that makes the event of the operation with that number."""
+        found = dict[PreImageKey, bytes]()
+        for each in images:
+            for batch in each.batches:
+                found.update(map(_recorded, batch.documents))
+        return lambda row: _event(self._operations[row], found)
+
+
+def _place(key: PreImageKey) -> tuple[int, int]:
+    return key.time.time << 32 | key.time.inc, key.number
+
+
+def _recorded(document: bytes) -> tuple[PreImageKey, bytes]:
+    raw = RawBSONDocument(document)
+    key = raw["_id"]
+    image = PreImageKey(bytes(key["nsUUID"]), key["ts"], int(key["applyOpsIndex"]))
+    return image, bytes(raw["preImage"].raw)
+
+
+def _event(operation: Operation, images: dict[PreImageKey, bytes]) -> RawBSONDocument:
+    key = operation.pre_image
+    return change_event(operation, None if key is None else images.get(key))
+
+
+def _with_after(raw: RawBSONDocument) -> Event:
+    after = raw.get("fullDocument")
+    return Event(raw, None if after is None else bytes(after.raw), exact=True)
