@@ -25,6 +25,7 @@ from cdc.model.bson import ARRAY, DOCUMENT, elements
 from cdc.model.encoding import encoder, pack_object
 from cdc.model.encoding.variant import pack_metadata
 from cdc.model.typed import Array, Decimals, Integer, Map, Plan, Scalar, Struct
+from tests.kernel.oplog_entries import entries, recorded
 
 Place = tuple[int, int]
 # Of an event; every other field is passed over by its size.
@@ -54,6 +55,10 @@ class Guarded:
         array.flags.writeable = False  # as the bytes of a reply are
         return array
 
+    def room(self, size: int) -> Any:
+        """That many bytes to write to."""
+        return np.frombuffer(self._map, np.uint8, size, _ROOM - size)
+
 
 def framed(content: bytes) -> bytes:
     """A document of those elements."""
@@ -75,7 +80,7 @@ class Kernels:
         self._out = [np.empty(16 * _ROOM, np.uint8) for _ in range(2)]
         self._ends = [np.zeros(_EVENTS + 1, np.int32) for _ in range(2)]
         self._plan = Plan.of([((name,), kind) for name, kind in COLUMNS.items()])
-        self.typed = loading.typed()
+        self.typed, self.oplog, self._written = loading.typed(), loading.oplog(), Guarded()
         self._names = np.empty((1, self.typed.DICTIONARY), np.int64)
 
     def read_events(self, array: bytes) -> None:
@@ -126,6 +131,28 @@ class Kernels:
         for row in range(len(starts)):
             place = starts[row : row + 1], stops[row : row + 1]
             self.columns.write_keys(data, *place, alone, 0, *cells)
+
+    def read_operations(self, entries: bytes, images: bytes) -> None:
+        """What is done with a reply of the oplog, and with one of pre-images."""
+        oplog = self.oplog.operations
+        data, table = self._memory.holding(entries), np.empty((_EVENTS, oplog.COUNT), np.int64)
+        groups = np.empty((_EVENTS, oplog.GROUP_COUNT), np.int64)
+        count, _ = oplog.locate(data, 0, len(data), table, groups)
+        operations, before = table[: max(count, 0)], self._other.holding(images)
+        operations[:, oplog.IMAGE] = oplog.NONE
+        oplog.attach(before, 0, len(before), operations, 0, 0, 0)
+        changes = np.empty(
+            (self.oplog.DEPTH * self.oplog.MOST, self.oplog.CHANGE_COLUMNS), np.int64
+        )
+        frames = np.empty((self.oplog.DEPTH, self.oplog.FRAME_COLUMNS), np.int64)
+        path, state = np.empty(2**12, np.uint8), np.array([0, 4], np.int64)
+        while state[0] < len(operations):
+            # Every output ends where memory does, too.
+            out = self._written.room(int(state[1]) + 2**13)
+            arguments = data, operations, before, changes, frames, path, out, state
+            if self.oplog.write(*arguments) != self.oplog.DONE:
+                state[0] += 1
+            state[1] = 4
 
     def read_variant(self, value: bytes, metadata: bytes) -> None:
         """One in a table: into typed columns, and what is left of it."""
@@ -258,6 +285,13 @@ def run(seed: int, count: int) -> None:
     for _ in range(count):
         for given, read in reads:
             read(damaged(draw, draw.choice(given)))
+    oplog, images = list(entries()), [recorded(number) for number in range(3)]
+    for each in oplog:
+        kernels.read_operations(listed([each]), listed(images))
+    for _ in range(count):
+        kernels.read_operations(listed([damaged(draw, draw.choice(oplog))]), listed(images))
+        bad = damaged(draw, images[0])
+        kernels.read_operations(listed([draw.choice(oplog)]), listed([bad, *images[1:]]))
     for end in short_ends():
         kernels.read_end(end)
         kernels.read_variant(pack_object([0], [end]), pack_metadata([b"a"]))

@@ -41,11 +41,15 @@ UPDATED: Final = 1
 INSERTED: Final = 2
 NESTED: Final = 3
 
+# The least size of the diff of an array: a length, `a: true`, and a zero byte.
+_ARRAY_DIFF: Final = 9
 # Changes at one level, and levels. With more of them, plain Python applies the diff.
 MOST: Final = 64
 DEPTH: Final = 32
 
 _D, _U, _I, _S, _A, _L = map(ord, "duisal")
+# Of an index or a length: no document is long enough for more.
+_DIGITS: Final = 7
 _ZERO, _NINE = ord("0"), ord("9")
 
 
@@ -86,9 +90,11 @@ def _rare_size(kind: int, data: Bytes, at: int, end: int) -> int:
 
 
 @part
-def is_of_array(data: Bytes, start: int) -> bool:
+def is_of_array(data: Bytes, start: int, stop: int) -> bool:
     """Whether a nested diff is that of an array."""
-    return data[start + 4] == BOOL and data[start + 5] == _A and data[start + 6] == 0
+    if stop - start < _ARRAY_DIFF or data[start + 4] != BOOL:
+        return False
+    return data[start + 5] == _A and data[start + 6] == 0
 
 
 @part
@@ -161,7 +167,7 @@ def _put(
 @part
 def read_array(data: Bytes, start: int, stop: int, changes: Table, first: int) -> tuple[int, int]:
     """Like `read_document` for an array; also return its new length, negative if it is kept."""
-    if not is_framed(data, start, stop) or stop - start < 9 or not is_of_array(data, start):
+    if not is_framed(data, start, stop) or not is_of_array(data, start, stop):
         return REFUSED, REFUSED
     at, row, length, last = start + 8, first, -1, -1
     while at < stop - 1:
@@ -171,6 +177,8 @@ def read_array(data: Bytes, start: int, stop: int, changes: Table, first: int) -
         head, size = data[at + 1], value - at - 2
         if head == _L and size == 1 and data[at] == INT32 and row == first:
             length = int32(data, value)
+            if length < 0 or length >= 10**_DIGITS:
+                return REFUSED, REFUSED
         else:
             index = _number(data, at + 2, value - 1)
             is_nested = head == _S and data[at] == DOCUMENT
@@ -189,7 +197,7 @@ def read_array(data: Bytes, start: int, stop: int, changes: Table, first: int) -
 def _number(data: Bytes, start: int, stop: int) -> int:
     """The decimal number that fills those bytes; REFUSED if it is none."""
     number = 0
-    if stop <= start or stop - start > 9:
+    if stop <= start or stop - start > _DIGITS:
         return REFUSED
     for at in range(start, stop):
         if data[at] < _ZERO or data[at] > _NINE:

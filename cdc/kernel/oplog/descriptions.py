@@ -106,7 +106,7 @@ def _put_list(
             if level == DEPTH or level >= len(frames):
                 return REFUSED
             start, stop, first = changes[row, VALUE], changes[row, END], frame[LAST]
-            is_array = is_of_array(data, start)
+            is_array = is_of_array(data, start, stop)
             path[end] = _DOT
             if not _open(data, start, stop, is_array, first, end + 1, changes, frames[level]):
                 return REFUSED

@@ -135,8 +135,10 @@ def _write_event(
     elif image == NONE:
         return REFUSED
     name_size = operation[NAMESPACE + 1] - operation[NAMESPACE]
-    room = 5 * (key_end - key) + 2 * (image_end - image) + 2 * (change_end - change)
-    if to + _EVENT + room + name_size > len(out):
+    room = 5 * (key_end - key) + (image_end - image) + (change_end - change) + name_size
+    if operation[SESSION] != NONE:
+        room += operation[SESSION + 1] - operation[SESSION]
+    if to + _EVENT + room > len(out):
         return NO_ROOM
     diff, diff_end, is_replace = change, change_end, False
     if kind == UPDATE:

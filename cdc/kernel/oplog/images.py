@@ -77,13 +77,16 @@ def apply(
         stop: where it ends.
         changes: room for changes, see `cdc.kernel.oplog.changes`.
         frames: room for a row per level.
-        out: the output. It must have room for the document and the diff.
+        out: the output.
         to: where to write.
     """
     level = 0
     to = _open(data, diff, diff_end, images, start, stop, False, 0, changes, frames[0], out, to)
     while to >= 0:
         frame = frames[level]
+        # A step in a document writes each of its fields and each change at most once.
+        if to + frame[IMAGE_END] - frame[IMAGE_AT] + diff_end - diff + _ITEM > len(out):
+            return NO_ROOM
         if frame[IS_ARRAY]:
             to, row = _step_in_array(data, images, changes, frame, out, to)
         else:
@@ -107,7 +110,7 @@ def apply(
                 images,
                 frame[VALUE_AT],
                 frame[VALUE_END],
-                is_of_array(data, changes[row, VALUE]),
+                is_of_array(data, changes[row, VALUE], changes[row, END]),
                 frame[LAST],
                 changes,
                 frames[level],
@@ -158,12 +161,14 @@ def _step_in_document(
             return REFUSED, REFUSED
         row = _find(data, images, at + 1, value - at - 2, changes, frame[FIRST], frame[LAST])
         if row >= 0:
+            if changes[row, USED] != 0:  # a name that occurs twice
+                return REFUSED, REFUSED
             to = copy(images, begin, at, out, to)
             begin, changes[row, USED] = end, 1
             if changes[row, ACTION] == UPDATED:
                 to = copy(data, changes[row, AT], changes[row, END], out, to)
             elif changes[row, ACTION] == NESTED:
-                if not _fits(data, changes[row, VALUE], images[at]):
+                if not _fits(data, changes[row], images[at]):
                     return REFUSED, REFUSED
                 to = copy(images, at, value, out, to)
                 frame[IMAGE_AT], frame[VALUE_AT], frame[VALUE_END] = end, value, end
@@ -196,9 +201,9 @@ def _find(
 
 
 @part
-def _fits(data: Bytes, diff: int, kind: int) -> bool:
-    """Whether a nested diff is one for a value of that type."""
-    return kind == (ARRAY if is_of_array(data, diff) else DOCUMENT)
+def _fits(data: Bytes, change: Bytes, kind: int) -> bool:
+    """Whether a nested change is one of a value of that type."""
+    return kind == (ARRAY if is_of_array(data, change[VALUE], change[END]) else DOCUMENT)
 
 
 @part
@@ -226,7 +231,7 @@ def _step_in_array(
         if is_changed:
             frame[CHANGE] = row + 1
             if changes[row, ACTION] == NESTED:
-                if not has_value or not _fits(data, changes[row, VALUE], kind):
+                if not has_value or not _fits(data, changes[row], kind):
                     return REFUSED, REFUSED
                 frame[VALUE_AT], frame[VALUE_END] = value, end
                 return _begin_item(kind, index, out, to), row

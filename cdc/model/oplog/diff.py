@@ -31,6 +31,9 @@ from cdc.model.bson import (
 )
 from cdc.model.oplog.operation import NeedsChangeStream
 
+# The elements of an array in a document of 16 MiB, at most.
+_LONGEST = 2**24
+
 
 class _Value(NamedTuple):
     kind: int
@@ -147,6 +150,8 @@ def _apply_to_array(image: bytes, diff: _ArrayDiff) -> bytes:
     if diff.length is not None:
         del values[diff.length :]
     length = max(diff.length or 0, len(values), *(index + 1 for index in diff.changes))
+    if length > _LONGEST:
+        raise NeedsChangeStream("an array that is longer than a document")
     values += [_Value(NULL, b"")] * (length - len(values))
     for index, change in diff.changes.items():
         new = change if isinstance(change, _Value) else _apply_nested(values[index], change)

@@ -5,6 +5,8 @@ Source: document_source_change_stream_transform.cpp of the server, version 6.0.
 
 from __future__ import annotations
 
+from typing import Final
+
 from bson.raw_bson import RawBSONDocument
 
 from cdc.model import resume_token
@@ -19,6 +21,8 @@ from cdc.model.bson import (
 )
 from cdc.model.oplog.diff import apply_diff, describe_diff
 from cdc.model.oplog.operation import NeedsChangeStream, Operation
+
+_VERSION: Final = (2).to_bytes(4, "little")
 
 
 def change_event(operation: Operation, before: bytes | None) -> RawBSONDocument:
@@ -42,7 +46,7 @@ def change_event(operation: Operation, before: bytes | None) -> RawBSONDocument:
         name, after = "insert", document
     if fields["op"] == "u":
         assert before is not None
-        name, after, update = _read_update(fields["o"], before)
+        name, after, update = _read_update(document, before)
     if not key:
         raise NeedsChangeStream("an oplog entry without document key")
     position = resume_token.event_position(entry["ts"], operation.number, bytes(fields["ui"]), key)
@@ -68,14 +72,18 @@ def change_event(operation: Operation, before: bytes | None) -> RawBSONDocument:
     )
 
 
-def _read_update(change: RawBSONDocument, before: bytes) -> tuple[str, bytes, bytes | None]:
+def _read_update(change: bytes, before: bytes) -> tuple[str, bytes, bytes | None]:
     """Return the type of an update's event, its after-image and its description."""
-    if "_id" in change:
-        return "replace", bytes(change.raw), None
-    if set(change) != {"$v", "diff"} or change["$v"] != 2:
+    found = {each.name: each for each in elements(change, 0, len(change))}
+    if b"_id" in found:
+        return "replace", change, None
+    version, diff = found.get(b"$v"), found.get(b"diff")
+    if version is None or diff is None or len(found) > 2 or diff.kind != DOCUMENT:
+        raise NeedsChangeStream("an update of an unknown form")
+    if change[version.start : version.stop] != _VERSION:
         raise NeedsChangeStream("an unknown version of an update's diff")
-    diff = bytes(change["diff"].raw)
-    return "update", apply_diff(before, diff), describe_diff(diff)
+    changed = change[diff.start : diff.stop]
+    return "update", apply_diff(before, changed), describe_diff(changed)
 
 
 class _Fields:

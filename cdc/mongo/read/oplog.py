@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Final
 
 import pymongo.errors
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
@@ -63,7 +64,7 @@ def read(
             rest = replace(rest, after_position=events[-1].position)
             yield events
         return
-    except (NeedsChangeStream, CdcError, pymongo.errors.PyMongoError) as error:
+    except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
         _log.info("changes after %s are read by a change stream: %s", split.after, _describe(error))
     yield from change_stream.read(open_member, rest, images, retry_seconds, at_once=True)
 
