@@ -37,9 +37,10 @@ def looked(mongod: ReplicaSet, mongo: Client, database: Database[Document]) -> L
     return looked
 
 
-def _in_transaction(database: Database[Document]) -> None:
+def _create_in_transaction(database: Database[Document]) -> None:
     with database.client.start_session() as session, session.start_transaction():
         database["a"].insert_one({"_id": 4}, session=session)
+        database["created"].insert_one({"_id": 4}, session=session)
 
 
 def test_changes_of_documents_are_quiet(looked: Looked) -> None:
@@ -47,6 +48,10 @@ def test_changes_of_documents_are_quiet(looked: Looked) -> None:
         database["a"].insert_many([{"_id": n} for n in range(10, 20)])
         database["a"].update_many({}, {"$set": {"n": 1}})
         database["a"].find_one_and_delete({"_id": 10})
+        with database.client.start_session() as session, session.start_transaction():
+            for number in range(20):
+                document = {"_id": number + 100, "large": "x" * 2**20}
+                database["a"].insert_one(document, session=session)
 
     assert looked(changes)
 
@@ -60,7 +65,7 @@ def test_changes_of_documents_are_quiet(looked: Looked) -> None:
         pytest.param(lambda db: db.create_collection("c"), id="create"),
         pytest.param(lambda db: db["a"].create_index("n"), id="createIndexes"),
         pytest.param(lambda db: db.command("collMod", "a", validationLevel="off"), id="modify"),
-        pytest.param(_in_transaction, id="a transaction"),
+        pytest.param(_create_in_transaction, id="a transaction that creates a collection"),
     ],
 )
 def test_whatever_may_report_more_is_not_quiet(looked: Looked, work: Work) -> None:
