@@ -318,14 +318,11 @@ def view(**reported: Any) -> View:
     changed = tuple(Group(*namespace, op, 1) for op in reported.pop("changed", ()))
     commits = [TableCommit(Commit(n, at, groups=changed), now - 3000.0 / n, 2) for n in (7, 6, 5)]
     tables = Tables(TableStats(2, tuple(commits)), replace(landed, applied=5))
-    edge, left = (
-        Timestamp(at.time + reported.pop("lag", 5), 1),
-        reported.pop("left", Remaining(48.0, 90.0, "")),
-    )
+    lag, left = reported.pop("lag", 5), reported.pop("left", Remaining(48.0, 90.0, ""))
     return View(
         path="/lake",
         checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
-        metrics=Metrics(at, edge, 1.0, left, 100.0),
+        metrics=Metrics(at, Timestamp(at.time + lag, 1), lag, 1.0, left, 100.0),
         collections=[(CopyProgress(namespace, 2, "streaming", 1.0), tables)],
         letters=reported.pop("letters", 0),
         oplog_warn=25.0,

@@ -19,7 +19,7 @@ from cdc.pipeline import Status, Timing, count_changes
 from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
-METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Remaining(30.24, 85.4, ""), 100.0)
+METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 3, 1234.5, Remaining(30.24, 85.4, ""), 100.0)
 PHASES = {"tasks": 3.0, "commit": 0.21, "followers": 0.0}
 # What Spark measures of a trigger with a batch, in milliseconds.
 DURATIONS = {
@@ -75,7 +75,7 @@ def test_a_terminal_shows_what_is_known() -> None:
         assert "1,234 events/s, lag 3 s, freshness 1.4 s, oplog 30.2 h (85 %)" in _shown(
             display, said
         )
-        display.show_status(Status(4, Metrics(Timestamp(9, 1), None, None, None, None), None, {}))
+        display.show_status(Status(4, Metrics(Timestamp(9, 1), *[None] * 5), None, {}))
         assert "0 events/s" in _shown(display, said)
 
 
