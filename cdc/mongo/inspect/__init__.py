@@ -2,7 +2,7 @@
 
 from cdc.mongo.inspect.copy_progress import COPYING, CopyProgress
 from cdc.mongo.inspect.estimate import Examination, Work, examine
-from cdc.mongo.inspect.lag import Edge, LiveEdge, lag_seconds
+from cdc.mongo.inspect.lag import Edge, Freshness, LiveEdge, lag_seconds
 from cdc.mongo.inspect.metrics import Gauges, Metrics, Rate
 from cdc.mongo.inspect.preflight import Wanted, check, shards_of
 from cdc.mongo.inspect.server_clock import ServerClock
@@ -14,6 +14,7 @@ __all__ = [
     "Edge",
     "Examination",
     "FinishedBatches",
+    "Freshness",
     "Gauges",
     "LiveEdge",
     "Metrics",

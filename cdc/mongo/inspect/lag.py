@@ -64,6 +64,23 @@ def lag_seconds(edge: Edge | None, contained: Timestamp | None) -> int | None:
     return max(0, edge.time.time + int(edge.silence) - contained.time)
 
 
+class Freshness(NamedTuple):
+    """The freshness of the tables of a pipeline, in seconds.
+
+    None stands for an unknown value, or for tables that there are not.
+
+    Attributes:
+        changelog: of the changelogs and of the live view; it equals the lag.
+        mirror: of the mirror or history that is least fresh.
+    """
+
+    changelog: int | None = None
+    mirror: int | None = None
+
+    def to_json(self) -> dict[str, int | None]:
+        return {"changelog": self.changelog, "liveView": self.changelog, "mirror": self.mirror}
+
+
 @dataclass(slots=True)
 class LiveEdge:
     """The live edge of a source now. Only one thread at a time may call `now`.
