@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from cdc.checkpoint import checkpoint
 from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet
+from cdc.monitoring import read_status
 from cdc.pipeline import Config, Replication, Status
 from tests.end_to_end.in_process import replicated, wait_until
 from tests.mongo.capture import until
@@ -62,6 +63,10 @@ def test_a_run_that_goes_on_knows_lag_and_freshness_before_its_first_batch(
     replication.stop()
     last = checkpoint.read(unapplied.checkpoint).last
     assert last is not None
+    view = read_status(unapplied)
+    assert view.freshness.changelog == view.metrics.lag_seconds
+    assert view.freshness.mirror is not None
+    assert view.freshness.mirror > view.metrics.lag_seconds
     resumed = Replication(spark, pipeline(*options))
     first = resumed.status()
     resumed.stop()
