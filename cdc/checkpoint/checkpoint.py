@@ -104,6 +104,15 @@ def batches(path: str) -> list[WrittenBatch]:
     return _readable_batches(folder, _newest_commits(folder, _RETAINED))
 
 
+def time_of(path: str, batch: int) -> Timestamp | None:
+    """T of a batch; None if its file is damaged or removed: Spark retains 100 of them.
+
+    Raises BadOption and ForeignOffset, as `read` does.
+    """
+    plan = _read_plan(_offset(_local_folder(path), batch))
+    return None if plan is None else plan.offset.time
+
+
 def is_local(path: str) -> bool:
     """Whether a checkpoint is on the local file system, by its name alone."""
     return _ELSEWHERE.match(path) is None
@@ -214,11 +223,15 @@ def _offset(folder: Path, batch: int) -> Path:
     return folder / "offsets" / str(batch)
 
 
+def _read_plan(path: Path) -> PlannedBatch | None:
+    text = path.read_text(errors="replace") if path.exists() else ""
+    return parse_plan(text, str(path))
+
+
 def _read_batch(folder: Path, batch: int) -> WrittenBatch | None:
     """A written batch; None if its offset is damaged or missing."""
     path = _offset(folder, batch)
-    text = path.read_text(errors="replace") if path.exists() else ""
-    plan = parse_plan(text, str(path))
+    plan = _read_plan(path)
     if plan is None:
         return None
     began = plan.about["batchTimestampMs"] / 1000

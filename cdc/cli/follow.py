@@ -54,7 +54,7 @@ def _run(
 
 
 def _show(console: Console, last: int, pending: int, seconds: float) -> None:
-    text = f"batch={last} pending={pending}" + (f" lag={seconds:.0f}s" if pending else "")
+    text = f"batch={last} pending={pending}" + (f" waiting={seconds:.0f}s" if pending else "")
     console.print(format_line("cdc.cli.follow", text), soft_wrap=True)
 
 

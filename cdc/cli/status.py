@@ -69,8 +69,8 @@ def summarize_view(view: View) -> dict[str, str]:
         "batches": f"{_batches(view.checkpoint)} ({view.path})",
         "T": "none yet" if metrics.time is None else _moment(metrics.time),
         "live edge": "unknown" if metrics.live_edge is None else _moment(metrics.live_edge),
-        "lag": _known(metrics.lag_seconds, "{} s"),
-        "freshness": _known(view.freshness, "{:.1f} s, at the last commit with rows"),
+        "lag": "none yet" if metrics.time is None else _known(metrics.lag_seconds, "{:,} s"),
+        "freshness": _freshness(view),
         "changes": _known(metrics.events_per_second, "{:,.1f} events/s in the last batches"),
         "oplog": _known(metrics.oplog_left, "{0.hours:.1f} hours ({0.percent:.0f} %) left"),
         "copied": _known(metrics.snapshot_percent, "{:.1f} %"),
@@ -92,7 +92,7 @@ def _collections(view: View) -> Table:
             _rows(tables.mirror),
             _rows(tables.changelog),
             _age(tables),
-            _lag(extent.namespace, tables),
+            _lag(extent.namespace, tables, view),
         )
     return table
 
@@ -108,13 +108,26 @@ def _age(tables: Tables) -> str:
     return f"{time.time() - max(made.moment for made in newest):,.0f} s ago"
 
 
-def _lag(namespace: Namespace, tables: Tables) -> str:
-    """What mirror and history lack of the changelog; empty if nothing, or if it is not known."""
+def _lag(namespace: Namespace, tables: Tables, view: View) -> str:
+    """The batches that mirror and history lack, and their freshness.
+
+    Empty if they lack nothing, or if it is not known.
+    """
+    freshness = view.followers_freshness(namespace, tables)
     return ", ".join(
-        f"{kind} {each.batches:,} batch{'' if each.batches == 1 else 'es'}, {each.seconds:,.0f} s"
+        f"{kind} {each.batches:,} batch{'' if each.batches == 1 else 'es'},"
+        f" {_known(freshness[kind], '{:,} s')}"
         for kind, each in tables.backlogs(namespace).items()
         if each.batches
     )
+
+
+def _freshness(view: View) -> str:
+    changelog, mirror = view.freshness
+    if changelog is None:
+        return "none yet" if view.metrics.time is None else "unknown"
+    followers = "" if mirror is None else f", mirrors and histories {mirror:,} s"
+    return f"changelogs and live views {changelog:,} s{followers}"
 
 
 def _batches(checkpoint: Checkpoint) -> str:
@@ -159,7 +172,7 @@ def describe(view: View) -> dict[str, Any]:
             "writtenAt": last and last.moment and _second(last.moment),
         },
         "metrics": view.metrics.to_json(),
-        "freshnessSeconds": None if view.freshness is None else round(view.freshness, 1),
+        "freshnessSeconds": view.freshness.to_json(),
         "deadLetters": view.letters,
         "warnings": view.warnings,
         "collections": [
@@ -171,6 +184,7 @@ def describe(view: View) -> dict[str, Any]:
                 "mirror": _describe_table(tables.mirror),
                 "history": _describe_table(tables.history),
                 "changelog": _describe_table(tables.changelog),
+                "freshnessSeconds": view.followers_freshness(extent.namespace, tables),
                 "backlog": {
                     kind: {"batches": each.batches, "seconds": round(each.seconds, 1)}
                     for kind, each in tables.backlogs(extent.namespace).items()

@@ -96,7 +96,7 @@ def _plots(view: View) -> str:
 
 def _lag(axes: Axes, made: list[TableCommit]) -> None:
     axes.set_title("seconds from a batch's time to its commit")
-    axes.plot([_day(each.moment) for each in made], [each.freshness for each in made], ".-")
+    axes.plot([_day(each.moment) for each in made], [each.lag_at_commit for each in made], ".-")
     _set_time_axis(axes)
 
 

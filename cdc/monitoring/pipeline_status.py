@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from cdc.checkpoint import Checkpoint, checkpoint
 from cdc.delta.followers import Backlog
-from cdc.model import Namespace, timestamp
-from cdc.mongo.inspect import CopyProgress, FinishedBatches, Metrics
+from cdc.model import Namespace, Timestamp, timestamp
+from cdc.mongo.inspect import (
+    CopyProgress,
+    Edge,
+    FinishedBatches,
+    Freshness,
+    Metrics,
+    lag_seconds,
+)
 from cdc.monitoring.table_stats import TableCommit, TableStats, is_readable, read_table_stats
 from cdc.pipeline import Config
 from cdc.source import query_status
@@ -56,6 +63,7 @@ class View:
         oplog_warn: The percentage of the oplog below which there is a warning.
         stall_seconds: After this many seconds without a batch the job is assumed not to run.
         backlog_seconds: A mirror or history that lags its changelog for longer causes a warning.
+        times: T of the batches before the first that a mirror or history lacks, as far as known.
     """
 
     path: str
@@ -66,6 +74,7 @@ class View:
     oplog_warn: float
     stall_seconds: float
     backlog_seconds: float = _QUIET_SECONDS
+    times: Mapping[int, Timestamp] = field(default_factory=dict)
 
     @property
     def commits_with_rows(self) -> list[TableCommit]:
@@ -74,10 +83,26 @@ class View:
         return [commit for each in tables if each for commit in each.commits if commit.rows]
 
     @property
-    def freshness(self) -> float | None:
-        """The freshness of the newest of these commits, in seconds; see `Made.freshness`."""
-        newest = max(self.commits_with_rows, key=lambda commit: commit.moment, default=None)
-        return None if newest is None else newest.freshness
+    def freshness(self) -> Freshness:
+        """The freshness of the tables; that of mirrors is of those that are known."""
+        known = [
+            seconds
+            for extent, tables in self.collections
+            for seconds in self.followers_freshness(extent.namespace, tables).values()
+            if seconds is not None
+        ]
+        return Freshness(self.metrics.lag_seconds, max(known, default=None))
+
+    def followers_freshness(self, namespace: Namespace, tables: Tables) -> dict[str, int | None]:
+        """The freshness of mirror and history of a collection, where their backlog is known."""
+        edge = None if self.metrics.live_edge is None else Edge(self.metrics.live_edge)
+        found = dict[str, int | None]()
+        for kind, backlog in tables.backlogs(namespace).items():
+            contained = self.metrics.time
+            if backlog.batches:
+                contained = None if backlog.first is None else self.times.get(backlog.first - 1)
+            found[kind] = lag_seconds(edge, contained)
+        return found
 
     @property
     def warnings(self) -> list[str]:
@@ -148,6 +173,9 @@ def read_status(config: Config) -> View:
         first = found.collections[:_MOST_COLLECTIONS]
         names = [extent.namespace for extent in first]
         tables = dict(zip(names, threads.map(partial(_read_tables, config), names), strict=True))
+    backlogs = [each for name in names for each in tables[name].backlogs(name).values()]
+    applied = {each.first - 1 for each in backlogs if each.first is not None}
+    times = {batch: checkpoint.time_of(config.checkpoint, batch) for batch in applied}
     return View(
         config.checkpoint,
         stored,
@@ -157,6 +185,7 @@ def read_status(config: Config) -> View:
         options.oplog_window_warn,
         max(_QUIET_SECONDS, 2.0 * options.heartbeat_interval),
         max(_QUIET_SECONDS, 3.0 * config.mirror_interval),
+        {batch: time for batch, time in times.items() if time is not None},
     )
 
 

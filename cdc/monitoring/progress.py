@@ -22,7 +22,8 @@ from rich.progress import (
 
 from cdc.delta.sink import BatchReport
 from cdc.logs import escape_controls, format_line
-from cdc.model import Namespace, timestamp
+from cdc.model import Namespace, Timestamp, timestamp
+from cdc.mongo.inspect import Metrics
 from cdc.pipeline import Status, Timing
 
 
@@ -70,7 +71,7 @@ class Display:
             self._unprinted.append(report)
 
     def show_status(self, status: Status) -> None:
-        """Show rate, lag, freshness and the oplog's window."""
+        """Show rate, lag, the lag of mirrors, and the oplog's window."""
         self._lag = None if status.metrics is None else status.metrics.lag_seconds
         self._bars.update(self._stream, rate=_rates(status))
         if status.timing is not None:
@@ -108,27 +109,33 @@ class Display:
             for namespace, counts in sorted(report.counts.items())
         ]
         time_text = timestamp.text(report.watermark) if report.watermark else "-"
-        fresh, lag = report.freshness, self._lag
+        latency, lag = report.latency, self._lag
         head = [f"batch={report.batch_id} T={time_text} took={sum(phases.values()) / 1000:.1f}s"]
         head += [f"{name}={milliseconds}ms" for name, milliseconds in phases.items()]
         head += [] if lag is None else [f"lag={lag}s"]
-        head += [] if fresh is None else [f"freshness={fresh.newest:.1f}..{fresh.oldest:.1f}s"]
+        if latency is not None:
+            head.append(f"latency={latency.newest:.1f}..{latency.oldest:.1f}s")
         return f"{' '.join(head)} {'; '.join(parts)}"
 
 
 def _rates(status: Status) -> str:
     """The known rates of a status in one line."""
-    metrics, fresh = status.metrics, status.freshness
+    metrics, mirror = status.metrics, status.freshness.mirror
     if metrics is None:
         return "waiting"
-    parts = [f"{metrics.events_per_second or 0:,.0f} events/s"]
-    if metrics.lag_seconds is not None:
-        parts.append(f"lag {metrics.lag_seconds} s")
-    if fresh is not None:
-        parts.append(f"freshness {fresh.oldest:.1f} s")
-    if status.backlog is not None and status.backlog.batches:
-        parts.append(f"mirrors lag {status.backlog.seconds:.0f} s")
+    parts = [f"{metrics.events_per_second or 0:,.0f} events/s", _lag(status.committed, metrics)]
+    if mirror is not None and status.backlog is not None and status.backlog.batches:
+        parts.append(f"mirrors lag {mirror} s")
     if metrics.oplog_left is not None:
         left = metrics.oplog_left
         parts.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
     return ", ".join(parts)
+
+
+def _lag(committed: Timestamp | None, metrics: Metrics) -> str:
+    if committed is None:
+        return "nothing committed yet"
+    if metrics.lag_seconds is None:
+        return "lag unknown"
+    silent = " (the source does not answer)" if metrics.live_edge is None else ""
+    return f"lag {metrics.lag_seconds} s{silent}"

@@ -21,10 +21,11 @@ GAUGES: Mapping[str, str] = {
     "batch": "number of the last batch that is in all its changelogs",
     "backlog_batches": "batches that mirrors and histories do not contain yet",
     "backlog_seconds": "seconds since the first of these batches stood in its changelogs",
-    "lag_seconds": "seconds from T to the live edge of the source",
+    "lag_seconds": "seconds from T of the last committed batch to the live edge of the source now",
+    "mirror_freshness_seconds": "the same from T of the mirror or history that is least fresh",
     "events_per_second": "changes per second in the batches of the last ten seconds",
-    "freshness_newest_seconds": "seconds from the last batch's newest change to its Delta commit",
-    "freshness_oldest_seconds": "seconds from the last batch's oldest change to its Delta commit",
+    "freshness_newest_seconds": "latency in seconds of the newest change of the last batch",
+    "freshness_oldest_seconds": "latency in seconds of the oldest change of the last batch",
     "oplog_hours_left": "hours until the next changes leave the oplog",
     "oplog_percent_left": "the same, as a percentage of the time that the oplog covers",
     "snapshot_percent": "approximate percentage of documents that are copied; 100: nothing is left",
@@ -107,7 +108,7 @@ class Gauges:
 
 def values(status: Status) -> dict[str, float | None]:
     """The value of each gauge in `GAUGES`; None: unknown."""
-    metrics, fresh, backlog = status.metrics, status.freshness, status.backlog
+    metrics, latency, backlog = status.metrics, status.latency, status.backlog
     left = None if metrics is None else metrics.oplog_left
     phases = {} if status.timing is None else status.timing.phases
     return {
@@ -117,8 +118,9 @@ def values(status: Status) -> dict[str, float | None]:
         "backlog_seconds": None if backlog is None else backlog.seconds,
         "lag_seconds": None if metrics is None else metrics.lag_seconds,
         "events_per_second": None if metrics is None else metrics.events_per_second,
-        "freshness_newest_seconds": None if fresh is None else fresh.newest,
-        "freshness_oldest_seconds": None if fresh is None else fresh.oldest,
+        "mirror_freshness_seconds": status.freshness.mirror,
+        "freshness_newest_seconds": None if latency is None else latency.newest,
+        "freshness_oldest_seconds": None if latency is None else latency.oldest,
         "oplog_hours_left": None if left is None else left.hours,
         "oplog_percent_left": None if left is None else left.percent,
         "snapshot_percent": None if metrics is None else metrics.snapshot_percent,

@@ -38,8 +38,8 @@ class TableCommit:
     rows: int | None
 
     @property
-    def freshness(self) -> float:
-        """Seconds from the watermark of the batch to the commit."""
+    def lag_at_commit(self) -> float:
+        """Seconds from T of the batch to the commit: how far the table lagged at that moment."""
         return max(0.0, self.moment - self.commit.watermark.time)
 
 
@@ -72,8 +72,13 @@ class TableStats:
             for each in changelog.commits
             if each.commit.batch > applied and _has_effect(each.commit, namespace)
         ]
-        since = min((each.moment for each in lacking), default=now)
-        return Backlog(len(lacking), max(0.0, now - since))
+        if not lacking:
+            return Backlog(0, 0.0)
+        since = min(each.moment for each in lacking)
+        first = min(each.commit.batch for each in lacking)
+        if changelog.commits[-1].commit.batch > applied:  # there may be earlier ones
+            first = applied + 1
+        return Backlog(len(lacking), max(0.0, now - since), first)
 
 
 def _has_effect(commit: Commit, namespace: Namespace) -> bool:

@@ -16,11 +16,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from cdc.checkpoint import COMMITS, Folder, is_local
+from cdc.delta.followers import KINDS, Backlog
 from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
-from cdc.mongo.inspect import ServerClock
-from cdc.mongo.topology import end_cursors
+from cdc.model import NEVER, Timestamp
+from cdc.mongo.inspect import LiveEdge, ServerClock
+from cdc.mongo.topology import Source, end_cursors
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.spark import connect, mismatch
@@ -51,7 +53,9 @@ class Replication:
         connect(spark, config.storage, config.base)
         self._config, self._on_batch = config, on_batch
         self._sink: Sink | None = None
-        self._meter = Meter()
+        self._meter = Meter(_has_mirrors(config))
+        self._edge, self._asking = LiveEdge(), threading.Lock()
+        self._source: Source | None = None
         self._writing, self._is_stopped = threading.Lock(), False
         self._comment = _make_comment(config)
         self._end_leftovers()
@@ -83,6 +87,10 @@ class Replication:
             written = folder.numbers(COMMITS)
             self._sink = self._open_sink(pipeline)
             self._sink.begin(spark, written[-1] + 1 if written else 0, self._rows)
+            first = self._sink.backlog().first
+            known = [*([] if first is None else [first - 1]), *written[-1:]]
+            plans = {batch: folder.read_plan(batch) for batch in known}
+            self._meter.resume({batch: plan.offset.time for batch, plan in plans.items() if plan})
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         with self._writing:
@@ -165,17 +173,26 @@ class Replication:
         end_cursors(partial(discover_once, self._config.options), self._comment)
 
     def status(self) -> Status:
-        """Return the metrics of the last trigger and the last batch.
+        """Return the metrics of now, also while a batch runs.
 
-        Raises the error that ended the followers: the next batch would raise it, but an idle
-        pipeline has none.
+        Asks the source for its live edge, once a second at most, and waits for the answer for 1.5 s
+        at most. Raises the error that ended the followers: the next batch would raise it, but an
+        idle pipeline has none.
         """
-        backlog, commits = None, None
-        if self._sink is not None:
-            commits = self._sink.uncheckpointed_commits()
-            if self._config.follow_by == REPLICATE:
-                backlog = self._sink.backlog()
-        return self._meter.status(self.query.lastProgress, backlog, commits)
+        with self._asking:
+            edge = self._edge.now(self._read_edge, self._meter.committed or NEVER)
+        commits = None if self._sink is None else self._sink.uncheckpointed_commits()
+        return self._meter.status(self.query.lastProgress, edge, self._read_backlog, commits)
+
+    def _read_backlog(self) -> Backlog | None:
+        if self._sink is None or self._config.follow_by != REPLICATE:
+            return None
+        return self._sink.backlog()
+
+    def _read_edge(self, floor: Timestamp) -> Timestamp:
+        # A removed shard may be gone for good, so the source is refreshed.
+        self._source = (self._source or discover_once(self._config.options)).refresh()
+        return self._source.live_edge(floor)
 
 
 def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
@@ -195,6 +212,11 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
     if reasons:
         _log.info("Spark writes all rows, because %s", reasons[0])
     return not reasons and config.write_by != SPARK
+
+
+def _has_mirrors(config: Config) -> bool:
+    """Whether the pipeline has mirrors or histories."""
+    return any(not KINDS.keys().isdisjoint(each.routes) for each in config.layout.all())
 
 
 def row_columns(config: Config) -> StructType:

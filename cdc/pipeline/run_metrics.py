@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from cdc.delta.followers import Backlog
 from cdc.delta.landing import NO_EVENTS
-from cdc.delta.sink import SINK_PHASES, BatchReport, Freshness
-from cdc.model import Namespace
-from cdc.mongo.inspect import Metrics, Rate
+from cdc.delta.sink import SINK_PHASES, BatchReport, Latency
+from cdc.model import Namespace, Timestamp, timestamp
+from cdc.mongo.inspect import Edge, Freshness, Metrics, Rate, lag_seconds
 
 # What a phase is made of in Spark's own `durationMs`.
 _MEASURED_BY_SPARK = {
     "planning": ("latestOffset", "getBatch", "queryPlanning"),
     "logs": ("walCommit", "commitOffsets"),
 }
+# Of how many batches T is remembered. Mirrors that lag by more have an unknown freshness.
+_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +70,41 @@ PHASES = tuple(each.name for each in fields(Timing) if each.name != "batch")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A replication as of its last trigger and its last batch; None: unknown yet.
+    """A replication now, also while a batch runs. None stands for an unknown value.
 
-    `batch` is the last batch that is in all its changelogs. `metrics` come from the source, except
-    `events_per_second`, which counts the rows that were written. `freshness` belongs to the last
-    batch with a change. `backlog` is what mirrors and histories lack. `inexact` counts rows with
-    `exact = false` since this process began. `timing` is that of the last batch whose trigger has
-    ended. `uncheckpointed` are the commits after the last checkpoint of a table's log, of the table
-    with the most of them.
+    Attributes:
+        batch: the last batch of this process that is in all its changelogs.
+        metrics: those of the source at the last trigger, except `live_edge` and `lag_seconds`,
+            which are those of now, and `events_per_second`, which counts the rows that were
+            written.
+        latency: that of the last batch with a change.
+        inexact: rows with `exact = false` since this process began.
+        backlog: what mirrors and histories lack.
+        timing: that of the last batch whose trigger has ended.
+        uncheckpointed: the commits after the last checkpoint of a table's log, of the table with
+            the most of them.
+        committed: T of the last batch that is in all its changelogs, also of an earlier run.
+        freshness: that of the tables now.
     """
 
     batch: int | None
     metrics: Metrics | None
-    freshness: Freshness | None
+    latency: Latency | None
     inexact: Mapping[Namespace, int]
     backlog: Backlog | None = None
     timing: Timing | None = None
     uncheckpointed: int | None = None
+    committed: Timestamp | None = None
+    freshness: Freshness = field(default_factory=Freshness)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
+            "committed": self.committed and timestamp.text(self.committed),
             "metrics": self.metrics and self.metrics.to_json(),
-            "freshnessSeconds": self.freshness
-            and {name: round(value, 3) for name, value in self.freshness._asdict().items()},
+            "freshnessSeconds": self.freshness.to_json(),
+            "latencySeconds": self.latency
+            and {name: round(value, 3) for name, value in self.latency._asdict().items()},
             "backlog": self.backlog
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
             "timing": self.timing and {"batch": self.timing.batch, "phasesMs": self.timing.phases},
@@ -101,43 +114,93 @@ class Status:
 
 
 class Meter:
-    """Collects the status. The query's thread calls `count_batch`; any thread may call `status`."""
+    """Collects the status. The query's thread calls `count_batch`; any thread may call the others.
 
-    def __init__(self) -> None:
+    `has_mirrors`: whether the pipeline has mirrors or histories.
+    """
+
+    def __init__(self, has_mirrors: bool = True) -> None:
         self._lock = threading.Lock()
+        self._has_mirrors = has_mirrors
+        self._committed: Timestamp | None = None
+        self._times: dict[int, Timestamp] = {}
         self._rate = Rate()
         self._rate.count(0)
         self._inexact = Counter[Namespace]()
         self._batch: int | None = None
-        self._freshness: Freshness | None = None
+        self._latency: Latency | None = None
         self._phases: dict[int, Mapping[str, float]] = {}
         self._timing: Timing | None = None
+
+    def resume(self, times: Mapping[int, Timestamp]) -> None:
+        """Note T of batches that earlier runs wrote, in their order, with the last one of all."""
+        for batch, time in times.items():
+            self._note(batch, time)
+
+    @property
+    def committed(self) -> Timestamp | None:
+        """T of the last batch that is in all its changelogs; None before the first one."""
+        return self._committed
+
+    def _note(self, batch: int, time: Timestamp) -> None:
+        self._committed = self._times[batch] = time
+        self._times.pop(batch - _REMEMBERED, None)
 
     def count_batch(self, report: BatchReport) -> None:
         """Count a batch that has been written."""
         with self._lock:
             self._batch = report.batch_id
+            if report.watermark is not None:
+                self._note(report.batch_id, report.watermark)
             self._rate.count(count_changes(report))
-            self._freshness = report.freshness or self._freshness
+            self._latency = report.latency or self._latency
             self._inexact.update(report.inexact)
             self._phases[report.batch_id] = report.phases
 
     def status(
         self,
         progress: StreamingQueryProgress | None,
-        backlog: Backlog | None,
+        edge: Edge | None,
+        read_backlog: Callable[[], Backlog | None],
         uncheckpointed: int | None = None,
     ) -> Status:
-        """The status, with the source's metrics from the query's last progress."""
-        metrics = _metrics(progress)
+        """The status now.
+
+        Args:
+            progress: the query's last progress, with the source's metrics; None before the first.
+            edge: the live edge; None if it was never known.
+            read_backlog: returns what mirrors and histories lack; None if that is unknown.
+            uncheckpointed: see `Status`.
+        """
+        # Under the lock: a batch that is not counted yet may be in the backlog, but one that is
+        # counted was in it before. So mirrors never seem to contain a batch that they lack.
         with self._lock:
+            backlog = read_backlog()
+            lag = lag_seconds(edge, self._committed)
+            freshness = Freshness(lag, lag_seconds(edge, self._mirrored_until(backlog)))
+            metrics = _metrics(progress)
+            if metrics is None and edge is not None:  # the first batch of the run
+                metrics = Metrics(*[None] * 6)
             if metrics is not None:
-                metrics = replace(metrics, events_per_second=self._rate.per_second)
+                metrics = replace(
+                    metrics,
+                    live_edge=edge and edge.reported,
+                    lag_seconds=lag,
+                    events_per_second=self._rate.per_second,
+                )
             if progress is not None:
                 self._time(progress.batchId, progress.durationMs)
             inexact = dict(self._inexact)
-            own = self._batch, metrics, self._freshness, inexact, backlog, self._timing
-            return Status(*own, uncheckpointed)
+            own = self._batch, metrics, self._latency, inexact, backlog, self._timing
+            return Status(*own, uncheckpointed, self._committed, freshness)
+
+    def _mirrored_until(self, backlog: Backlog | None) -> Timestamp | None:
+        """T of the last batch that all mirrors and histories contain; None if it is unknown."""
+        if backlog is None or not self._has_mirrors:
+            return None
+        if not backlog.batches:
+            return self._committed
+        return None if backlog.first is None else self._times.get(backlog.first - 1)
 
     def _time(self, batch: int, durations: Mapping[str, int]) -> None:
         """Note what Spark measured of a trigger."""

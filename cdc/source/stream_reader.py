@@ -55,6 +55,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._answered = Progress()
         self._until: Timestamp | None = None  # set by Trigger.AvailableNow
         self._planned: tuple[Offset, Offset] | None = None
+        self._is_first = False
         self._first: Offset | None = None
         self._keeps_start = False
 
@@ -78,6 +79,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = self._parse_offset(start)
+        # A run that copies nothing commits its start as its first batch.
+        is_start = offset == self._first and not offset.is_streaming
+        self._is_first = is_start or self._keeps_start
         end = offset if self._keeps_start else self._wait_for_end(offset, limit)
         self._keeps_start = False
         self._planned = offset, end
@@ -139,7 +143,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         planner, (start, end) = self._planner(), self._planned
         events = 0 if end == start else planner.events
-        metrics = self._gauges.read(planner.source, start, end, events)
+        metrics = self._gauges.read(planner.source, start, end, events, self._is_first)
         edge = metrics.live_edge or end.time
         captured = self._options.selection.text, self._options.capture.text
         offset = streaming(edge, planner.source.name, *captured)

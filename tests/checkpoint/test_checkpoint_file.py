@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.checkpoint.checkpoint import batches, parse_plan
+from cdc.checkpoint.checkpoint import batches, parse_plan, time_of
 from cdc.errors import ForeignOffset
 from cdc.model import Offset
 
@@ -62,3 +62,12 @@ def test_the_batches_are_those_that_are_written_and_whole_in_order(tmp_path: Pat
     for each in found:
         text = (offsets / str(each.batch)).read_text().splitlines()[2]
         assert each.offset == Offset.from_json(json.loads(text))
+
+
+def test_the_time_of_a_batch_is_known_as_long_as_its_file_is_whole(tmp_path: Path) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / "7").write_text(stored(SAMPLES[0]))
+    (offsets / "8").write_text("v1\n")
+    expected = Offset.from_json(json.loads(SAMPLES[0].read_text())).time
+    assert [time_of(str(tmp_path), batch) for batch in (6, 7, 8)] == [None, expected, None]

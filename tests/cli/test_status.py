@@ -113,6 +113,8 @@ def test_each_phase_of_a_run_is_reported_as_far_as_its_tables_are(
     }
     assert phases(found) == [("not begun", 0.0)] * 3
     assert (found["metrics"]["time"], found["metrics"]["snapshotPercent"]) == (None, 0)
+    assert found["metrics"]["lagSeconds"] is None
+    assert found["freshnessSeconds"] == {"changelog": None, "liveView": None, "mirror": None}
 
     job = Job(given, tmp_path / "_checkpoint")
     job.plan()
@@ -318,19 +320,51 @@ def view(**reported: Any) -> View:
     changed = tuple(Group(*namespace, op, 1) for op in reported.pop("changed", ()))
     commits = [TableCommit(Commit(n, at, groups=changed), now - 3000.0 / n, 2) for n in (7, 6, 5)]
     tables = Tables(TableStats(2, tuple(commits)), replace(landed, applied=5))
-    edge, left = (
-        Timestamp(at.time + reported.pop("lag", 5), 1),
-        reported.pop("left", Remaining(48.0, 90.0, "")),
-    )
+    lag, left = reported.pop("lag", 5), reported.pop("left", Remaining(48.0, 90.0, ""))
     return View(
         path="/lake",
         checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
-        metrics=Metrics(at, edge, 1.0, left, 100.0),
+        metrics=Metrics(at, Timestamp(at.time + lag, 1), lag, 1.0, left, 100.0),
         collections=[(CopyProgress(namespace, 2, "streaming", 1.0), tables)],
         letters=reported.pop("letters", 0),
         oplog_warn=25.0,
         stall_seconds=120.0,
+        times={5: Timestamp(now - 70, 1)},
     )
+
+
+def test_a_mirror_that_lags_is_as_fresh_as_the_batch_before_those_that_it_lacks() -> None:
+    """Guards: the time that a batch waits for the mirror, which was called its lag."""
+    found = status.describe(view(changed=["drop"]))
+    assert found["metrics"]["lagSeconds"] == 5
+    assert found["freshnessSeconds"] == {"changelog": 5, "liveView": 5, "mirror": 70}
+    [collection] = found["collections"]
+    assert collection["freshnessSeconds"] == {"mirror": 70}
+    assert collection["backlog"]["mirror"]["batches"] == 2
+    shown = status.summarize_view(view(changed=["drop"]))
+    assert shown["freshness"] == "changelogs and live views 5 s, mirrors and histories 70 s"
+    fresh = status.describe(view())
+    assert fresh["freshnessSeconds"] == {"changelog": 5, "liveView": 5, "mirror": 5}
+
+
+def test_where_nothing_is_written_there_is_neither_lag_nor_freshness() -> None:
+    new = view()
+    new = replace(new, metrics=replace(new.metrics, time=None, lag_seconds=None), collections=[])
+    shown = status.summarize_view(new)
+    assert (shown["lag"], shown["freshness"]) == ("none yet", "none yet")
+
+
+def test_a_batch_of_which_the_checkpoint_has_no_time_makes_freshness_unknown() -> None:
+    """Guards: a backlog that is longer than what Spark and Delta retain, and looks short."""
+    lagging = replace(view(changed=["drop"]), times={})
+    assert status.describe(lagging)["freshnessSeconds"]["mirror"] is None
+    [(extent, tables)] = lagging.collections
+    assert tables.changelog is not None
+    assert tables.mirror is not None
+    cut = replace(tables.changelog, commits=tables.changelog.commits[:2])
+    tables = replace(tables, changelog=cut, mirror=replace(tables.mirror, applied=3))
+    backlogs = tables.backlogs(extent.namespace)
+    assert (backlogs["mirror"].batches, backlogs["mirror"].first) == (2, 4)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.landing import Happened, read_facts
 from cdc.delta.log import Commit
-from cdc.delta.sink import Freshness
+from cdc.delta.sink import Latency
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace, Offset
 from tests.delta import delta_rs
@@ -49,13 +49,13 @@ def test_every_row_but_the_watermark_is_appended(spark: SparkSession, tmp_path: 
     ]
     assert report.counts[Namespace("shop", "orders")]["insert"] == 1
     assert report.tables == 2
-    assert report.freshness == Freshness(newest=1000.5 - 5, oldest=1000.5 - 3)
+    assert report.latency == Latency(newest=1000.5 - 5, oldest=1000.5 - 3)
 
 
 def test_what_happened_when_is_reported_of_changes_by_the_servers_clock(
     spark: SparkSession,
 ) -> None:
-    """Guards: freshness. A copied document, or a control row, was not committed at its time."""
+    """Guards: latency. A copied document, or a control row, was not committed at its time."""
     reported = datetime.fromtimestamp(4.75, UTC)
     rows = [
         change("read", "a", {"n": 1}, time=1),

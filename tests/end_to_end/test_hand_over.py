@@ -82,11 +82,12 @@ def test_a_job_that_is_started_before_its_application_has_each_change_from_the_f
 
 def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) -> None:
     """Of a replication that has run for so long, under writers that have begun with it."""
-    fresh = [each.freshness for each in reports if each.freshness is not None and not each.copying]
-    assert fresh
-    assert all(0 < each.newest <= each.oldest < seconds + 1 for each in fresh)
+    found = [each.latency for each in reports if each.latency is not None and not each.copying]
+    assert found
+    assert all(0 < each.newest <= each.oldest < seconds + 1 for each in found)
     assert status.batch in {report.batch_id for report in reports}
-    assert status.freshness in [report.freshness for report in reports]
+    assert status.latency in [report.latency for report in reports]
+    assert status.committed in {report.watermark for report in reports}
     assert status.inexact == {}
     metrics = status.metrics
     assert metrics is not None
@@ -94,10 +95,14 @@ def _is_plausible(status: Status, reports: list[BatchReport], seconds: float) ->
     assert metrics.events_per_second
     assert metrics.lag_seconds is not None
     assert metrics.lag_seconds < seconds + 1
+    assert status.freshness.changelog == metrics.lag_seconds
+    assert status.freshness.mirror is not None
+    assert status.freshness.mirror >= status.freshness.changelog
     assert metrics.oplog_left is not None
     assert metrics.snapshot_percent == 100
     reported = json.loads(json.dumps(status.to_json()))
     assert reported["metrics"]["lagSeconds"] == metrics.lag_seconds
+    assert reported["freshnessSeconds"]["liveView"] == metrics.lag_seconds
 
 
 def test_a_stop_ends_a_query_that_is_about_to_write_a_batch(

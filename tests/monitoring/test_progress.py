@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import uuid
 from collections import defaultdict
+from dataclasses import replace
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from rich.console import Console
 
-from cdc.delta.sink import BatchReport, Freshness
+from cdc.delta.followers import Backlog
+from cdc.delta.sink import BatchReport, Latency
 from cdc.model import Namespace, Timestamp
-from cdc.mongo.inspect import Metrics
+from cdc.mongo.inspect import Edge, Freshness, Metrics
 from cdc.mongo.topology import Remaining
 from cdc.monitoring import Display
 from cdc.pipeline import Status, Timing, count_changes
 from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
-METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 1234.5, Remaining(30.24, 85.4, ""), 100.0)
+METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 3, 1234.5, Remaining(30.24, 85.4, ""), 100.0)
 PHASES = {"tasks": 3.0, "commit": 0.21, "followers": 0.0}
 # What Spark measures of a trigger with a batch, in milliseconds.
 DURATIONS = {
@@ -33,12 +36,10 @@ DURATIONS = {
 }
 
 
-def report(batch: int, freshness: Freshness | None = None, **counts: int) -> BatchReport:
+def report(batch: int, latency: Latency | None = None, **counts: int) -> BatchReport:
     found = {ORDERS: counts} if counts else {}
     inexact = {ORDERS: 1} if "update" in counts else {}
-    return BatchReport(
-        batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, freshness, PHASES
-    )
+    return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, latency, PHASES)
 
 
 def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
@@ -50,7 +51,7 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
         display.show_batch(report(1, read=7))
         display.show_batch(report(2))
         display.show_status(Status(2, METRICS, None, {}))
-        display.show_batch(report(3, Freshness(0.94, 1.44), insert=2, update=1))
+        display.show_batch(report(3, Latency(0.94, 1.44), insert=2, update=1))
         assert said.getvalue() == ""
         display.show_status(Status(3, METRICS, None, {}, timing=timing))
         assert said.getvalue().count("batch=") == 2
@@ -61,7 +62,7 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
     assert [re.sub(form, "", each) for each in lines] == [
         "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=7",
         "batch=3 T=9:1 took=3.4s planning=52ms tasks=3000ms commit=210ms followers=0ms logs=111ms"
-        " other=27ms lag=3s freshness=0.9..1.4s shop.orders insert=2 update=1 inexact=1",
+        " other=27ms lag=3s latency=0.9..1.4s shop.orders insert=2 update=1 inexact=1",
         "batch=4 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=1",
     ]
 
@@ -71,12 +72,20 @@ def test_a_terminal_shows_what_is_known() -> None:
     with Display(Console(file=said, width=200, force_terminal=True), {}) as display:
         display.show_status(Status(None, None, None, {}))
         assert "waiting" in _shown(display, said)
-        display.show_status(Status(4, METRICS, Freshness(0.9, 1.44), {}))
-        assert "1,234 events/s, lag 3 s, freshness 1.4 s, oplog 30.2 h (85 %)" in _shown(
-            display, said
-        )
-        display.show_status(Status(4, Metrics(Timestamp(9, 1), None, None, None, None), None, {}))
-        assert "0 events/s" in _shown(display, said)
+        new = Metrics(Timestamp(9, 1), *[None] * 5)
+        display.show_status(Status(None, new, None, {}))
+        assert "0 events/s, nothing committed yet" in _shown(display, said)
+        committed = Status(4, METRICS, Latency(0.9, 1.44), {}, committed=Timestamp(9, 1))
+        display.show_status(committed)
+        assert "1,234 events/s, lag 3 s, oplog 30.2 h (85 %)" in _shown(display, said)
+        pending = {"backlog": Backlog(2, 60.0, 3), "freshness": Freshness(3, 7)}
+        display.show_status(replace(committed, **pending))
+        assert "lag 3 s, mirrors lag 7 s, oplog" in _shown(display, said)
+        silent = replace(METRICS, live_edge=None, lag_seconds=21)
+        display.show_status(replace(committed, metrics=silent))
+        assert "lag 21 s (the source does not answer), oplog" in _shown(display, said)
+        display.show_status(replace(committed, metrics=new))
+        assert "0 events/s, lag unknown" in _shown(display, said)
 
 
 def _shown(display: Display, said: io.StringIO) -> str:
@@ -89,11 +98,68 @@ def test_what_the_source_says_by_itself_is_no_change() -> None:
     assert count_changes(report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1)) == 6
 
 
-def test_what_a_sink_has_seen_is_added_up_and_the_last_freshness_stays() -> None:
+def test_what_a_sink_has_seen_is_added_up_and_the_last_latency_stays() -> None:
     meter = Meter()
-    for each in (report(1, Freshness(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
+    for each in (report(1, Latency(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
         meter.count_batch(each)
-    assert meter.status(None, None) == Status(3, None, Freshness(1.0, 2.0), {ORDERS: 2})
+    expected = Status(3, None, Latency(1.0, 2.0), {ORDERS: 2}, committed=Timestamp(9, 1))
+    assert meter.status(None, None, _no_backlog) == expected
+
+
+def test_the_lag_is_known_before_the_first_batch_of_a_run_that_goes_on() -> None:
+    """Guards: a batch that is stuck from the start, of which Spark reports nothing."""
+    meter, edge = Meter(), Edge(Timestamp(30, 1))
+    status = meter.status(None, edge, _no_backlog)
+    assert status.metrics == Metrics(None, Timestamp(30, 1), None, 0.0, None, None)
+    assert (status.committed, status.freshness) == (None, Freshness())
+    meter.resume({7: Timestamp(12, 1)})
+    status = meter.status(None, edge, _no_backlog)
+    assert status.metrics is not None
+    assert status.metrics.lag_seconds == status.freshness.changelog == 18
+    status = meter.status(None, Edge(Timestamp(30, 1), silence=4.5), _no_backlog)
+    assert status.metrics is not None
+    assert (status.metrics.live_edge, status.metrics.lag_seconds) == (None, 22)
+
+
+def test_the_freshness_of_a_mirror_is_that_of_the_last_batch_that_was_applied_to_it() -> None:
+    """Guards: that of the changelog, and the time that a batch waits to be applied."""
+    edge, meters = Edge(Timestamp(30, 1)), [Meter(), Meter(has_mirrors=False)]
+    for meter in meters:
+        meter.resume({6: Timestamp(10, 1), 8: Timestamp(20, 1)})
+        meter.count_batch(replace(report(9, update=1), watermark=Timestamp(25, 1)))
+
+    def freshness(backlog: Backlog | None) -> list[Freshness]:
+        return [meter.status(None, edge, lambda: backlog).freshness for meter in meters]
+
+    without = Freshness(5, None)
+    assert freshness(Backlog(0, 0.0)) == [Freshness(5, 5), without]
+    assert freshness(Backlog(1, 60.0, 9)) == [Freshness(5, 10), without]
+    assert freshness(Backlog(2, 60.0, 7)) == [Freshness(5, 20), without]
+    assert freshness(Backlog(3, 60.0, 6)) == [without, without], "T of batch 5 is unknown"
+    assert freshness(Backlog(1, 60.0, None)) == [without, without], "it is to be rebuilt"
+    assert freshness(None) == [without, without], "another program applies the batches"
+
+
+def test_a_batch_that_is_committed_meanwhile_is_not_taken_for_one_that_mirrors_contain() -> None:
+    meter = Meter()
+    meter.count_batch(report(1, update=1))
+
+    def commit_meanwhile() -> Backlog:
+        later = replace(report(2, update=1), watermark=Timestamp(20, 1))
+        writer.append(threading.Thread(target=meter.count_batch, args=[later]))
+        writer[0].start()
+        writer[0].join(0.3)
+        return Backlog(0, 0.0)
+
+    writer = list[threading.Thread]()
+    status = meter.status(None, Edge(Timestamp(30, 1)), commit_meanwhile)
+    writer[0].join()
+    assert status.freshness == Freshness(21, 21)
+    assert meter.committed == Timestamp(20, 1)
+
+
+def _no_backlog() -> None:
+    return None
 
 
 def test_the_phases_of_a_batch_are_those_of_its_own_trigger() -> None:
@@ -109,11 +175,11 @@ def test_the_phases_of_a_batch_are_those_of_its_own_trigger() -> None:
     for number in (1, 2):
         meter.count_batch(report(number, update=1))
         idle = progress(number, {"latestOffset": 900, "triggerExecution": 901})
-        assert meter.status(idle, None).timing is None
-    status = meter.status(progress(1, DURATIONS), None)
+        assert meter.status(idle, None, _no_backlog).timing is None
+    status = meter.status(progress(1, DURATIONS), None, _no_backlog)
     assert status.timing == Timing(1, 52, 3000, 210, 0, 111, 27)
     assert sum(status.timing.phases.values()) == DURATIONS["triggerExecution"]
     assert status.to_json()["timing"] == {"batch": 1, "phasesMs": status.timing.phases}
-    status = meter.status(progress(2, {"addBatch": 1}), None)
+    status = meter.status(progress(2, {"addBatch": 1}), None, _no_backlog)
     assert status.timing is not None
     assert status.timing.batch == 2

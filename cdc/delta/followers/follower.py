@@ -42,11 +42,13 @@ _QUIET_BATCHES = 500
 class Backlog(NamedTuple):
     """How far the followers lag: batches not applied yet, and seconds since the oldest of them.
 
-    A table that is to be rebuilt counts as a batch.
+    A table that is to be rebuilt counts as a batch. `first` is the number of the oldest batch; None
+    if there is none, or a table is to be rebuilt.
     """
 
     batches: int
     seconds: float
+    first: int | None = None
 
 
 @dataclass(slots=True)
@@ -175,8 +177,8 @@ class Followers:
         )
 
     def backlog(self) -> Backlog:
-        batches, seconds = self._pending.count()
-        return Backlog(batches + self._emptied, seconds)
+        batches, seconds, first = self._pending.count()
+        return Backlog(batches + self._emptied, seconds, None if self._emptied else first)
 
     def apply(self, spark: SparkSession) -> int:
         """Apply all pending batches; return to how many tables.

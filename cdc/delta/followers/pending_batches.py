@@ -88,11 +88,13 @@ class PendingBatches:
         with self._lock:
             self._pending = [each for each in self._pending if each[1].batch not in batches]
 
-    def count(self) -> tuple[int, float]:
-        """How many there are, and seconds since the first of them was added."""
+    def count(self) -> tuple[int, float, int | None]:
+        """How many there are, seconds since the first of them was added, and its number."""
         with self._lock:
-            since = self._pending[0][0] if self._pending else time.monotonic()
-            return len(self._pending), time.monotonic() - since
+            if not self._pending:
+                return 0, 0.0, None
+            since, first = self._pending[0]
+            return len(self._pending), time.monotonic() - since, first.batch
 
 
 def feeds(table: Table, tables: Tables, changelogs: Tables) -> set[Target]:

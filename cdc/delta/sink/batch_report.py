@@ -28,7 +28,7 @@ class Phases:
         self._since = now
 
 
-class Freshness(NamedTuple):
+class Latency(NamedTuple):
     """Seconds from the commit of a change in MongoDB until its changelog contained it.
 
     Of the newest and of the oldest change of a batch, by the clock of the server.
@@ -57,7 +57,7 @@ class BatchReport:
         unmappable: images that could not be mapped.
         copying: the collections whose copy is not complete after the batch.
         tables: how many tables were written.
-        freshness: None if the batch contained no change, or the server's clock is unknown. Of a
+        latency: None if the batch contained no change, or the server's clock is unknown. Of a
             batch that is written again, it is that of the last time.
         phases: how long each phase took, in seconds: `tasks` read the source and write data files,
             `commit` is that of dead letters and changelogs, `followers` that of mirrors and
@@ -71,7 +71,7 @@ class BatchReport:
     unmappable: Mapping[Namespace, int] = field(default_factory=dict)
     copying: frozenset[Namespace] = frozenset()
     tables: int = 0
-    freshness: Freshness | None = None
+    latency: Latency | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -80,10 +80,10 @@ class BatchReport:
         batch_id: int,
         facts: Facts,
         tables: int,
-        freshness: Freshness | None,
+        latency: Latency | None,
         phases: Mapping[str, float],
     ) -> Self:
         return cls(
             *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
-            *(frozenset(facts.copying), tables, freshness, phases),
+            *(frozenset(facts.copying), tables, latency, phases),
         )

@@ -28,7 +28,7 @@ from cdc.delta.landing import (
     require_allowed,
 )
 from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
-from cdc.delta.sink.batch_report import BatchReport, Freshness, Phases
+from cdc.delta.sink.batch_report import BatchReport, Latency, Phases
 from cdc.delta.tables import Layout, Table, Tables, small_write_settings
 from cdc.errors import TooManyDeadLetters
 from cdc.model import Namespace
@@ -162,9 +162,9 @@ class Sink:
         phases.end("tasks")
         written, facts = self._write(spark, batch, landed, phases), batch.facts
         phases.end("followers")
-        freshness = Freshness.of(facts.happened, self._clock() if facts.happened else None)
+        latency = Latency.of(facts.happened, self._clock() if facts.happened else None)
         self._warn(facts)
-        return BatchReport.of(batch_id, facts, written, freshness, phases.seconds)
+        return BatchReport.of(batch_id, facts, written, latency, phases.seconds)
 
     def _write(
         self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases

@@ -2,6 +2,7 @@
 
 from cdc.mongo.inspect.copy_progress import COPYING, CopyProgress
 from cdc.mongo.inspect.estimate import Examination, Work, examine
+from cdc.mongo.inspect.lag import Edge, Freshness, LiveEdge, lag_seconds
 from cdc.mongo.inspect.metrics import Gauges, Metrics, Rate
 from cdc.mongo.inspect.preflight import Wanted, check, shards_of
 from cdc.mongo.inspect.server_clock import ServerClock
@@ -10,9 +11,12 @@ from cdc.mongo.inspect.source_status import FinishedBatches, Status, read_status
 __all__ = [
     "COPYING",
     "CopyProgress",
+    "Edge",
     "Examination",
     "FinishedBatches",
+    "Freshness",
     "Gauges",
+    "LiveEdge",
     "Metrics",
     "Rate",
     "ServerClock",
@@ -21,6 +25,7 @@ __all__ = [
     "Work",
     "check",
     "examine",
+    "lag_seconds",
     "read_status",
     "require_own",
     "shards_of",

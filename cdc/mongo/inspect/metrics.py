@@ -24,15 +24,11 @@ from cdc.mongo.inspect.copy_progress import (
     is_copied,
     percent,
 )
+from cdc.mongo.inspect.lag import PATIENCE_SECONDS, LiveEdge, lag_seconds
 from cdc.mongo.inspect.ttl_cache import CachedValue, value_or_none
 from cdc.mongo.topology import OplogWatch, Remaining, Source, Window, windows
 
-# Metrics are read in the query's own thread: a longer wait would delay the next batch, and stop().
-_PATIENCE_SECONDS = 1.5
 _CACHE_SECONDS = 10.0
-# The live edge of a cluster takes a query or two to each shard, and has to be fresh: reading it
-# takes at most a fifth of the time.
-_EDGE_SECONDS, _EDGE_COST_FACTOR = 1.0, 4.0
 # Keys that were appended after a sample was drawn all come after its keys.
 _SAMPLE_SECONDS = 300.0
 
@@ -43,7 +39,9 @@ class Metrics:
 
     Attributes:
         time: the cluster time T at which the newest batch ends.
-        live_edge: the newest time that the source has reached for good.
+        live_edge: the newest time that the source has reached for good; None also if it does not
+            answer now.
+        lag_seconds: the seconds from what is committed to the live edge; see `lag`.
         events_per_second: changes in the batches of the last seconds.
         oplog_left: what is left of the oplog before it loses changes that are still to be read; the
             least of all shards.
@@ -53,16 +51,10 @@ class Metrics:
 
     time: Timestamp | None
     live_edge: Timestamp | None
+    lag_seconds: int | None
     events_per_second: float | None
     oplog_left: Remaining | None
     snapshot_percent: float | None
-
-    @property
-    def lag_seconds(self) -> int | None:
-        """The seconds from T to the live edge."""
-        if self.time is None or self.live_edge is None:
-            return None
-        return max(0, self.live_edge.time - self.time.time)
 
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as JSON, with names in the style of Spark's progress."""
@@ -87,6 +79,7 @@ class Metrics:
         return cls(
             time and timestamp.parse(time),
             edge and timestamp.parse(edge),
+            data["lagSeconds"],
             data["eventsPerSecond"],
             left and Remaining(left["hoursLeft"], left["percentLeft"], left["shard"] or ""),
             data["snapshotPercent"],
@@ -152,9 +145,7 @@ class Gauges:
     _rate: Rate = field(default_factory=Rate)
     _planned: int | None = 0
     _is_counted: bool = True
-    _edge: CachedValue[Timestamp] = field(
-        default_factory=lambda: CachedValue("the live edge", _EDGE_SECONDS, _EDGE_COST_FACTOR)
-    )
+    _edge: LiveEdge = field(default_factory=LiveEdge)
     _windows: CachedValue[list[Window]] = field(
         default_factory=lambda: CachedValue("oplog windows", _CACHE_SECONDS)
     )
@@ -165,27 +156,34 @@ class Gauges:
         default_factory=lambda: CachedValue("a sample", _SAMPLE_SECONDS)
     )
 
-    def read(self, source: Source, start: Offset, end: Offset, events: int | None) -> Metrics:
+    def read(
+        self, source: Source, start: Offset, end: Offset, events: int | None, is_first: bool = False
+    ) -> Metrics:
         """Return the metrics for the batch between two offsets, which is about to start.
 
-        `events` is the approximate number of its changes, None if unknown. The call also means that
-        the previous batch is finished: its changes count for the rate.
+        The call also means that the previous batch is finished: it is committed up to `start`, and
+        its changes count for the rate.
+
+        Args:
+            source: the source.
+            start: the offset before the batch.
+            end: the offset after the batch.
+            events: the approximate number of its changes; None if unknown.
+            is_first: nothing is committed yet.
         """
         finished, self._planned = self._planned, events
         self._is_counted = finished is not None and (finished > 0 or self._is_counted)
         self._rate.count(finished or 0)
-        with pymongo.timeout(_PATIENCE_SECONDS):
+        with pymongo.timeout(PATIENCE_SECONDS):
+            edge = self._edge.now(source.live_edge, end.time)
             return Metrics(
                 end.time,
-                self._live_edge(source, end.time),
+                edge and edge.reported,
+                lag_seconds(edge, None if is_first else start.time),
                 self._rate.per_second if self._is_counted else None,
                 self._oplog_left(source, start),
                 self._copied_percent(source, end),
             )
-
-    def _live_edge(self, source: Source, floor: Timestamp) -> Timestamp | None:
-        known = self._edge.get(lambda: source.live_edge(floor))
-        return None if known is None else max(known, floor)
 
     def _oplog_left(self, source: Source, start: Offset) -> Remaining | None:
         clients = source.clients

@@ -18,6 +18,7 @@ from cdc.mongo.inspect.copy_progress import (
     is_copied,
     percent,
 )
+from cdc.mongo.inspect.lag import Edge, lag_seconds
 from cdc.mongo.inspect.metrics import Metrics, least_remaining
 from cdc.mongo.inspect.ttl_cache import value_or_none
 from cdc.mongo.plan import count_events
@@ -81,7 +82,8 @@ def read_status(
         left = least_remaining(known, at.time)
     time = None if at is None else at.time
     copied = percent(collections, is_copied(at, selection, capture))
-    return Status(Metrics(time, edge, rate, left, copied), collections)
+    lag = lag_seconds(Edge(edge), time)
+    return Status(Metrics(time, edge, lag, rate, left, copied), collections)
 
 
 def require_own(offset: Offset, source: Source) -> None:

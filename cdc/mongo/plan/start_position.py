@@ -19,7 +19,7 @@ from cdc.model import (
     timestamp,
 )
 from cdc.mongo.collections import Listing
-from cdc.mongo.topology import Source, oldest_common_time
+from cdc.mongo.topology import Source, oldest_common_time, oplog_window
 
 _START_SECONDS = 10.0
 # On an idle server the time advances only every 10 s, the first time after up to 20 s.
@@ -77,11 +77,25 @@ def first_offset(
     """
     edge = confirm_edge(source, found)
     begin = beginning if start.copies else streaming
-    time = edge if start.after is None else start.after
+    time = edge if start.after is None else _not_before_history(source, start)
     # A run that starts now does not emit the transactions that a read at this time includes.
     late = source.late_times(edge) if start.after is None else ()
     first = begin(time, source.name, selection.text, capture.text, start.position)
     return mark_read(first, source.shards, source.topology_time, late)
+
+
+def _not_before_history(source: Source, start: Start) -> Timestamp:
+    """Return the start, or the time before the first entry of all oplogs if it is earlier.
+
+    There is no change in between if each oplog contains everything since its replica set was
+    initiated. Without this, a run that starts in 2020 would report a lag of years.
+    """
+    assert start.after is not None, "the start is given"
+    if start.position:
+        return start.after
+    found = [oplog_window(source.clients[shard], shard) for shard in source.shards]
+    whole = [timestamp.before(each.first) for each in found if each is not None and each.is_whole]
+    return max(start.after, min(whole)) if len(whole) == len(found) else start.after
 
 
 def wait_until(source: Source, time: Timestamp) -> bool:

@@ -22,7 +22,7 @@ from cdc.demo import ReplicaSet
 from cdc.errors import SourceUnreachable
 from cdc.model import Again, Copying, Namespace, Offset, Selection
 from cdc.mongo.connection.privileges import required_needs
-from cdc.mongo.inspect import Metrics, Rate, ServerClock, metrics, server_clock
+from cdc.mongo.inspect import Metrics, Rate, ServerClock, lag, metrics, server_clock
 from cdc.mongo.inspect.copy_progress import draw_sample
 from cdc.mongo.inspect.ttl_cache import value_or_none
 from cdc.mongo.topology import Source, commit_point, oplog_window, replica_set
@@ -69,7 +69,8 @@ Begin = Callable[..., Triggers]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no server that does not answer."""
-    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 30.0)
+    for module in (lag, metrics):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 30.0)
 
 
 @pytest.fixture
@@ -94,28 +95,44 @@ def test_before_the_first_batch_nothing_is_reported(
     assert begin("a").reader.reportLatestOffset() is None
 
 
-def test_times_and_lag_are_those_of_batch_and_server(
+def test_lag_is_from_what_is_committed_to_the_live_edge_not_from_what_is_planned(
     begin: Begin, database: Database[Document]
 ) -> None:
+    """Guards: the lag of a batch that takes long, which was 0: its end is the live edge."""
     filled(database, "a", [1])
     query = begin("a", heartbeat_interval="1000")
     first = query.next()
     assert first.time == query.offset.time
     assert first.live_edge is not None
     assert first.live_edge >= first.time
+    assert first.lag_seconds is None, "nothing is committed"
     while not query.offset.is_streaming:
         query.next()
-    written = database.client.admin.command("ping")["operationTime"]
+    committed = query.offset.time
+    time.sleep(1.1)
+    database.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    until(lambda: query.next().time != committed)  # it is planned, and takes a while
     time.sleep(1.1)
     database.foreign.insert_one({})  # no batch comes of it
     newest = database.client.admin.command("ping")["operationTime"]
-    until(lambda: (query.report().live_edge or first.time) >= newest)
+    until(lambda: (query.report().live_edge or committed) >= newest)
     parsed = query.report()
     assert parsed.time == query.offset.time
     assert parsed.live_edge is not None
-    assert (
-        parsed.lag_seconds == parsed.live_edge.time - parsed.time.time >= newest.time - written.time
-    )
+    assert parsed.lag_seconds == parsed.live_edge.time - committed.time >= 2
+
+
+def test_a_run_that_copies_nothing_has_committed_its_start_after_its_first_batch(
+    begin: Begin, database: Database[Document]
+) -> None:
+    """Guards: a lag of years before anything is committed, and none after that."""
+    filled(database, "a", [1])
+    query = begin("a", mode="latest")
+    first = query.next()
+    assert (first.time, first.lag_seconds) == (query.offset.time, None)
+    committed, parsed = query.offset.time, query.next()
+    assert parsed.live_edge is not None
+    assert parsed.lag_seconds == parsed.live_edge.time - committed.time
 
 
 def test_the_share_that_is_copied_is_reported_within_a_tenth(
@@ -245,7 +262,7 @@ def test_the_live_edge_is_asked_for_seldom_and_is_never_before_the_batch(
     begin: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a cluster, where it takes questions to each shard."""
-    monkeypatch.setattr(metrics, "_EDGE_SECONDS", 600.0)
+    monkeypatch.setattr(lag, "_EDGE_SECONDS", 600.0)
     filled(database, "a", [1])
     query = begin("a")
     first = query.next().live_edge
@@ -303,10 +320,11 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards: a query that ends for a number about it; the next batch knows what to do."""
-    for module in (metrics, server_clock):
-        monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(server_clock, "_PATIENCE_SECONDS", 0.3)
+    for module in (lag, metrics):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
     for name in ("_EDGE_SECONDS", "_EDGE_COST_FACTOR"):
-        monkeypatch.setattr(metrics, name, 0.0)
+        monkeypatch.setattr(lag, name, 0.0)
     with ReplicaSet() as server:
         with server.client() as client:
             client.shop.orders.insert_one({"_id": 1})
@@ -318,7 +336,7 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
         began = time.monotonic()
         parsed = query.report()
         assert parsed.time == known.time
-        assert (parsed.live_edge, parsed.lag_seconds) == (None, None)
+        assert (parsed.live_edge, parsed.lag_seconds) == (None, None), "nothing is committed"
         assert ours.now() is not None, "it is known from before"
         assert ServerClock(open_source).now() is None
         assert time.monotonic() - began < 15, "each would have waited for 30 seconds"

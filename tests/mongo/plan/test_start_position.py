@@ -216,6 +216,19 @@ def test_the_first_moment_of_a_timestamp_is_reported(
         assert len(pipeline.rows) == count
 
 
+def test_a_start_before_the_replica_set_is_its_initiation_and_no_change_is_lost(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: `lag=217587889s` of a run with `start` in 2020, on a server that is an hour old."""
+    filled(database, "a", range(3))
+    pipeline = capture("a", mode="timestamp", start="2020-01-01T00:00:00Z")
+    first = Offset.from_json(reader(pipeline).initialOffset())
+    assert first.time == timestamp.before(oldest(database.client))
+    pipeline.offset = first
+    pipeline.run()
+    assert ids(pipeline.rows) == [0, 1, 2]
+
+
 # --- before there is a collection ----------------------------------------------------------------
 
 

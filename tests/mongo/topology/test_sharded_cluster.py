@@ -35,7 +35,15 @@ from cdc.model import (
     resume_token,
     timestamp,
 )
-from cdc.mongo.inspect import FinishedBatches, ServerClock, Wanted, check, metrics, server_clock
+from cdc.mongo.inspect import (
+    FinishedBatches,
+    ServerClock,
+    Wanted,
+    check,
+    lag,
+    metrics,
+    server_clock,
+)
 from cdc.mongo.plan import Start
 from cdc.mongo.topology import commit_point, sharded_cluster
 from cdc.mongo.topology.sharded_cluster import discover
@@ -944,7 +952,8 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     cluster: Cluster, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: the share of a copy by what each shard holds; the oplog that reaches back least."""
-    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 30.0)
+    for module in (lag, metrics):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 30.0)
     orders = Orders(cluster, db, count=600)
     documents = [{"_id": n, "region": 0, "number": n, "pad": "x" * 9000} for n in range(600, 1200)]
     cluster.clients["s1"][db].orders.insert_many(documents)
@@ -964,6 +973,7 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
     assert len(emitted) > 4
     assert emitted[-1]["time"] == offset["time"]
     assert timestamp.parse(emitted[-1]["liveEdge"]) >= timestamp.parse(offset["time"])
+    assert emitted[0]["lagSeconds"] is None, "nothing is committed"
     assert emitted[-1]["lagSeconds"] is not None
     firsts = {
         shard: client.local["oplog.rs"].find().sort("$natural", 1).limit(1)[0]["ts"].time
