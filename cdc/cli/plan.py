@@ -83,6 +83,7 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     say(_privileges_table(found))
     say(f"copy: {_describe_copy(copy, rate)}", soft_wrap=True)
     say(f"oplog: {_describe_oplog(found, copy)}", soft_wrap=True)
+    say(f"changes: {_describe_road(found)}", soft_wrap=True)
 
 
 def _collections_table(work: list[Work]) -> Table:
@@ -150,6 +151,12 @@ def _describe_oplog(found: Examination, copy: Estimate) -> str:
     return text
 
 
+def _describe_road(found: Examination) -> str:
+    if found.why_streams is None:
+        return "read from the oplog; DDL and other exceptions by change streams"
+    return f"read by change streams, because {found.why_streams}"
+
+
 def _size(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / _MIB:,.1f} MiB"
 
@@ -185,6 +192,7 @@ def to_json(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
             "told_by": window.origin,  # the name in the previous release
             "shard": window.shard,
         },
+        "changes": {"oplog": found.why_streams is None, "reason": found.why_streams},
         "privileges": [
             {
                 **asdict(each),

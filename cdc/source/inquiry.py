@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdc.model import Namespace, Offset
 from cdc.mongo.collections import Collection, estimate_documents
@@ -18,7 +18,7 @@ from cdc.mongo.inspect import (
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 from cdc.source.translation import make_wanted
-from cdc.tasks import discover_source, query_source
+from cdc.tasks import discover_source, explain_change_streams, query_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,19 @@ def plan(options: SourceOptions) -> Examination:
     """
 
     def examine_source(source: Source) -> Examination:
-        return examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
+        found = examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
+        return replace(found, why_streams=_explain_change_streams(options, found))
 
     return query_source(options, examine_source)
+
+
+def _explain_change_streams(options: SourceOptions, found: Examination) -> str | None:
+    """Return why changes are read by change streams; None if they are read from the oplog."""
+    reason = explain_change_streams(options)
+    unrecorded = [str(work.namespace) for work in found.work if not work.images]
+    if reason is None and unrecorded:
+        return f"no images are recorded for {', '.join(unrecorded)}"
+    return reason
 
 
 def query_status(

@@ -13,7 +13,13 @@ from cdc.tasks.folders import Folder, open_folder, probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land, share_names
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
 from cdc.tasks.summary import Group, Mark, merge
-from cdc.tasks.task import discover_once, discover_source, query_source, record_batches
+from cdc.tasks.task import (
+    discover_once,
+    discover_source,
+    explain_change_streams,
+    query_source,
+    record_batches,
+)
 
 __all__ = [
     "DELTA_LOG",
@@ -31,6 +37,7 @@ __all__ = [
     "discover_once",
     "discover_source",
     "explain",
+    "explain_change_streams",
     "is_foreign",
     "is_remote",
     "land",

@@ -209,6 +209,24 @@ def _changes(
     return change_stream.read(opener, split, images, patience, at_once=True)
 
 
+def explain_change_streams(options: SourceOptions) -> str | None:
+    """Return why all changes are read by change streams; None if the oplog is read where possible.
+
+    Raises TransientError and SourceUnreachable.
+    """
+    if options.read_by != "auto":
+        return f"'read.by' is {options.read_by}"
+    if options.shards_direct:
+        return "the source is a sharded cluster"
+    if options.capture.text:
+        return "'filter' or 'fields' is set"
+    member = open_member(options)
+    try:
+        return oplog.find_obstacle(member, IMAGES[options.images])
+    finally:
+        member.end()
+
+
 def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cluster:
     return replace(_find_shards(options), comment=options.comment, pace=pace)
 

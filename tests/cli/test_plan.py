@@ -18,7 +18,7 @@ from cdc.cli import plan
 from cdc.demo import ReplicaSet
 from cdc.model import MIN_KEY, Namespace, Selection
 from cdc.mongo.collections import enumerator
-from cdc.mongo.connection import OPLOG, Need, connect
+from cdc.mongo.connection import OPLOG, PRE_IMAGES, Need, connect
 from cdc.mongo.connection.privileges import optional_needs, required_needs
 from cdc.mongo.inspect import Work
 from tests.jvm import run_without_java
@@ -201,6 +201,7 @@ def test_what_is_better_to_have_is_reported_and_does_not_fail(
         ("splitVector", "orders"): False,
         ("collStats", "orders"): False,
         ("find", "oplog.rs"): False,
+        ("find", "system.preimages"): False,
     }
     [work] = found["collections"]
     assert work["strategy"] == "sampling"
@@ -264,3 +265,43 @@ def test_the_estimate_counts_what_is_copied_only() -> None:
     assert plan.estimate([], options, 20.0).batches == 0
     spread = replace(copied, shards=("s1", "s2", "s3"))
     assert math.isclose(plan.estimate([spread], options, 20.0).batch_seconds, (8 + 2) * 64 / 20)
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("", None),
+        ("read.by=change_stream", "'read.by' is change_stream"),
+        ("images=off table.mirror=", "'images' asks for none that are recorded"),
+        ("fields=pad", "'filter' or 'fields' is set"),
+    ],
+)
+def test_how_changes_are_read_is_printed_with_the_reason(
+    run: Run, orders: Any, option: str, reason: str | None
+) -> None:
+    given = [part for each in filter(None, option.split(" ")) for part in ("-o", each)]
+    assert reported(run("--json", "-", *given))["changes"] == {
+        "oplog": reason is None,
+        "reason": reason,
+    }
+    expected = f"because {reason}" if reason else "read from the oplog"
+    assert expected in run(*given).output
+
+
+def test_a_missing_privilege_or_image_that_keeps_changes_from_the_oplog_is_named(
+    guarded: Guarded, run: Run, database: Database[Document]
+) -> None:
+    shop = guarded.client["roads"]
+    shop.create_collection("orders", **IMAGES)
+    shop.create_collection("plain")
+    actions = ("find", "changeStream", "listCollections")
+    needs = [Need(action, "roads") for action in actions]
+    for granted, collections, reason in (
+        ([], "roads.orders", "the user lacks find on local.oplog.rs"),
+        ([OPLOG], "roads.orders", "the user lacks find on config.system.preimages"),
+        ([OPLOG, PRE_IMAGES], "roads.orders", None),
+        ([OPLOG, PRE_IMAGES], "roads.plain", "no images are recorded for roads.plain"),
+    ):
+        uri = guarded.user([*needs, *(Need("find", *each) for each in granted)])
+        found = run("--json", "-", "-o", f"uri={uri}", "-o", f"collections={collections}")
+        assert reported(found)["changes"]["reason"] == reason

@@ -55,6 +55,7 @@ class Examination:
         missing: the names and expressions that match no collection.
         work: the estimate of each collection.
         problems: the errors with which a run would fail.
+        why_streams: why changes are read by change streams; None if they are read from the oplog.
     """
 
     source: str
@@ -67,6 +68,7 @@ class Examination:
     missing: list[str] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
     problems: list[CdcError] = field(default_factory=list)
+    why_streams: str | None = None
 
     @property
     def needs(self) -> list[Need]:

@@ -16,8 +16,8 @@ from cdc.mongo.connection import OPLOG, Member
 
 # A check that takes longer than this saves nothing.
 _PATIENCE_MS = 10_000
-# Commands, which include transactions that create a collection, and the no-ops that record operations
-# of a cluster. Other no-ops have no `o2`.
+# Commands, which include transactions that create a collection, and the no-ops that record
+# operations of a cluster. Other no-ops have no `o2`.
 _OTHER_ENTRIES = {
     "$nor": [
         {"op": {"$in": ["i", "u", "d"]}},

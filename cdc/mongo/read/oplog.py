@@ -32,7 +32,15 @@ from bson.timestamp import Timestamp
 from cdc.errors import CdcError
 from cdc.model import NEVER, Selection, StreamSplit
 from cdc.model.oplog import FindEntry, NeedsChangeStream
-from cdc.mongo.connection import LONGEST_MS, OPLOG, Batch, Member
+from cdc.mongo.connection import (
+    LONGEST_MS,
+    OPLOG,
+    PRE_IMAGES,
+    Batch,
+    Member,
+    may_pass,
+    translate_error,
+)
 from cdc.mongo.read import change_stream
 from cdc.mongo.read.event_run import Run
 from cdc.mongo.read.images import Event, Images
@@ -43,6 +51,7 @@ _log = logging.getLogger(__name__)
 # The wire version of MongoDB 6.0. Older servers have no pre-images of this form; positions of newer
 # ones have another form.
 _WIRE_VERSION: Final = 17
+_OTHER_VERSION: Final = "the server is not MongoDB 6.0"
 _BATCH: Final = 10_000
 
 
@@ -71,7 +80,31 @@ def read(
 
 def is_suitable(split: StreamSplit, images: Images) -> bool:
     """Whether the oplog can have all that the rows of a split need."""
-    return split.is_whole and images.expects_before and images.after == "whenAvailable"
+    return split.is_whole and _has_both_images(images)
+
+
+def find_obstacle(member: Member, images: Images) -> str | None:
+    """Return why no slice can be read from the oplog; None if there is no such reason.
+
+    Raises TransientError.
+    """
+    if not _has_both_images(images):
+        return "'images' asks for none that are recorded"
+    if member.hello()["maxWireVersion"] != _WIRE_VERSION:
+        return _OTHER_VERSION
+    for namespace in (OPLOG, PRE_IMAGES):
+        try:
+            member.command(namespace.db, {"find": namespace.coll, "limit": 1, "singleBatch": True})
+        except pymongo.errors.PyMongoError as error:
+            problem = translate_error(error, f"Reading {namespace}")
+            if may_pass(problem):
+                raise problem from error
+            return f"the user lacks find on {namespace}"
+    return None
+
+
+def _has_both_images(images: Images) -> bool:
+    return images.expects_before and images.after == "whenAvailable"
 
 
 def _describe(error: Exception) -> str:
@@ -105,7 +138,7 @@ def _read_oplog(open_member: Callable[[], Member], split: StreamSplit) -> Iterat
 def _require_reached(member: Member, time: Timestamp) -> None:
     hello = member.hello()
     if hello["maxWireVersion"] != _WIRE_VERSION:
-        raise NeedsChangeStream("a server that is not MongoDB 6.0")
+        raise NeedsChangeStream(_OTHER_VERSION)
     if hello.get("lastWrite", {}).get("majorityOpTime", {}).get("ts", NEVER) < time:
         raise NeedsChangeStream("a member that lags")
 
