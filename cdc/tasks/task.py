@@ -27,7 +27,7 @@ from cdc.model import (
 )
 from cdc.model.encoding import encoder
 from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
-from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, oplog, sharded, snapshot
+from cdc.mongo.read import IMAGES, Documents, Event, Run, oplog, sharded, snapshot
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
@@ -201,12 +201,12 @@ def _changes(
 ) -> Iterator[Sequence[Event]]:
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
+    by_oplog = options.read_by == "auto"
     if options.shards_direct:
-        return sharded.changes(_find_paced_shards(options, pace), split, images, patience)
+        shards = _find_paced_shards(options, pace)
+        return sharded.changes(shards, split, images, patience, by_oplog)
     opener = partial(_open_paced_member, options, pace)
-    if options.read_by == "auto" and oplog.is_suitable(split, images):
-        return oplog.read(opener, split, images, patience)
-    return change_stream.read(opener, split, images, patience, at_once=True)
+    return oplog.read(opener, split, images, patience, by_oplog)
 
 
 def explain_change_streams(options: SourceOptions) -> str | None:
@@ -216,15 +216,18 @@ def explain_change_streams(options: SourceOptions) -> str | None:
     """
     if options.read_by != "auto":
         return f"'read.by' is {options.read_by}"
-    if options.shards_direct:
-        return "the source is a sharded cluster"
     if options.capture.text:
         return "'filter' or 'fields' is set"
-    member = open_member(options)
-    try:
-        return oplog.find_obstacle(member, IMAGES[options.images])
-    finally:
-        member.end()
+    source = discover_source(options)
+    for shard in source.shards:
+        member = source.open(shard)
+        try:
+            found = oplog.find_obstacle(member, IMAGES[options.images])
+        finally:
+            member.end()
+        if found is not None:
+            return f"{found}, on shard {shard}" if shard else found
+    return None
 
 
 def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cluster:

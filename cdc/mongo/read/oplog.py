@@ -60,14 +60,18 @@ def read(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
+    by_oplog: bool = True,
 ) -> Iterator[Sequence[Event]]:
     """Yield the split's events like `change_stream.read` with `at_once`.
 
-    The oplog is read while it contains nothing but what is understood. A change stream reads the
-    rest, after the last event. An error of the server also ends the reading of the oplog, because
-    the change stream repeats failed attempts.
+    With `by_oplog`, the oplog is read while it contains nothing but what is understood. A change
+    stream reads the rest, after the last event. An error of the server also ends the reading of the
+    oplog, because the change stream repeats failed attempts.
     """
     rest = split
+    if not by_oplog or not is_suitable(split, images):
+        yield from change_stream.read(open_member, split, images, retry_seconds, at_once=True)
+        return
     try:
         for events in _read_oplog(open_member, split):
             rest = replace(rest, after_position=events[-1].position)
@@ -80,7 +84,8 @@ def read(
 
 def is_suitable(split: StreamSplit, images: Images) -> bool:
     """Whether the oplog can have all that the rows of a split need."""
-    return split.is_whole and _has_both_images(images)
+    is_cut = bool(split.late or split.emitted)  # between transactions across shards
+    return split.is_whole and not is_cut and _has_both_images(images)
 
 
 def find_obstacle(member: Member, images: Images) -> str | None:
