@@ -54,6 +54,9 @@ _WIRE_VERSION: Final = 17
 _OTHER_VERSION: Final = "the server is not MongoDB 6.0"
 _BATCH: Final = 10_000
 
+# Called with the reason why a change stream reads a slice that the oplog could have.
+Note = Callable[[str], None]
+
 
 def read(
     open_member: Callable[[], Member],
@@ -61,12 +64,13 @@ def read(
     images: Images,
     retry_seconds: float,
     by_oplog: bool = True,
+    note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     """Yield the split's events like `change_stream.read` with `at_once`.
 
     With `by_oplog`, the oplog is read while it contains nothing but what is understood. A change
     stream reads the rest, after the last event. An error of the server also ends the reading of the
-    oplog, because the change stream repeats failed attempts.
+    oplog, because the change stream repeats failed attempts. `note` is called with the reason.
     """
     rest = split
     if not by_oplog or not is_suitable(split, images):
@@ -78,7 +82,9 @@ def read(
             yield events
         return
     except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
-        _log.info("changes after %s are read by a change stream: %s", split.after, _describe(error))
+        reason = _describe(error)
+        _log.info("changes after %s are read by a change stream: %s", split.after, reason)
+        note(reason)
     yield from change_stream.read(open_member, rest, images, retry_seconds, at_once=True)
 
 

@@ -41,15 +41,20 @@ from cdc.mongo.topology import Cluster, lesser_key
 
 
 def changes(
-    cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float, by_oplog: bool
+    cluster: Cluster,
+    split: StreamSplit,
+    images: Images,
+    retry_seconds: float,
+    by_oplog: bool,
+    note: oplog.Note,
 ) -> Iterator[Sequence[Event]]:
     """Read the events of one shard, like `change_stream.read` with `at_once`.
 
     A document that is to be looked up may have left this shard: then it is looked up on all shards.
-    With `by_oplog`, the oplog is read where that is possible.
+    `by_oplog` and `note` are those of `oplog.read`.
     """
     opener = partial(cluster.open, split.shard)
-    for events in oplog.read(opener, split, images, retry_seconds, by_oplog):
+    for events in oplog.read(opener, split, images, retry_seconds, by_oplog, note):
         if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue
