@@ -115,6 +115,9 @@ class Display:
         head += [] if lag is None else [f"lag={lag}s"]
         if latency is not None:
             head.append(f"latency={latency.newest:.1f}..{latency.oldest:.1f}s")
+        if report.streamed:
+            reasons = (f"{reason} {count}" for reason, count in sorted(report.streamed.items()))
+            head.append(f"change-streams={sum(report.streamed.values())} ({', '.join(reasons)})")
         return f"{' '.join(head)} {'; '.join(parts)}"
 
 

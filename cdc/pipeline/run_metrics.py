@@ -85,6 +85,8 @@ class Status:
             the most of them.
         committed: T of the last batch that is in all its changelogs, also of an earlier run.
         freshness: that of the tables now.
+        streamed: slices that a change stream had to read instead of the oplog since this process
+            began, by the reason.
     """
 
     batch: int | None
@@ -96,6 +98,7 @@ class Status:
     uncheckpointed: int | None = None
     committed: Timestamp | None = None
     freshness: Freshness = field(default_factory=Freshness)
+    streamed: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -110,6 +113,7 @@ class Status:
             "timing": self.timing and {"batch": self.timing.batch, "phasesMs": self.timing.phases},
             "uncheckpointedCommits": self.uncheckpointed,
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
+            "changeStreamSlices": dict(self.streamed),
         }
 
 
@@ -127,6 +131,7 @@ class Meter:
         self._rate = Rate()
         self._rate.count(0)
         self._inexact = Counter[Namespace]()
+        self._streamed = Counter[str]()
         self._batch: int | None = None
         self._latency: Latency | None = None
         self._phases: dict[int, Mapping[str, float]] = {}
@@ -155,6 +160,7 @@ class Meter:
             self._rate.count(count_changes(report))
             self._latency = report.latency or self._latency
             self._inexact.update(report.inexact)
+            self._streamed.update(report.streamed)
             self._phases[report.batch_id] = report.phases
 
     def status(
@@ -192,7 +198,8 @@ class Meter:
                 self._time(progress.batchId, progress.durationMs)
             inexact = dict(self._inexact)
             own = self._batch, metrics, self._latency, inexact, backlog, self._timing
-            return Status(*own, uncheckpointed, self._committed, freshness)
+            streamed = dict(self._streamed)
+            return Status(*own, uncheckpointed, self._committed, freshness, streamed)
 
     def _mirrored_until(self, backlog: Backlog | None) -> Timestamp | None:
         """T of the last batch that all mirrors and histories contain; None if it is unknown."""

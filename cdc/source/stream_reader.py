@@ -158,9 +158,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.read_as(partition, arrow_schema(self._schema))
 
-    def read_as(self, partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition in an Arrow schema of the same columns."""
-        return read_partition(partition, self._options, schema, may_be_void=True)
+    def read_as(
+        self,
+        partition: InputPartition,
+        schema: pa.Schema,
+        note: Callable[[str], None] = lambda reason: None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition in an Arrow schema of the same columns.
+
+        `note` is called with the reason why a slice is not read from the oplog.
+        """
+        return read_partition(partition, self._options, schema, may_be_void=True, note=note)
 
     def stop(self) -> None:
         """Spark calls this in the planner's process, when its loop over requests has ended."""

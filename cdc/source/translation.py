@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -57,13 +57,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def read_partition(
-    partition: InputPartition, options: SourceOptions, schema: pa.Schema, may_be_void: bool
+    partition: InputPartition,
+    options: SourceOptions,
+    schema: pa.Schema,
+    may_be_void: bool,
+    note: Callable[[str], None] = lambda reason: None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition, in a task; see `cdc.tasks.task.record_batches`."""
     assert isinstance(partition, Partition)
     pace = Pace(partition.bytes_per_second)
     for split in partition.splits:
-        yield from record_batches(split, options, schema, may_be_void, pace)
+        yield from record_batches(split, options, schema, may_be_void, pace, note)
     pace.wait()
     freeze_objects("all that a task needs")
 

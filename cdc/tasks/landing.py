@@ -7,6 +7,7 @@ few; they travel in the manifest, because only the driver knows all the tables t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,8 +21,9 @@ from cdc.tasks.storage import Storage
 from cdc.tasks.summary import Group, merge, split_rows, summarize
 
 # One row for each partition: see `Manifest`.
-MANIFEST = "files string, groups string, rows binary"
-_ARROW = pa.schema([("files", pa.string()), ("groups", pa.string()), ("rows", pa.binary())])
+MANIFEST = "files string, groups string, rows binary, streamed string"
+_KINDS = {"string": pa.string(), "binary": pa.binary()}
+_ARROW = pa.schema([(name, _KINDS[kind]) for name, kind in map(str.split, MANIFEST.split(", "))])
 _DOCUMENT_OPS = ("read", *ROW_EVENTS)
 
 
@@ -46,11 +48,13 @@ class Manifest:
         files: the data files, which no commit names yet.
         groups: the summary of all rows.
         rows: the rows that are in no file, because they are about no single document.
+        streamed: how many slices a change stream had to read instead of the oplog, by the reason.
     """
 
     files: list[DataFile] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     rows: list[pa.RecordBatch] = field(default_factory=list)
+    streamed: Counter[str] = field(default_factory=Counter)
 
     def to_arrow(self) -> pa.RecordBatch:
         """The manifest as one row with the columns `MANIFEST`."""
@@ -58,17 +62,20 @@ class Manifest:
             json.dumps([each.to_json() for each in part]) for part in (self.files, self.groups)
         ]
         row = {"files": [texts[0]], "groups": [texts[1]], "rows": [_pack(self.rows)]}
+        row["streamed"] = [json.dumps(self.streamed)]
         return pa.RecordBatch.from_pydict(row, schema=_ARROW)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, str, bytes | None]]) -> Manifest:
+    def of(cls, rows: Iterable[tuple[str, str, bytes | None, str]]) -> Manifest:
         """The manifest of a whole batch, from the rows of all its partitions."""
         files, groups, others = list[DataFile](), list[Group](), list[pa.RecordBatch]()
-        for own_files, own_groups, own_rows in rows:
+        streamed = Counter[str]()
+        for own_files, own_groups, own_rows, own_streamed in rows:
+            streamed.update(json.loads(own_streamed))
             files += map(DataFile.from_json, json.loads(own_files))
             groups += map(Group.from_json, json.loads(own_groups))
             others += _unpack(own_rows)
-        return cls(files, merge(groups), others)
+        return cls(files, merge(groups), others, streamed)
 
 
 def land(

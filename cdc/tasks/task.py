@@ -27,7 +27,7 @@ from cdc.model import (
 )
 from cdc.model.encoding import encoder
 from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
-from cdc.mongo.read import IMAGES, Documents, Event, Run, change_stream, oplog, sharded, snapshot
+from cdc.mongo.read import IMAGES, Documents, Event, Note, Run, oplog, sharded, snapshot
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
@@ -89,6 +89,7 @@ def record_batches(
     schema: pa.Schema,
     may_be_void: bool,
     pace: Pace = UNLIMITED,
+    note: Note = lambda reason: None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split (see `read_split`) as Arrow batches.
 
@@ -101,12 +102,13 @@ def record_batches(
         schema: The schema of the batches.
         may_be_void: See `read_split`.
         pace: Limits the rate of reads, over all splits of the task.
+        note: See `cdc.mongo.read.oplog`.
     """
     if isinstance(split, SnapshotSplit):
         with closing(prefetch(_documents(split, options, may_be_void, pace), pace.end)) as read:
             yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        with closing(prefetch(_changes(split, options, pace), pace.end)) as changes:
+        with closing(prefetch(_changes(split, options, pace, note), pace.end)) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
         yield from arrow_batches.encode_rows(control_rows(split), schema)
@@ -197,16 +199,19 @@ def _documents(
 
 
 def _changes(
-    split: StreamSplit, options: SourceOptions, pace: Pace = UNLIMITED
+    split: StreamSplit,
+    options: SourceOptions,
+    pace: Pace = UNLIMITED,
+    note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
+    by_oplog = options.read_by == "auto"
     if options.shards_direct:
-        return sharded.changes(_find_paced_shards(options, pace), split, images, patience)
+        shards = _find_paced_shards(options, pace)
+        return sharded.changes(shards, split, images, patience, by_oplog, note)
     opener = partial(_open_paced_member, options, pace)
-    if options.read_by == "auto" and oplog.is_suitable(split, images):
-        return oplog.read(opener, split, images, patience)
-    return change_stream.read(opener, split, images, patience, at_once=True)
+    return oplog.read(opener, split, images, patience, by_oplog, note)
 
 
 def explain_change_streams(options: SourceOptions) -> str | None:
@@ -216,15 +221,18 @@ def explain_change_streams(options: SourceOptions) -> str | None:
     """
     if options.read_by != "auto":
         return f"'read.by' is {options.read_by}"
-    if options.shards_direct:
-        return "the source is a sharded cluster"
     if options.capture.text:
         return "'filter' or 'fields' is set"
-    member = open_member(options)
-    try:
-        return oplog.find_obstacle(member, IMAGES[options.images])
-    finally:
-        member.end()
+    source = discover_source(options)
+    for shard in source.shards:
+        member = source.open(shard)
+        try:
+            found = oplog.find_obstacle(member, IMAGES[options.images])
+        finally:
+            member.end()
+        if found is not None:
+            return f"{found}, on shard {shard}" if shard else found
+    return None
 
 
 def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cluster:

@@ -74,8 +74,10 @@ def test_a_job_that_is_started_before_its_application_has_each_change_from_the_f
         return sum((Counter(report.counts.get(orders, {})) for report in reports), Counter())
 
     wait_until(lambda: ops()["delete"] == 1, replication, reports)
+    streamed = replication.status().streamed
     replication.stop()
     verdict = verify(spark, config, orders)
+    assert set(streamed) == {"DDL"}, "only the slice with the creation needs a change stream"
     assert ops() == {"create": 1, "insert": 20, "update": 1, "delete": 1}
     assert (verdict.is_equal, verdict.documents) == (True, 19)
 

@@ -55,7 +55,7 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
         assert said.getvalue() == ""
         display.show_status(Status(3, METRICS, None, {}, timing=timing))
         assert said.getvalue().count("batch=") == 2
-        display.show_batch(report(4, read=1))
+        display.show_batch(replace(report(4, read=1), streamed={"DDL": 2, "a cause": 1}))
     form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO cdc\.cli\.replicate: "
     lines = said.getvalue().splitlines()
     assert all(re.match(form, each) for each in lines)
@@ -63,7 +63,8 @@ def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
         "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=7",
         "batch=3 T=9:1 took=3.4s planning=52ms tasks=3000ms commit=210ms followers=0ms logs=111ms"
         " other=27ms lag=3s latency=0.9..1.4s shop.orders insert=2 update=1 inexact=1",
-        "batch=4 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=1",
+        "batch=4 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s"
+        " change-streams=3 (DDL 2, a cause 1) shop.orders read=1",
     ]
 
 
@@ -101,8 +102,9 @@ def test_what_the_source_says_by_itself_is_no_change() -> None:
 def test_what_a_sink_has_seen_is_added_up_and_the_last_latency_stays() -> None:
     meter = Meter()
     for each in (report(1, Latency(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
-        meter.count_batch(each)
-    expected = Status(3, None, Latency(1.0, 2.0), {ORDERS: 2}, committed=Timestamp(9, 1))
+        meter.count_batch(replace(each, streamed={"DDL": 1}))
+    known = {"committed": Timestamp(9, 1), "streamed": {"DDL": 3}}
+    expected = Status(3, None, Latency(1.0, 2.0), {ORDERS: 2}, **known)
     assert meter.status(None, None, _no_backlog) == expected
 
 

@@ -49,8 +49,15 @@ class LandedBatch:
         Call it once per batch: a second action on the frame would read MongoDB again and write all
         files again.
         """
-        rows = batch.select("files", "groups", "rows").collect()
-        return cls(Manifest.of((row.files, row.groups, row.rows) for row in rows), storage)
+        rows = batch.select("files", "groups", "rows", "streamed").collect()
+        return cls(
+            Manifest.of((row.files, row.groups, row.rows, row.streamed) for row in rows), storage
+        )
+
+    @property
+    def streamed(self) -> Mapping[str, int]:
+        """How many slices a change stream had to read instead of the oplog, by the reason."""
+        return self._manifest.streamed
 
     def facts(self) -> Facts | None:
         return facts_of(self._manifest.groups)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -64,11 +66,13 @@ class _LandingReader(ChangeReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         destinations = Destinations.parse(self._destinations)
-        rows = self.read_as(partition, self._rows)
+        streamed = Counter[str]()
+        rows = self.read_as(partition, self._rows, lambda reason: streamed.update([reason]))
         # A key of Spark's streaming engine (MicroBatchExecution.BATCH_ID_KEY).
         context = TaskContext.get()
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if batch is None:
             raise RuntimeError("Spark does not state the batch that the task belongs to.")
         divide = partial(destinations.divide, int(batch))
-        yield land(rows, divide, self._file_bytes, destinations.storage).to_arrow()
+        manifest = land(rows, divide, self._file_bytes, destinations.storage)
+        yield replace(manifest, streamed=streamed).to_arrow()

@@ -62,6 +62,7 @@ class BatchReport:
         phases: how long each phase took, in seconds: `tasks` read the source and write data files,
             `commit` is that of dead letters and changelogs, `followers` that of mirrors and
             histories, if they are written with the batch.
+        streamed: how many slices a change stream had to read instead of the oplog, by the reason.
     """
 
     batch_id: int
@@ -73,6 +74,7 @@ class BatchReport:
     tables: int = 0
     latency: Latency | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    streamed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -82,8 +84,9 @@ class BatchReport:
         tables: int,
         latency: Latency | None,
         phases: Mapping[str, float],
+        streamed: Mapping[str, int],
     ) -> Self:
         return cls(
             *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
-            *(frozenset(facts.copying), tables, latency, phases),
+            *(frozenset(facts.copying), tables, latency, phases, streamed),
         )

@@ -164,7 +164,8 @@ class Sink:
         phases.end("followers")
         latency = Latency.of(facts.happened, self._clock() if facts.happened else None)
         self._warn(facts)
-        return BatchReport.of(batch_id, facts, written, latency, phases.seconds)
+        streamed = {} if landed is None else landed.streamed
+        return BatchReport.of(batch_id, facts, written, latency, phases.seconds, streamed)
 
     def _write(
         self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases

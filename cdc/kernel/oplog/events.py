@@ -135,7 +135,7 @@ def _write_event(
     elif image == NONE:
         return REFUSED
     name_size = operation[NAMESPACE + 1] - operation[NAMESPACE]
-    room = 5 * (key_end - key) + (image_end - image) + (change_end - change) + name_size
+    room = 6 * (key_end - key) + (image_end - image) + (change_end - change) + name_size
     if operation[SESSION] != NONE:
         room += operation[SESSION + 1] - operation[SESSION]
     if to + _EVENT + room > len(out):

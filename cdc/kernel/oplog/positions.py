@@ -1,6 +1,6 @@
 """Positions of row events, as `cdc.model.resume_token.event_position` writes them.
 
-Only for documents whose key is an `_id` of a common type.
+Only for keys of common types.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from cdc.kernel.bson.elements import REFUSED, find, is_only
+from cdc.kernel.bson.elements import REFUSED, next_element
 from cdc.kernel.compiled import part
 from cdc.kernel.numbers import Bytes, int32, int64
 from cdc.model.bson import BINARY, BOOL, DATE, INT32, INT64, NULL, OBJECT_ID, STRING
 
-_ID = np.frombuffer(b"_id", np.uint8)
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 # After the time: version 1, an event. After the index: no invalidate event; a UUID follows.
 _EVENT = np.frombuffer(bytes.fromhex("2B022C0100"), np.uint8)
@@ -40,27 +39,29 @@ def write(
         uuid: where the UUID starts.
         key: where the document key starts.
         key_end: where it ends.
-        out: the output. It must have `ROOM` and four times the bytes of the key.
+        out: the output. It must have `ROOM` and five times the bytes of the key.
         to: where to write.
     """
-    at, value, end = find(data, key, key_end, _ID)
-    if at < 0 or not is_only(key, key_end, at, end):
-        return REFUSED
-    code = _code(np.int64(data[at]))
-    if code < 0:
-        return REFUSED
     to = _put_bytes(_TOKEN, 1, out, to)
     to = _put_bytes(time, 8, out, to)
     to = _put_hex(_EVENT, 0, len(_EVENT), out, to)
     to = _put_number(index, out, to)
     to = _put_hex(_UUID, 0, len(_UUID), out, to)
     to = _put_hex(data, uuid, 16, out, to)
-    to = _put_bytes(_DOCUMENT << 8 | code, 2, out, to)
-    to = _put_bytes(0, 1, out, _put_hex(_ID, 0, len(_ID), out, to))
-    to = _put_value(data, code, value, end, out, to)
-    if to >= 0:
-        to = _put_bytes(_DOCUMENT_END << 8 | _END, 2, out, to)
-    return to
+    to = _put_bytes(_DOCUMENT, 1, out, to)
+    at = key + 4
+    while at < key_end - 1:
+        value, end = next_element(data, at, key_end - 1)
+        code = _code(np.int64(data[at])) if value >= 0 else REFUSED
+        if code < 0:
+            return REFUSED
+        to = _put_bytes(code, 1, out, to)
+        to = _put_hex(data, at + 1, value - at - 1, out, to)  # the name and a zero byte
+        to = _put_value(data, code, value, end, out, to)
+        if to < 0:
+            return to
+        at = end
+    return _put_bytes(_DOCUMENT_END << 8 | _END, 2, out, to)
 
 
 @part

@@ -74,18 +74,14 @@ def _split_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     projected = projection.filter_stages(CaptureFilter.parse(start.excerpt))
     whole = span(start, end, shard, selection, event_filter.pipeline(conditions, then=projected))
     if below is None or copying is None or collation is None:
-        return [replace(whole, is_whole=_passes_all_rows(start, shard))]
+        return [replace(whole, is_whole=_passes_all_rows(start))]
     stages = event_filter.pipeline([below], then=projected)
     return [whole, replace(whole, pipeline=stages, collation=collation, only=copying.namespace)]
 
 
-def _passes_all_rows(start: Offset, shard: str) -> bool:
-    """Whether all row events of the selected collections belong to a batch, unchanged.
-
-    A shard's own filter also decides which documents it owned.
-    """
-    is_partial = start.copying or start.swept is not None or start.apart or start.excerpt
-    return not is_partial and not shard
+def _passes_all_rows(start: Offset) -> bool:
+    """Whether all row events of the selected collections belong to a batch, unchanged."""
+    return not (start.copying or start.swept is not None or start.apart or start.excerpt)
 
 
 def scan_splits(

@@ -8,6 +8,7 @@ from cdc.mongo.read import change_stream, cursor, oplog, sharded, snapshot
 from cdc.mongo.read.batch_size import BatchSize
 from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import IMAGES, Event
+from cdc.mongo.read.oplog import Note
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Documents",
     "Event",
     "Located",
+    "Note",
     "Run",
     "change_stream",
     "cursor",

@@ -54,33 +54,44 @@ _WIRE_VERSION: Final = 17
 _OTHER_VERSION: Final = "the server is not MongoDB 6.0"
 _BATCH: Final = 10_000
 
+# Called with the reason why a change stream reads a slice that the oplog could have.
+Note = Callable[[str], None]
+
 
 def read(
     open_member: Callable[[], Member],
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
+    by_oplog: bool = True,
+    note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     """Yield the split's events like `change_stream.read` with `at_once`.
 
-    The oplog is read while it contains nothing but what is understood. A change stream reads the
-    rest, after the last event. An error of the server also ends the reading of the oplog, because
-    the change stream repeats failed attempts.
+    With `by_oplog`, the oplog is read while it contains nothing but what is understood. A change
+    stream reads the rest, after the last event. An error of the server also ends the reading of the
+    oplog, because the change stream repeats failed attempts. `note` is called with the reason.
     """
     rest = split
+    if not by_oplog or not is_suitable(split, images):
+        yield from change_stream.read(open_member, split, images, retry_seconds, at_once=True)
+        return
     try:
         for events in _read_oplog(open_member, split):
             rest = replace(rest, after_position=events[-1].position)
             yield events
         return
     except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
-        _log.info("changes after %s are read by a change stream: %s", split.after, _describe(error))
+        reason = _describe(error)
+        _log.info("changes after %s are read by a change stream: %s", split.after, reason)
+        note(reason)
     yield from change_stream.read(open_member, rest, images, retry_seconds, at_once=True)
 
 
 def is_suitable(split: StreamSplit, images: Images) -> bool:
     """Whether the oplog can have all that the rows of a split need."""
-    return split.is_whole and _has_both_images(images)
+    is_cut = bool(split.late or split.emitted)  # between transactions across shards
+    return split.is_whole and not is_cut and _has_both_images(images)
 
 
 def find_obstacle(member: Member, images: Images) -> str | None:

@@ -22,7 +22,7 @@ from cdc.model import (
 )
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, retry_call
-from cdc.mongo.read import change_stream
+from cdc.mongo.read import change_stream, oplog
 from cdc.mongo.read.cross_shard_lookup import Lookup
 from cdc.mongo.read.event_run import Run
 from cdc.mongo.read.images import BEFORE_IMAGES, Event, Images
@@ -41,14 +41,20 @@ from cdc.mongo.topology import Cluster, lesser_key
 
 
 def changes(
-    cluster: Cluster, split: StreamSplit, images: Images, retry_seconds: float
+    cluster: Cluster,
+    split: StreamSplit,
+    images: Images,
+    retry_seconds: float,
+    by_oplog: bool,
+    note: oplog.Note,
 ) -> Iterator[Sequence[Event]]:
     """Read the events of one shard, like `change_stream.read` with `at_once`.
 
     A document that is to be looked up may have left this shard: then it is looked up on all shards.
+    `by_oplog` and `note` are those of `oplog.read`.
     """
     opener = partial(cluster.open, split.shard)
-    for events in change_stream.read(opener, split, images, retry_seconds, at_once=True):
+    for events in oplog.read(opener, split, images, retry_seconds, by_oplog, note):
         if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue
