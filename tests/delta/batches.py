@@ -34,6 +34,11 @@ def position(time: int, event: int = 0) -> str:
     return f"82{time:08X}000000012B0229296E04" + (f"{event:04X}" if event else "")
 
 
+def time_of(found: str) -> int:
+    """The time of such a position."""
+    return int(found[2:10], 16)
+
+
 def change(
     op: str,
     key: str | None,

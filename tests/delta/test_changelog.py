@@ -87,10 +87,9 @@ def test_an_image_comes_back_in_the_format_it_was_given(
     for table, column in (("changelog", "after"), ("mirror", "document")):
         frame = spark.read.format("delta").load(str(tmp_path / "shop/orders" / table))
         assert frame.schema[column].dataType.simpleString() == document
-        image = F.to_json(column) if document == "variant" else F.col(column).cast("string")
-        assert [json.loads(row.image) for row in frame.select(image.alias("image")).collect()] == [
-            {"n": [1, None]}
-        ]
+        if document == "variant":  # the form of which two engines have code of their own
+            [row] = frame.select(F.to_json(column).alias("image")).collect()
+            assert json.loads(row.image) == {"n": [1, None]}
         [elsewhere] = delta_rs.by_key(tmp_path / "shop/orders" / table, column).values()
         assert elsewhere == AS_DELTA_RS_READS_IT[document]
 
@@ -210,16 +209,23 @@ def test_another_document_format_is_refused(spark: SparkSession, tmp_path: Path)
 
 
 def test_odd_names_are_written_and_found_again(spark: SparkSession, tmp_path: Path) -> None:
+    """By files, and in one of them by Spark: no folder has other letters (tests of routing)."""
     names = [("shop", "a.b-c"), ("shop", "_x/../y z%"), ("магазин", "ж" * 120)]
     copying = {".".join(ns): {"below": 1} for ns in names}
     rows = [change("read", ns[1], {"n": 1}, time=5, ns=ns) for ns in names]
     sink(tmp_path).write_batch(batch(spark, rows, until=5, copying=copying), 0)
     rows = [change("update", ns[1], {"n": 2}, time=6, ns=ns) for ns in names]
-    sink(tmp_path, by_spark=True).write_batch(batch(spark, rows, until=7), 1)
-    paths = [path.parent for path in tmp_path.glob("*/*/mirror/_delta_log")]
-    assert [commits(path)[1:] for path in paths] == [["STREAMING UPDATE", "MERGE"]] * len(names)
+    sink(tmp_path).write_batch(batch(spark, rows, until=7), 1)
+    paths = {path.parent for path in tmp_path.glob("*/*/mirror/_delta_log")}
+    assert [commits(path)[1:] for path in paths] == [["STREAMING UPDATE"] * 2] * len(names)
     found = [content(path) for path in paths]
     assert sorted(found, key=str) == sorted([{ns[1]: {"n": 2}} for ns in names], key=str)
+    odd = names[1]
+    rows = [change("update", odd[1], {"n": 3}, time=8, ns=odd)]
+    sink(tmp_path, by_spark=True).write_batch(batch(spark, rows, until=9), 2)
+    [merged] = [path for path in paths if commits(path)[-1] == "MERGE"]
+    assert content(merged) == {odd[1]: {"n": 3}}
+    assert {path.parent for path in tmp_path.glob("*/*/mirror/_delta_log")} == paths
 
 
 def test_a_rename_is_reported_at_both_names_and_a_dropped_database_everywhere_in_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -14,7 +15,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers import file_merge, pending
-from cdc.delta.log import LiveFiles, Target
+from cdc.delta.log import (
+    LiveFiles,
+    Target,
+    UnsuitableTable,
+    require_changeable,
+    require_suitable,
+)
 from cdc.delta.sink import Sink
 from cdc.delta.tables import writes
 from tests.delta import delta_rs
@@ -76,40 +83,74 @@ def random_rows(
     return rows
 
 
-@pytest.mark.parametrize(
-    ("seed", "count"),
-    [(1, 4), pytest.param(2, 8, marks=pytest.mark.slow)],
-)
+def batches_of(numbers: random.Random, count: int) -> list[list[dict[str, Any]]]:
+    """A copy, and so many batches of changes of its keys and of others."""
+    keys = [f"k{number:02}" for number in range(40)]
+    copied = [change("read", key, {"n": 0}, time=1) for key in keys[::2]]
+    return [copied, *(random_rows(numbers, number, keys) for number in range(1, count + 1))]
+
+
+def compact(spark: SparkSession, base: Path) -> None:
+    DeltaTable.forPath(spark, str(base / MIRROR)).optimize().executeCompaction()
+
+
+@pytest.mark.slow
 def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
-    spark: SparkSession, tmp_path: Path, seed: int, count: int
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """Guards: a row that is lost, doubled or kept; a vector that marks another row; files that
     Spark, OPTIMIZE and this way of writing change in turn."""
-    numbers = random.Random(seed)
-    keys = [f"k{number:02}" for number in range(40)]
+    numbers, count = random.Random(2), 8
     both = {by_spark: tmp_path / str(by_spark) for by_spark in (False, True)}
     sinks = {by_spark: sink(base, by_spark=by_spark) for by_spark, base in both.items()}
-    copied = [change("read", key, {"n": 0}, time=1) for key in keys[::2]]
-    steps = [copied, *(random_rows(numbers, number, keys) for number in range(1, count + 1))]
+    steps = batches_of(numbers, count)
     optimized, by_spark_too = numbers.sample(range(2, count), 2)
     for number, rows in enumerate(steps):
         if number in (by_spark_too, by_spark_too + 1):
             sinks[False] = sink(both[False], by_spark=number == by_spark_too)
         for by_spark, own in sinks.items():
             if number == optimized:
-                table = str(both[by_spark] / MIRROR)
-                DeltaTable.forPath(spark, table).optimize().executeCompaction()
+                compact(spark, both[by_spark])
             write(spark, own, rows, number)
         found = [delta_rs.rows(base / MIRROR) for base in both.values()]
-        assert found[0] == found[1], f"batch {number} of seed {seed}"
+        assert found[0] == found[1], f"batch {number}"
         assert content(both[False] / MIRROR) == content(both[True] / MIRROR)
-        if number in (1, count) or count == 8:
-            found = [as_spark_reads_it(spark, base / MIRROR) for base in both.values()]
-            assert found[0] == found[1], f"batch {number} of seed {seed}"
-            assert len(found[0]) == len(content(both[False] / MIRROR))
+        found = [as_spark_reads_it(spark, base / MIRROR) for base in both.values()]
+        assert found[0] == found[1], f"batch {number}"
+        assert len(found[0]) == len(content(both[False] / MIRROR))
     made = commits(both[False] / MIRROR)
     assert made.count(BY_FILES) == len(steps) - 1
     assert BY_FILES not in commits(both[True] / MIRROR)
+
+
+def test_any_batches_leave_of_each_key_its_last_image(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: the same for far less, as nothing is merged twice. What Spark makes of a mirror's
+    columns besides is in the slow test above."""
+    numbers, count = random.Random(1), 6
+    steps, expected = batches_of(numbers, count), dict[str, Any]()
+    optimized, by_spark = numbers.sample(range(2, count), 2)
+    own = sink(tmp_path)
+    for number, rows in enumerate(steps):
+        if number in (by_spark, by_spark + 1):
+            own = sink(tmp_path, by_spark=number == by_spark)
+        if number == optimized:
+            compact(spark, tmp_path)
+        write(spark, own, rows, number)
+        apply(expected, rows)
+        assert content(tmp_path / MIRROR) == expected, f"batch {number}"
+    assert len(as_spark_reads_it(spark, tmp_path / MIRROR)) == len(expected)
+    made = commits(tmp_path / MIRROR)
+    assert made.count(BY_FILES) == len(steps) - 1
+    assert made.count(BY_SPARK) == 1
+
+
+def apply(documents: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Apply changes, in their order, to documents by key."""
+    for row in rows:
+        if row["op"] == "delete":
+            documents.pop(row["key"], None)
+        elif row["after"] is not None:
+            documents[row["key"]] = json.loads(row["after"])
 
 
 def as_spark_reads_it(spark: SparkSession, table: Path) -> list[str]:
@@ -205,13 +246,42 @@ ALTERATIONS = {
 }
 
 
+def alter(spark: SparkSession, base: Path, what: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{base / MIRROR}` {ALTERATIONS[what]}")
+
+
 @pytest.mark.parametrize("what", ALTERATIONS)
+def test_a_table_that_somebody_altered_takes_no_files(
+    spark: SparkSession, base: Path, what: str
+) -> None:
+    """What the slow tests of the same alterations merge by Spark."""
+    target = Target(str(base / MIRROR))
+    columns = target.read(spark).schema
+
+    def require_possible() -> None:
+        snapshot = target.snapshot(spark)
+        require_suitable(snapshot, columns)
+        require_changeable(snapshot, columns)
+
+    require_possible()
+    alter(spark, base, what)
+    with pytest.raises(UnsuitableTable):
+        require_possible()
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        each if each == "a column of a user" else pytest.param(each, marks=pytest.mark.slow)
+        for each in ALTERATIONS
+    ],
+)
 def test_a_table_that_somebody_altered_is_merged_by_spark(
     spark: SparkSession, base: Path, what: str
 ) -> None:
     """Guards: values of a user that an update removes, changes that a feed lacks, and rows that a
     constraint forbids."""
-    spark.sql(f"ALTER TABLE delta.`{base / MIRROR}` {ALTERATIONS[what]}")
+    alter(spark, base, what)
     if what == "a column of a user":
         table = DeltaTable.forPath(spark, str(base / MIRROR))
         table.update("key = 'a'", {"note": "'mine'"})

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
@@ -25,7 +25,7 @@ from cdc.errors import ChangelogTooShort
 from cdc.model import Namespace, Timestamp
 from cdc.monitoring import read_table_stats
 from tests.delta import delta_rs
-from tests.delta.batches import batch, change, commits, content, sink
+from tests.delta.batches import batch, change, commits, content, sink, time_of
 from tests.delta.test_dead_letters import BROKEN, MENDED, images
 
 LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
@@ -104,26 +104,28 @@ def held(base: Path, names: tuple[str, ...] = TABLES) -> dict[str, Any]:
     return found
 
 
-class Lakes(NamedTuple):
-    """The same batches: in one lakehouse each was written whole, in the other all tables lag."""
-
-    whole: Path
-    late: Path
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lakehouse in which each batch was written to all tables before the next one came."""
+    base = tmp_path_factory.mktemp("whole")
+    for number, rows in enumerate(BATCHES):
+        sink(base, **WITH_HISTORY).write_batch(rows(spark), number)
+    return base
 
 
 @pytest.fixture(scope="module")
-def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
-    base = tmp_path_factory.mktemp("lakes")
+def all_late(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with the same batches, in which all tables lag; see `late`."""
+    base = tmp_path_factory.mktemp("late")
     for number, rows in enumerate(BATCHES):
-        sink(base / "whole", **WITH_HISTORY).write_batch(rows(spark), number)
-        lagging(base / "late", number, rows(spark), **WITH_HISTORY)
-    return Lakes(base / "whole", base / "late")
+        lagging(base, number, rows(spark), **WITH_HISTORY)
+    return base
 
 
 @pytest.fixture
-def late(lakes: Lakes, tmp_path: Path) -> Path:
+def late(all_late: Path, tmp_path: Path) -> Path:
     """A lakehouse of the test's own whose mirrors and histories contain nothing yet."""
-    return Path(shutil.copytree(lakes.late, tmp_path / "late"))
+    return Path(shutil.copytree(all_late, tmp_path / "late"))
 
 
 def caught_up(spark: SparkSession, base: Path, number: int = len(BATCHES), **table: Any) -> Sink:
@@ -134,8 +136,19 @@ def caught_up(spark: SparkSession, base: Path, number: int = len(BATCHES), **tab
     return own
 
 
-def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
-    spark: SparkSession, lakes: Lakes, late: Path
+# What all batches together leave in the history: of each key the times of its versions.
+VERSIONS = {
+    "a": [(9, 11), (11, 23), (23, 32)],
+    "b": [(9, 12), (21, 32)],
+    "c": [(9, 31), (31, 32), (42, None)],
+    "d": [(9, 32)],
+    "e": [(13, 22)],
+    "f": [(43, None)],
+}
+
+
+def test_tables_that_lag_by_many_batches_get_all_of_them_at_once(
+    spark: SparkSession, late: Path
 ) -> None:
     """Guards: a batch that is left out, applied in part or in another order; a drop among them; a
     lakehouse that was moved; a run that was believed to be dead and applies the same batches. How
@@ -147,8 +160,32 @@ def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
     caught_up(spark, late, **WITH_HISTORY)
     dead._followers.apply(spark)
     assert commits(late / MIRROR) == ["CREATE TABLE", "MERGE"]
-    assert held(late) == held(lakes.whole)
+    assert content(late / MIRROR) == {"c": {"n": 10}, "f": {"n": 11, "new": True}}
+    assert content(late / "shop/other/mirror") == {}
+    assert versions(late / "shop/orders/history") == VERSIONS
     assert backlog(late, MIRROR) == backlog(late, "shop/orders/history") == 0
+
+
+@pytest.mark.slow
+def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
+    spark: SparkSession, whole: Path, late: Path
+) -> None:
+    """Guards: columns and statements of a commit that only a table that never lagged has."""
+    caught_up(spark, late, **WITH_HISTORY)
+    assert held(late) == held(whole)
+    assert versions(whole / "shop/orders/history") == VERSIONS
+
+
+def versions(path: Path) -> dict[str, list[tuple[int, int | None]]]:
+    """The times at which the versions of each key begin and end."""
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    query = 'SELECT key, "__START_AT" AS start, "__END_AT" AS until FROM t ORDER BY 1, 2'
+    for row in delta_rs.read(path, query):
+        start, until = (each and time_of(each["position"]) for each in (row["start"], row["until"]))
+        assert start is not None
+        if row["start"] != row["until"]:
+            found.setdefault(row["key"], []).append((start, until))
+    return {key: sorted(each) for key, each in found.items()}
 
 
 def backlog(base: Path, table: str) -> int:
@@ -177,7 +214,7 @@ def test_changelogs_in_the_form_of_a_change_feed_are_followed_into_typed_columns
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_batch_that_each_table_contains(
-    spark: SparkSession, lakes: Lakes, tmp_path: Path
+    spark: SparkSession, whole: Path, tmp_path: Path
 ) -> None:
     """Guards: a batch applied twice; a table that is ahead of another one."""
     for number, rows in enumerate(BATCHES):
@@ -188,7 +225,7 @@ def test_a_run_goes_on_from_the_batch_that_each_table_contains(
     last = sink(tmp_path, interval=NEVER, **WITH_HISTORY)
     last.begin(spark, len(BATCHES), copied(spark).schema)
     assert last.close(None, is_complete=True)
-    assert held(tmp_path) == held(lakes.whole)
+    assert held(tmp_path) == held(whole)
 
 
 @pytest.mark.slow
@@ -207,7 +244,7 @@ def test_a_table_of_several_collections_follows_the_changelog_of_each(
 
 @pytest.mark.slow
 def test_a_changelog_that_was_compacted_and_vacuumed_meanwhile_is_followed(
-    spark: SparkSession, lakes: Lakes, late: Path
+    spark: SparkSession, whole: Path, late: Path
 ) -> None:
     """Guards: a follower that reads data files by the commits that added them."""
     log = DeltaTable.forPath(spark, str(late / LOG))
@@ -215,7 +252,7 @@ def test_a_changelog_that_was_compacted_and_vacuumed_meanwhile_is_followed(
     with settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
         log.vacuum(0)
     caught_up(spark, late, **WITH_HISTORY)
-    assert held(late) == held(lakes.whole)
+    assert held(late) == held(whole)
 
 
 def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(

@@ -200,7 +200,9 @@ def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
     assert ops(tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
 
 
-@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize(
+    "scheme", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in ("file:", "file://"))]
+)
 def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
     """Guards: tasks, Delta and Spark's reader that each take a path for another one."""
     name = "a [1] {b} c* 100%25 #x?y é"
@@ -241,6 +243,7 @@ def test_a_file_that_is_not_where_readers_look_is_not_committed(
     assert ops(tmp_path / LOG) == [("read", "a")]
 
 
+@pytest.mark.slow
 def test_settings_that_give_new_tables_more_properties_lose_no_row(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -296,9 +299,9 @@ def test_columns_that_are_called_like_those_of_changes_are_no_changes(
     columns = {"op": "string", "db": "string", "coll": "string", "position": "int"}
     own = sink(tmp_path, columns=columns, history="{db}/{coll}/history")
     own.write_batch(batch(spark, [change("read", "a", document, time=1)], until=1), 0)
-    history = spark.read.format("delta").load(str(tmp_path / "shop/orders/history"))
-    [row] = history.select("key", "position", F.col("__END_AT").alias("until")).collect()
-    assert (row.key, row.position, row.until) == ("a", 7, None)
+    query = 'SELECT key, position, "__END_AT" AS until FROM t'
+    [row] = delta_rs.read(tmp_path / "shop/orders/history", query)
+    assert row == {"key": "a", "position": 7, "until": None}
 
 
 def test_a_table_that_demands_more_than_a_task_can_write_gets_its_rows_by_spark(
@@ -562,8 +565,8 @@ def test_a_typed_mirror_gets_from_tasks_what_spark_would_write(
         own.write_batch(batch(spark, rows, until=1), 0)
         operation = "MERGE" if by_spark else "STREAMING UPDATE"
         assert operation in commits(base / MIRROR)
-        table = spark.read.format("delta").load(str(base / MIRROR))
-        found.append((table.schema, sorted(map(repr, table.collect()))))
+        schema = spark.read.format("delta").load(str(base / MIRROR)).schema
+        found.append((schema, delta_rs.rows(base / MIRROR)))
     assert found[0] == found[1]
 
 

@@ -201,6 +201,7 @@ def test_what_somebody_else_has_named_like_a_view_stays(
     assert spark.table(mirror).columns == ["one"]
 
 
+@pytest.mark.slow
 def test_the_mirror_of_another_collection_may_have_the_name_of_a_view(
     spark: SparkSession, tmp_path: Path
 ) -> None:

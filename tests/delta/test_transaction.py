@@ -68,7 +68,11 @@ class Table:
         given = (self.spark, self.target, files, own, commit, self.schema, new)
         return commit_files(*given) is not None
 
-    def keys(self, where: str = "true") -> list[str]:
+    def keys(self) -> list[str]:
+        """By an engine without Spark, which reads in a tenth of the time."""
+        return sorted(delta_rs.by_key(self.path, "key"))
+
+    def keys_for_spark(self, where: str = "true") -> list[str]:
         rows = self.spark.read.format("delta").load(str(self.path)).where(where)
         return sorted(row.key for row in rows.select("key").collect())
 
@@ -235,7 +239,7 @@ def test_a_reader_sees_all_files_of_a_commit_or_none(table: Table) -> None:
 
     def read() -> None:
         while not has_ended.is_set():
-            found.append(len(table.keys()))
+            found.append(len(table.keys_for_spark()))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -261,7 +265,7 @@ def test_files_whose_bounds_exclude_a_value_are_not_read(table: Table) -> None:
     rows = table.spark.read.format("delta").load(str(table.path))
     for where in ("key = 'z'", "cluster_time > timestamp_seconds(500)"):
         assert len(rows.where(where).inputFiles()) == 1
-    assert table.keys("key = 'z'") == ["z"]
+    assert table.keys_for_spark("key = 'z'") == ["z"]
 
 
 def test_the_table_is_maintained_changed_and_read_like_any_other(table: Table) -> None:
@@ -281,18 +285,17 @@ def test_the_table_is_maintained_changed_and_read_like_any_other(table: Table) -
     finally:
         spark.conf.unset(with_setting)
     table.commit(4, table.written(["m"]))
-    assert len(table.keys()) == 8
-    assert table.keys("try_variant_get(after, '$._id', 'string') = 'm'") == ["m"]
+    assert table.keys_for_spark("try_variant_get(after, '$._id', 'string') = 'm'") == ["m"]
     old = spark.read.format("delta").option("versionAsOf", 0)
     assert old.load(str(table.path)).schema == table.schema
-    rows = delta_rs.read(table.path, "SELECT key FROM t ORDER BY key")
-    assert [row["key"] for row in rows] == table.keys()
+    assert table.keys() == table.keys_for_spark()
+    assert len(table.keys()) == 8
 
 
 def test_a_file_that_no_commit_names_is_never_seen(table: Table) -> None:
     table.commit(0, table.written(["a"]), first=True)
     [orphan] = table.written(["b"])
     assert Path(orphan.path).exists()
-    assert table.keys() == ["a"]
+    assert table.keys_for_spark() == ["a"]
     table.commit(1, [orphan])
-    assert table.keys() == ["a", "b"]
+    assert table.keys_for_spark() == ["a", "b"]

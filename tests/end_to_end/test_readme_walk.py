@@ -121,10 +121,12 @@ def test_who_follows_the_readme_has_the_collection_in_delta_and_all_that_is_repo
         shelled(orders.database.client, images)
         (tmp_path / "pipeline.toml").write_text(pipeline)
         assert "shop.orders" in here.run(plan)
-        for _ in range(2):
+        for is_second in (False, True):
             with here.running(replicate) as job, Writers(uri, _ORDERS, 1, pause=WRITERS_PAUSE):
                 until_it_streams(here, status, job)
-                assert "equal" in here.run(verify)
+                # Once is enough: the tables still contain what the first run wrote.
+                if is_second:
+                    assert "equal" in here.run(verify)
                 os.killpg(job.pid, signal.SIGINT)
                 assert job.wait(_PATIENCE_SECONDS) == 0, here.said()
         use(here, replicate, orders)

@@ -159,19 +159,35 @@ def test_environments_on_one_machine_have_archives_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: an archive that the next environment replaces, so that Java uses neither; archives
-    of environments that are gone, which fill the disk."""
+    of environments that are gone, which fill the disk; an environment in daily use that loses its
+    archive to newer ones."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     start_cache.use_cache({"spark.jars.packages": "a:b:1"})
     [folder] = (tmp_path / "mongodb-cdc").iterdir()
     (tmp_path / "one.jar").touch()
     (folder / "jars.json").write_text(json.dumps({"a:b:1": [str(tmp_path / "one.jar")]}))
-    for home in ("one", "two", "three", "four"):
+
+    dated = list[Path]()
+
+    def has_archive(home: str) -> bool:
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path / home))
+        return "SharedArchiveFile" in str(start_cache.use_cache({"spark.jars.packages": "a:b:1"}))
+
+    for number, home in enumerate(("one", "two", "three", "four")):
+        if home == "four":
+            assert has_archive("one"), "it is used once more"
         monkeypatch.setenv("SPARK_HOME", str(tmp_path / home))
         with start_cache.archiving("a:b:1") as option:
             assert option is not None
             Path(option.partition("=")[2].partition('"')[0]).touch()
-        assert "SharedArchiveFile" in str(start_cache.use_cache({"spark.jars.packages": "a:b:1"}))
+        assert has_archive(home)
+        [newest] = set(folder.glob("*.jsa")) - set(dated)
+        os.utime(newest, (number, number))
+        dated.append(newest)
     assert len(list(folder.glob("*.jsa"))) == 3
+    assert [has_archive(home) for home in ("one", "two", "three", "four")] == [
+        *(True, False, True, True)
+    ]
 
 
 def test_python_processes_of_spark_import_the_installed_pyspark(spark: SparkSession) -> None:
