@@ -205,7 +205,7 @@ def test_a_change_of_more_than_16_mib_is_reported_by_its_shard(cluster: Cluster,
     orders = Orders(cluster, db, 20)
     large = {"_id": "large", "region": 1, "number": -1, "pad": "x" * 9 * 2**20}
     orders.run(orders.owner(1), {"insert": orders.name, "documents": [large]})
-    pipeline = capture(cluster, orders.full, mode="latest")
+    pipeline = capture(cluster, orders.full, mode="latest", read_by="change_stream")
     for region in (1, 7):
         orders.update(region)
     pipeline.run()
