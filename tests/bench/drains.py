@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import bson
 import pymongo
 from bson.codec_options import CodecOptions
+from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model import SnapshotSplit, StreamSplit
+from cdc.model import Namespace, SnapshotSplit, StreamSplit
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 _BATCH = 10_000
@@ -38,6 +39,11 @@ def documents(uri: str, splits: list[SnapshotSplit], workers: ProcessPoolExecuto
 def events(uri: str, slices: list[StreamSplit], workers: ProcessPoolExecutor) -> int:
     """How many events the slices hold, with both images."""
     return sum(workers.map(partial(_events, uri), slices))
+
+
+def entries(uri: str, slices: list[StreamSplit], workers: ProcessPoolExecutor) -> int:
+    """How many entries of the oplog the slices hold, each read with its pre-image."""
+    return sum(workers.map(partial(_entries, uri), slices))
 
 
 def _documents(uri: str, split: SnapshotSplit) -> int:
@@ -68,6 +74,34 @@ def _events(uri: str, split: StreamSplit) -> int:
             if batch and batch[-1]["clusterTime"] >= split.last:
                 break
     return count
+
+
+def _entries(uri: str, split: StreamSplit) -> int:
+    namespace = Namespace.parse(split.collections)
+    with pymongo.MongoClient(uri) as client:
+        listed = client[namespace.db].command("listCollections", filter={"name": namespace.coll})
+        uuid = listed["cursor"]["firstBatch"][0]["info"]["uuid"]
+        time = {"$gt": split.after, "$lte": split.upto}
+        lower, upper = (
+            {"nsUUID": uuid, "ts": each, "applyOpsIndex": MaxKey()}
+            for each in (split.after, split.upto)
+        )
+        images = {"_id": {"$gt": lower, "$lte": upper}}
+        finds = {
+            "local": {"find": "oplog.rs", "filter": {"ts": time, "ns": str(namespace)}},
+            "config": {"find": "system.preimages", "filter": images},
+        }
+        counts = [
+            sum(map(_count, _replies(client, db, {**find, "batchSize": _BATCH}, _BATCH)))
+            for db, find in finds.items()
+        ]
+    assert counts[0] == counts[1], f"{counts[1]} pre-images of {counts[0]} changes"
+    return counts[0]
+
+
+def _count(reply: RawBSONDocument) -> int:
+    cursor = reply["cursor"]
+    return len(cursor["nextBatch" if "nextBatch" in cursor else "firstBatch"])
 
 
 def _replies(
