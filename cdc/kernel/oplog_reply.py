@@ -124,8 +124,8 @@ class Operations:
         """Give operations their pre-images; return the bytes that contain all of them."""
         at, parts, base = loading.oplog().operations, list[bytes](), 0
         self._table[:, at.IMAGE] = at.NONE
+        uuids = [each.uuid for each in self._collections]
         for wanted, replies in images:
-            uuids = [each.uuid for each in self._collections]
             group, row = uuids.index(wanted.uuid), 0
             for data, start, stop in replies:
                 view = np.frombuffer(data, np.uint8)

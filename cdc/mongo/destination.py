@@ -24,7 +24,7 @@ from pymongo.write_concern import WriteConcern
 
 from cdc.errors import TargetNotEmpty, UnmappableValue
 from cdc.model import Namespace, key_of
-from cdc.model.bson import element, elements
+from cdc.model.bson import element, elements, encode_document, encode_field
 from cdc.mongo.connection import connect, may_pass, retry_call
 
 _Write: TypeAlias = InsertOne[dict[str, Any]] | UpdateOne
@@ -231,7 +231,8 @@ def _make_write(data: bytes) -> _Write:
     # In an insert, the server replaces each Timestamp(0, 0) at the top level by its own time.
     key_document = key_of(data)
     (key,) = elements(key_document, 0, len(key_document))
-    equal = RawBSONDocument(_encode_single(key.kind, b"$eq", key_document[key.start : key.stop]))
+    value = encode_field(key.kind, b"$eq", key_document[key.start : key.stop])
+    equal = RawBSONDocument(encode_document([value]))
     return UpdateOne({"_id": equal}, [{"$replaceWith": {"$literal": document}}], upsert=True)
 
 
@@ -241,9 +242,3 @@ def _has_empty_timestamp(data: bytes) -> bool:
         each.kind == element.TIMESTAMP and data[each.start : each.stop] == _EMPTY_TIMESTAMP
         for each in elements(data, 0, len(data))
     )
-
-
-def _encode_single(kind: int, name: bytes, value: bytes) -> bytes:
-    """Encode a BSON document with one field."""
-    body = bytes((kind,)) + name + b"\0" + value + b"\0"
-    return (len(body) + 4).to_bytes(4, "little") + body

@@ -61,14 +61,16 @@ def plan(options: SourceOptions) -> Examination:
 
     def examine_source(source: Source) -> Examination:
         found = examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
-        return replace(found, why_streams=_explain_change_streams(options, found))
+        return replace(found, why_streams=_explain_change_streams(options, source, found))
 
     return query_source(options, examine_source)
 
 
-def _explain_change_streams(options: SourceOptions, found: Examination) -> str | None:
+def _explain_change_streams(
+    options: SourceOptions, source: Source, found: Examination
+) -> str | None:
     """Return why changes are read by change streams; None if they are read from the oplog."""
-    reason = explain_change_streams(options)
+    reason = explain_change_streams(options, source)
     unrecorded = [str(work.namespace) for work in found.work if not work.images]
     if reason is None and unrecorded:
         return f"no images are recorded for {', '.join(unrecorded)}"

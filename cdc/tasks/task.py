@@ -214,16 +214,15 @@ def _changes(
     return oplog.read(opener, split, images, patience, by_oplog, note)
 
 
-def explain_change_streams(options: SourceOptions) -> str | None:
+def explain_change_streams(options: SourceOptions, source: Source) -> str | None:
     """Return why all changes are read by change streams; None if the oplog is read where possible.
 
-    Raises TransientError and SourceUnreachable.
+    Raises TransientError.
     """
     if options.read_by != "auto":
         return f"'read.by' is {options.read_by}"
     if options.capture.text:
         return "'filter' or 'fields' is set"
-    source = discover_source(options)
     for shard in source.shards:
         member = source.open(shard)
         try:

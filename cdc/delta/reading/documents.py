@@ -8,7 +8,7 @@ from typing import Any
 
 from cdc.errors import UnmappableValue
 from cdc.model import key_of
-from cdc.model.bson import BINARY, elements
+from cdc.model.bson import BINARY, elements, encode_document, encode_field
 from cdc.model.encoding import RAW, UNMAPPABLE, Origin, from_extended_json, variant_tree
 
 _OF_TEXT = (
@@ -67,12 +67,12 @@ def _own_key(document_key: str) -> bytes:
 
 
 def _with_key(document: bytes, key: bytes) -> bytes:
-    body = key[4:-1] + b"".join(
-        bytes((each.kind,)) + each.name + b"\0" + document[each.start : each.stop]
+    rest = [
+        encode_field(each.kind, each.name, document[each.start : each.stop])
         for each in elements(document, 0, len(document))
         if each.name != b"_id"
-    )
-    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+    ]
+    return encode_document([key[4:-1], *rest])
 
 
 def _kept(raw: Any) -> bytes:

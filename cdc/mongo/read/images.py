@@ -52,6 +52,11 @@ class Images:
     def expects_before(self) -> bool:
         return self.before != "off"
 
+    @property
+    def are_recorded(self) -> bool:
+        """Whether both images are those that the server recorded."""
+        return self.before == self.after == _WHEN_AVAILABLE
+
 
 _WHEN_AVAILABLE = "whenAvailable"
 IMAGES = {

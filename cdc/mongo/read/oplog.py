@@ -73,25 +73,23 @@ def read(
     oplog, because the change stream repeats failed attempts. `note` is called with the reason.
     """
     rest = split
-    if not by_oplog or not is_suitable(split, images):
-        yield from change_stream.read(open_member, split, images, retry_seconds, at_once=True)
-        return
-    try:
-        for events in _read_oplog(open_member, split):
-            rest = replace(rest, after_position=events[-1].position)
-            yield events
-        return
-    except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
-        reason = _describe(error)
-        _log.info("changes after %s are read by a change stream: %s", split.after, reason)
-        note(reason)
+    if by_oplog and is_suitable(split, images):
+        try:
+            for events in _read_oplog(open_member, split):
+                rest = replace(rest, after_position=events[-1].position)
+                yield events
+            return
+        except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
+            reason = _describe(error)
+            _log.info("changes after %s are read by a change stream: %s", split.after, reason)
+            note(reason)
     yield from change_stream.read(open_member, rest, images, retry_seconds, at_once=True)
 
 
 def is_suitable(split: StreamSplit, images: Images) -> bool:
     """Whether the oplog can have all that the rows of a split need."""
     is_cut = bool(split.late or split.emitted)  # between transactions across shards
-    return split.is_whole and not is_cut and _has_both_images(images)
+    return split.is_whole and not is_cut and images.are_recorded
 
 
 def find_obstacle(member: Member, images: Images) -> str | None:
@@ -99,7 +97,7 @@ def find_obstacle(member: Member, images: Images) -> str | None:
 
     Raises TransientError.
     """
-    if not _has_both_images(images):
+    if not images.are_recorded:
         return "'images' asks for none that are recorded"
     if member.hello()["maxWireVersion"] != _WIRE_VERSION:
         return _OTHER_VERSION
@@ -112,10 +110,6 @@ def find_obstacle(member: Member, images: Images) -> str | None:
                 raise problem from error
             return f"the user lacks find on {namespace}"
     return None
-
-
-def _has_both_images(images: Images) -> bool:
-    return images.expects_before and images.after == "whenAvailable"
 
 
 def _describe(error: Exception) -> str:

@@ -41,7 +41,8 @@ def captured_operations(batch: Batch, selection: Selection, find_entry: FindEntr
         return selection.matches(Namespace.parse(collection.name))
 
     located = Operations.of(batch.array, is_captured)
-    plain = partial(PlainOperations.of, batch, selection, find_entry)
+    # Parts share it: each would parse the whole reply again.
+    plain = cache(partial(PlainOperations.of, batch, selection, find_entry))
     return plain() if located is None else CompiledOperations(located, plain)
 
 
