@@ -46,6 +46,7 @@ from cdc.mongo.read.event_run import Run
 from cdc.mongo.read.images import Event, Images
 from cdc.mongo.read.oplog_events import captured_operations
 from cdc.mongo.read.pre_images import PreImages
+from cdc.mongo.topology import reaches_back
 
 _log = logging.getLogger(__name__)
 # The wire version of MongoDB 6.0. Older servers have no pre-images of this form; positions of newer
@@ -153,7 +154,8 @@ def _entries(member: Member, split: StreamSplit, reading: dict[str, Any]) -> Ite
     is_checked = False
     for batch in member.find(OPLOG, {"filter": _condition(split), **reading}):
         if not is_checked:
-            _require_complete(member, split)
+            if not reaches_back(member, split.after):
+                raise NeedsChangeStream("an oplog that begins after the split")
             is_checked = True
         yield batch
 
@@ -175,15 +177,6 @@ def _condition(split: StreamSplit) -> dict[str, Any]:
             {"op": "c", "o.renameCollection": {"$exists": True}},
         ],
     }
-
-
-def _require_complete(member: Member, split: StreamSplit) -> None:
-    """Raise NeedsChangeStream unless the oplog still has an entry at or before `after`."""
-    oldest = {"find": OPLOG.coll, "limit": 1, "singleBatch": True, "projection": {"ts": 1}}
-    reply = member.command(OPLOG.db, {**oldest, "sort": {"$natural": 1}})
-    entries = reply["cursor"]["firstBatch"]
-    if not entries or entries[0]["ts"] > split.after:
-        raise NeedsChangeStream("an oplog that begins after the split")
 
 
 def _find_entry(member: Member, time: Timestamp) -> RawBSONDocument | None:

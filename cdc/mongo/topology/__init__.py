@@ -5,9 +5,11 @@ from cdc.mongo.topology.oplog_window import (
     OplogWatch,
     Remaining,
     Window,
+    first_time,
     history_lost_error,
     oldest_common_time,
     oplog_window,
+    reaches_back,
     windows,
 )
 from cdc.mongo.topology.orphaned_cursors import end_cursors
@@ -23,10 +25,12 @@ __all__ = [
     "Window",
     "discover",
     "end_cursors",
+    "first_time",
     "history_lost_error",
     "lesser_key",
     "oldest_common_time",
     "oplog_window",
+    "reaches_back",
     "sharded_cluster",
     "windows",
 ]

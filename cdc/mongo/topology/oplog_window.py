@@ -20,6 +20,7 @@ from cdc.model import timestamp
 from cdc.mongo.connection import (
     OPLOG,
     Client,
+    Member,
     may_pass,
     on_shards,
     retry_if_truncated,
@@ -28,6 +29,8 @@ from cdc.mongo.connection import (
 
 _log = logging.getLogger(__name__)
 _LOOKOUT_SECONDS = 60.0
+# Callers have another way to read: a search that takes longer saves nothing.
+_PATIENCE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,35 @@ def history_lost_error(client: Client, shard: str, option: str) -> HistoryLost:
         f" '{option}'{first}.",
         "Set it to a later time, or copy with mode initial; enlarge the oplog.",
     )
+
+
+def reaches_back(member: Member, to: Timestamp) -> bool:
+    """Whether the oplog still begins at or before `to`. Raises the driver's errors.
+
+    Call it after reading the entries after `to`: then none of them were removed before the read.
+    """
+    oldest = first_time(member, {})
+    return oldest is not None and oldest <= to
+
+
+def first_time(member: Member, query: dict[str, Any], **concern: Timestamp) -> Timestamp | None:
+    """Return the time of the first entry that matches, with read concern majority, or None.
+
+    Raises the driver's errors; after ten seconds the search has taken too long.
+    """
+    command = {
+        "find": OPLOG.coll,
+        "filter": query,
+        "projection": {"ts": 1},
+        "limit": 1,
+        "singleBatch": True,
+        "maxTimeMS": _PATIENCE_MS,
+        "readConcern": {"level": "majority", **concern},
+    }
+    for entry in member.command(OPLOG.db, command)["cursor"]["firstBatch"]:
+        time: Timestamp = entry["ts"]
+        return time
+    return None
 
 
 def _read_oplog(client: Client) -> Window:
