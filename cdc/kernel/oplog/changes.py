@@ -98,8 +98,20 @@ def is_of_array(data: Bytes, start: int, stop: int) -> bool:
 
 
 @part
-def read_document(data: Bytes, start: int, stop: int, changes: Table, first: int) -> int:
-    """Fill a row for each change of a document, from row `first` on; return the row after them."""
+def read(
+    data: Bytes, start: int, stop: int, is_array: bool, changes: Table, first: int
+) -> tuple[int, int]:
+    """Fill a row for each change of a document or an array, from row `first` on.
+
+    Returns the row after them, or REFUSED, and the new length of an array, negative if it is kept.
+    """
+    if is_array:
+        return _read_array(data, start, stop, changes, first)
+    return _read_document(data, start, stop, changes, first), -1
+
+
+@part
+def _read_document(data: Bytes, start: int, stop: int, changes: Table, first: int) -> int:
     at, row, least = start + 4, first, DELETED
     if not is_framed(data, start, stop):
         return REFUSED
@@ -165,8 +177,7 @@ def _put(
 
 
 @part
-def read_array(data: Bytes, start: int, stop: int, changes: Table, first: int) -> tuple[int, int]:
-    """Like `read_document` for an array; also return its new length, negative if it is kept."""
+def _read_array(data: Bytes, start: int, stop: int, changes: Table, first: int) -> tuple[int, int]:
     if not is_framed(data, start, stop) or not is_of_array(data, start, stop):
         return REFUSED, REFUSED
     at, row, length, last = start + 8, first, -1, -1

@@ -20,8 +20,7 @@ from cdc.kernel.oplog.changes import (
     SIZE,
     VALUE,
     is_of_array,
-    read_array,
-    read_document,
+    read,
 )
 from cdc.kernel.oplog.images import CHANGE, IS_ARRAY, LAST, LENGTH, NO_ROOM, VALUE_AT
 from cdc.kernel.variant.variant_bytes import Table
@@ -138,11 +137,7 @@ def _open(
     changes: Table,
     frame: Bytes,
 ) -> bool:
-    last, length = REFUSED, -1
-    if is_array:
-        last, length = read_array(data, start, stop, changes, first)
-    else:
-        last = read_document(data, start, stop, changes, first)
+    last, length = read(data, start, stop, is_array, changes, first)
     frame[CHANGE], frame[LAST], frame[IS_ARRAY] = first, last, is_array
     frame[LENGTH], frame[_PATH] = length, path
     return last >= 0

@@ -23,8 +23,7 @@ from cdc.kernel.oplog.changes import (
     VALUE,
     any_element,
     is_of_array,
-    read_array,
-    read_document,
+    read,
 )
 from cdc.kernel.variant.variant_bytes import Table
 from cdc.model.bson import ARRAY, DOCUMENT, NULL
@@ -136,11 +135,7 @@ def _open(
     to: int,
 ) -> int:
     """Begin a document or an array; return the position of its first element, or REFUSED."""
-    last, length = REFUSED, -1
-    if is_array:
-        last, length = read_array(data, diff, diff_end, changes, first)
-    else:
-        last = read_document(data, diff, diff_end, changes, first)
+    last, length = read(data, diff, diff_end, is_array, changes, first)
     if last < 0 or not is_framed(images, start, stop):
         return REFUSED
     frame[IMAGE_AT], frame[IMAGE_END], frame[OUT] = start + 4, stop - 1, to
