@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser lint audit soak load bench bench-growth lock dist clean java
+.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser lint docs audit soak load bench bench-growth bench-start lock dist clean java
 
 # Every program starts several Python processes. None of them is to compile this project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,7 +17,7 @@ SERVERLESS := $(wildcard tests/test_*.py) $(addprefix tests/,model options check
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: $(INSTALLED) ## a MongoDB under load into Delta tables, on this machine, in about a minute
+demo: $(INSTALLED) ## a MongoDB under load into Delta tables, killed and restarted, in about a minute
 	@$(BIN)/mongodb-cdc demo
 
 check: lint ## lint, types and the tests that need no server: a minute and a half
@@ -46,6 +46,10 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+docs: $(INSTALLED) ## the documentation site, into build/site; fails on a link that leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@! grep -rlE '(src|href)="?https?:[^" >]*\.(js|css|woff2?|png|svg)' build/site --include='*.html'
+
 audit: $(INSTALLED) ## known vulnerabilities and licences of all that it stands on
 	@$(BIN)/python -m tests.audit
 
@@ -63,9 +67,12 @@ bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/ben
 bench-growth: $(INSTALLED) ## the same with up to ten million documents, 432 splits, 1,000 collections
 	@$(BIN)/python -m tests.bench --only growth --name bench-growth
 
+bench-start: $(INSTALLED) ## CPU seconds from `replicate` to its first row, by phase and process: a minute
+	@$(BIN)/python -m tests.bench.start
+
 lock: $(INSTALLED) ## renew requirements.lock from pyproject.toml
 	@$(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --extra bench --quiet --upgrade \
+	@$(BIN)/uv pip compile pyproject.toml --extra demo --extra dev --extra bench --extra docs --extra prometheus --quiet --upgrade \
 		--universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.lock
 	@$(BIN)/uv pip compile tests/airflow/requirements.in --quiet --upgrade \

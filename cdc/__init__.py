@@ -20,16 +20,27 @@ After every batch a mirror is exact as of T1. The copy therefore needs no separa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["live", "register"]
+    from cdc.api import Pipeline
+
+__all__ = ["Pipeline", "live", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Python API at first use: Spark imports this package to find the data source."""
+    if name == "Pipeline":
+        from cdc.api import Pipeline
+
+        return Pipeline
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source `mongodb-cdc` in a Spark session.
+    """Register the data source `mongodb-cdc`, also named `mongodb_cdc`, in a Spark session.
 
     Needed only if Spark cannot discover the installed package (see `pyspark_mongodb_cdc`).
     """
@@ -54,8 +65,7 @@ def live(
     pipeline has no mirror or no changelog of the collection, and NotCovered if the mirror contains
     no batch yet.
     """
-    from cdc.delta.reading import live as live_view
+    from cdc.api import Pipeline
     from cdc.pipeline import config as configuration
 
-    loaded = configuration.load(config, overrides)
-    return live_view(spark, loaded.layout, loaded.parse_captured(collection)).rows
+    return Pipeline(configuration.load(config, overrides), spark).live(collection)

@@ -23,6 +23,13 @@ class CdcError(Exception):
         return f"{self.message} Remedy: {self.remedy}" if self.remedy else self.message
 
 
+# --- exit codes of programs that are not those of an error ---------------------------------------
+
+LEFT = 6  # differences remain
+INTERRUPTED = 130  # by Ctrl-C
+TERMINATED = 143  # by SIGTERM
+
+
 # --- transient: the same call may succeed later or on another member ----------------------------
 
 
@@ -63,6 +70,14 @@ class UnsuitableSource(CdcError):
 
 class ImagesMissing(UnsuitableSource):
     """`images = required`, and a collection does not record pre- and post-images."""
+
+
+class OplogUnsuitable(UnsuitableSource):
+    """`read.by = oplog`, and changes cannot be read from the oplog."""
+
+
+class OplogDiffers(CdcError):
+    """`oplog.verify` found a change that the oplog and a change stream do not report alike."""
 
 
 class ContentReplaced(CdcError):
@@ -131,9 +146,22 @@ class TargetNotEmpty(CdcError):
 
 
 class BadOption(CdcError):
-    """An option is unknown, malformed or contradicts another one."""
+    """An option is unknown, malformed or contradicts another one.
+
+    `option` is the name of the option if one alone is wrong, in a file with its section in front.
+    `errors` are the errors that this one consists of, if several options are wrong.
+    """
 
     exit_code = 2
+    option = ""
+    errors: tuple[BadOption, ...] = ()
+
+    @classmethod
+    def join(cls, errors: list[BadOption]) -> BadOption:
+        """Return one error for several. Each has a line of its own in the message."""
+        joined = cls("\n".join(map(str, errors)))
+        joined.errors = tuple(errors)
+        return joined
 
 
 class BadToken(CdcError):

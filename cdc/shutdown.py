@@ -13,16 +13,22 @@ import subprocess
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from cdc.logs import format_line
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # The longest time that a JVM needs for all of Spark's shutdown hooks.
 _JVM_SECONDS = 10.0
+# The longest time for the cleanup after Ctrl-C. The demo stops servers in it.
+_CLEANUP_SECONDS = 30.0
 _STDERR = 2
+STOPPING = "stopping after the current batch; a second signal ends it at once"
 # A progress bar hides the cursor, and would show it again only after stderr is silenced.
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -31,12 +37,17 @@ class Stop:
     """Handles SIGTERM and SIGINT of this process within its block.
 
     The first signal ends the program with code 0, unless `defer` was called. The second signal
-    ends it at once, with code 128 plus the number of the signal.
+    ends it at once, with code 128 plus the number of the signal. The first one is acknowledged at
+    once, whatever the program waits for.
+
+    Attributes:
+        is_signalled: whether a signal has arrived.
     """
 
     def __init__(self) -> None:
         # Not an Event: the thread that the signal interrupts may own the lock of the Event.
-        self._is_signalled = self._is_deferred = False
+        self.is_signalled = False
+        self._acknowledge: Callable[[], None] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -46,22 +57,28 @@ class Stop:
     def __exit__(self, *_: object) -> None:
         _restore(self._before)
 
-    def defer(self) -> None:
-        """From now on the first signal does not end the program; it makes `wait` return True."""
-        self._is_deferred = True
+    def defer(self, acknowledge: Callable[[], None] | None = None) -> None:
+        """From now on the first signal does not end the program; it makes `wait` return True.
+
+        `acknowledge` is called in the signal handler: it must not wait for a lock. By default a
+        line is printed.
+        """
+        self._acknowledge = acknowledge or (lambda: print_at_once(STOPPING))
 
     def wait(self, seconds: float) -> bool:
         """Sleep, then return whether a signal has arrived; do not sleep if it arrived before."""
-        if not self._is_signalled:
+        if not self.is_signalled:
             time.sleep(seconds)
-        return self._is_signalled
+        return self.is_signalled
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_signalled:
+        if self.is_signalled:
             end(128 + number)
-        self._is_signalled = True
-        if not self._is_deferred:
+        self.is_signalled = True
+        if self._acknowledge is None:
+            print_at_once("stopped before the first batch")
             sys.exit(0)
+        self._acknowledge()
 
 
 class Interrupt:
@@ -70,7 +87,7 @@ class Interrupt:
     The first Ctrl-C ends the JVM, then raises KeyboardInterrupt in the block. The JVM goes first:
     cleanup code would wait for the call that runs in it, or read the reply to that call as the
     reply to its own. Errors during this end are ignored. The second Ctrl-C ends the program at
-    once.
+    once, and so does a cleanup that takes long: it may wait for a thread that waits for a server.
     """
 
     def __init__(self) -> None:
@@ -93,7 +110,23 @@ class Interrupt:
         if (process := _jvm()) is not None:
             process.terminate()  # not kill: the JVM deletes its temporary files
             has_jvm_ended()  # waits for it
+        # Not `threading.Timer`: the interrupted code may own the locks of `threading`.
+        start_new_thread(_end_after, (_CLEANUP_SECONDS, 128 + number))
         raise KeyboardInterrupt
+
+
+def _end_after(seconds: float, code: int) -> None:
+    time.sleep(seconds)
+    end(code)
+
+
+def print_at_once(text: str) -> None:
+    """Print a line to stderr from a signal handler.
+
+    Not by `print` or `logging`, which the interrupted code may be using.
+    """
+    with suppress(OSError):  # for instance a closed pipe
+        os.write(_STDERR, f"{format_line('cdc.shutdown', text)}\n".encode())
 
 
 def silence() -> None:

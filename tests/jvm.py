@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cdc.pipeline.spark.spark_session import ONE_COMPILER
@@ -16,6 +16,17 @@ SERIAL = "-XX:+UseSerialGC"
 # In the environment of a program with a JVM of its own. Under spark-submit Java's second compiler
 # takes more time than it saves before a short program is over.
 SHORT_LIVED = {"JAVA_TOOL_OPTIONS": f"{SERIAL} {ONE_COMPILER}"}
+
+
+def with_spark_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same, with defaults for settings of Spark, whose values contain no space.
+
+    A `spark-defaults.conf` of the test's own would do it too. But its folder becomes a part of the
+    class path, and Java then uses no archive of classes: 4 CPU seconds more for each start.
+    """
+    properties = (f"-D{name}={value}" for name, value in settings.items())
+    return {"JAVA_TOOL_OPTIONS": " ".join([SHORT_LIVED["JAVA_TOOL_OPTIONS"], *properties])}
+
 
 # Generated code does not pay for a handful of rows.
 INTERPRETED = {

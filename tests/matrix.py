@@ -31,9 +31,9 @@ CLUSTERS = (
     "tests/mongo/connection/test_cluster_privileges.py",
 )
 # Of servers before 6.0 only change streams are read; all other tests show that.
-OPLOG = (
-    "tests/mongo/read/test_oplog.py",
-    "tests/mongo/read/test_oplog_of_shards.py",
+OPLOG = tuple(
+    f"tests/mongo/read/test_oplog{name}.py"
+    for name in ("", "_check", "_filter", "_of_members", "_of_shards", "_only", "_random", "_rules")
 )
 
 

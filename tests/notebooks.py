@@ -22,7 +22,7 @@ import psutil
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from tests.jvm import INTERPRETED, SHORT_LIVED
+from tests.jvm import INTERPRETED, with_spark_settings
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
@@ -89,10 +89,8 @@ def run(name: str, folder: Path, environment: Mapping[str, str] = MappingProxyTy
 
 def prepared(name: str, folder: Path) -> Run:
     """One that is not yet run: what a failure has left of its outputs is to be looked at."""
-    for part in ("conf", "temporary", "work"):
+    for part in ("temporary", "work"):
         (folder / part).mkdir(parents=True)
-    settings = "".join(f"{name} {value}\n" for name, value in INTERPRETED.items())
-    (folder / "conf" / "spark-defaults.conf").write_text(settings)
     return Run(nbformat.read(path_of(name), as_version=4), folder)
 
 
@@ -120,13 +118,12 @@ def _environment(folder: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "MONGODB_URI"}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     temporary = str(folder / "temporary")
-    java = f"{SHORT_LIVED['JAVA_TOOL_OPTIONS']} -Djava.io.tmpdir={temporary}"
+    settings = {"java.io.tmpdir": temporary, **INTERPRETED}
     return {
         **inherited,
+        **with_spark_settings(settings),
         "PYTHONPATH": os.pathsep.join(paths),
         "IPYTHONDIR": str(folder / "ipython"),
-        "JAVA_TOOL_OPTIONS": java,
-        "SPARK_CONF_DIR": str(folder / "conf"),
         "TMPDIR": temporary,
     }
 

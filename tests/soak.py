@@ -1,4 +1,4 @@
-"""How long a random run of `make soak` goes on, and by which chance."""
+"""How long a random run of `make soak` goes on, and by which seed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ class Soak(NamedTuple):
 
 
 def soak() -> Soak:
-    """As SOAK_SEED and SOAK_SECONDS say; said, so that a run can be repeated."""
-    seed = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
-    seconds = float(os.environ.get("SOAK_SECONDS", "900"))
-    print(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
-    return Soak(seed, seconds)
+    """As SOAK_SEED and SOAK_SECONDS say; printed, so that a run can be repeated."""
+    chosen = Soak(choose_seed(), float(os.environ.get("SOAK_SECONDS", "900")))
+    print(f"SOAK_SECONDS={chosen.seconds:.0f}")
+    return chosen
+
+
+def choose_seed() -> int:
+    """SOAK_SEED, or another one in each run; printed. Also for a short form in the slow tests."""
+    chosen = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
+    print(f"SOAK_SEED={chosen}")
+    return chosen

@@ -21,6 +21,8 @@ from tests.jvm import SHORT_LIVED
 ROOT = Path(__file__).parents[1]
 PYTHONS = os.environ.get("PYTHONS", sys.executable).split()
 CONF = {path.name for path in ROOT.glob("conf/*")}
+# What Spark finds.
+FOUND = {"pyspark_mongodb_cdc.py", "pyspark_mongodb_cdc_sql.py"}
 NOTEBOOKS = {f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")}
 # A session that nothing was registered in.
 _DISCOVERS = """
@@ -45,14 +47,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """From what git has of the tree: the sdist from that, the wheel from the sdist."""
     folder = tmp_path_factory.mktemp("packaging")
     copied(folder / "tree")
-    ran(sys.executable, "-m", "venv", "tools", cwd=folder)
-    ran("tools/bin/pip", "install", "--quiet", "build", cwd=folder)
+    installed(sys.executable, folder / "tools", "build")
     ran("tools/bin/python", "-m", "build", "--outdir", "dist", "tree", cwd=folder)
     [sdist], [wheel] = folder.glob("dist/*.tar.gz"), folder.glob("dist/*.whl")
     with tarfile.open(sdist) as packed:
         files = [each.name for each in packed.getmembers() if each.isfile()]
     in_sdist = frozenset(name.partition("/")[2] for name in files)
     return Built(wheel, frozenset(ZipFile(wheel).namelist()), in_sdist)
+
+
+def installed(python: str, environment: Path, *packages: str) -> None:
+    """An environment of an interpreter with these packages. They are compiled when they are used:
+    most of their modules never are."""
+    ran(python, "-m", "venv", "--without-pip", str(environment), cwd=environment.parent)
+    pip = (sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"))
+    ran(*pip, "install", "--quiet", "--no-compile", *packages, cwd=environment.parent)
 
 
 def copied(target: Path) -> None:
@@ -84,7 +93,8 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
     built: Built,
 ) -> None:
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("cdc/**/*.py")}
-    data = {"cdc/py.typed", "cdc/pipeline/spark/log4j2.properties", "pyspark_mongodb_cdc.py"}
+    data = {"cdc/py.typed", "cdc/monitoring/page.html", *FOUND}
+    data.add("cdc/pipeline/spark/log4j2.properties")
     besides = {name for name in built.in_wheel - modules - data if ".dist-info/" not in name}
     assert modules | data <= built.in_wheel
     assert {name.partition(".data/data/")[2] for name in besides} == {
@@ -94,7 +104,14 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
 
 def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(built: Built) -> None:
     modules = {name for name in built.in_wheel if name.endswith(".py")}
-    others = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "jobs/replicate.py"}
+    others = {
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "jobs/replicate.py",
+        "docs/index.md",
+    }
     assert modules | others | NOTEBOOKS | {f"conf/{name}" for name in CONF} <= built.in_sdist
     assert not {name for name in built.in_sdist if name.startswith("tests/")}
 
@@ -103,8 +120,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(buil
 def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     built: Built, tmp_path: Path, python: str
 ) -> None:
-    ran(python, "-m", "venv", "environment", cwd=tmp_path)
-    ran("environment/bin/pip", "install", "--quiet", f"{built.wheel}[demo]", cwd=tmp_path)
+    installed(python, tmp_path / "environment", f"{built.wheel}[demo]")
     program = "environment/bin/mongodb-cdc"
     assert "repair-checkpoint" in ran(program, "--help", cwd=tmp_path).stdout
     assert "--available-now" in ran(program, "replicate", "--help", cwd=tmp_path).stdout
@@ -118,3 +134,12 @@ def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     assert (tmp_path / "environment/share/mongodb-cdc/conf/spark-defaults.conf").is_file()
     refused = ran("environment/bin/python", "-c", _DISCOVERS, cwd=tmp_path, code=1)
     assert "Option 'uri' is not set" in refused.stderr, refused.stderr  # pytest would shorten it
+
+
+def test_an_editable_installation_is_a_path_on_which_spark_finds_the_source(tmp_path: Path) -> None:
+    """Guards: Spark lists the modules on paths, and an import hook lists none."""
+    copied(tmp_path / "tree")
+    installed(sys.executable, tmp_path / "environment", "--no-deps", "--editable", "tree")
+    listing = "import pkgutil; print([each.name + '.py' for each in pkgutil.iter_modules()])"
+    listed = ran("environment/bin/python", "-c", listing, cwd=tmp_path).stdout
+    assert all(repr(name) in listed for name in FOUND)

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
-from cdc.airflow.operator import FLAGS, BackfillOperator
+from cdc.airflow.operators import BackfillOperator
 
 _TEXTS = {
     "min": "Documents from this _id on, in Extended JSON.",
@@ -108,11 +108,13 @@ def _params() -> dict[str, Param]:
         None,
         type=["null", "string"],
         enum=[None, "mirror", "changelog"],
-        description="Default: both.",
+        description="Default: mirror.",
     )
     optional = ["null", "string"]
     texts = {name: Param(None, type=optional, description=text) for name, text in _TEXTS.items()}
-    flags = {name: Param(False, type="boolean", description=_FLAG_TEXTS[name]) for name in FLAGS}
+    flags = {
+        name: Param(False, type="boolean", description=text) for name, text in _FLAG_TEXTS.items()
+    }
     return {"collection": collection, "into": tables, **texts, **flags}
 
 

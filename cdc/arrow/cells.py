@@ -101,9 +101,14 @@ def encode_json(places: Places, one: Callable[[bytes], str]) -> pa.Array:
 
 def copy_texts(places: Places) -> pa.Array:
     """The bytes at these places as strings; they must be UTF-8."""
+    return copy_bytes(places).view(pa.string())
+
+
+def copy_bytes(places: Places) -> pa.Array:
+    """The bytes at these places as binaries; null where there is none."""
     cells = Cells(len(places), places.size + 64)
     _fill_bson(places, cells)
-    return cells.array(pa.string(), validity(places.starts >= 0))
+    return cells.array(pa.binary(), validity(places.starts >= 0))
 
 
 def _encode_variants(

@@ -1,8 +1,17 @@
 """Spark's checkpoint of a pipeline: read, locked, and repaired."""
 
 from cdc.checkpoint import checkpoint
-from cdc.checkpoint.checkpoint import REPAIR, Checkpoint, is_local, lock_checkpoint
-from cdc.checkpoint.files import COMMITS, OFFSETS, Folder
+from cdc.checkpoint.checkpoint import (
+    REPAIR,
+    Checkpoint,
+    WrittenBatch,
+    is_local,
+    lock_checkpoint,
+    require_writable,
+)
+from cdc.checkpoint.folder import COMMITS, OFFSETS, Files, Folder
+from cdc.checkpoint.hadoop_files import HadoopFiles
+from cdc.checkpoint.local_files import LocalFiles
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
 __all__ = [
@@ -10,12 +19,17 @@ __all__ = [
     "OFFSETS",
     "REPAIR",
     "Checkpoint",
+    "Files",
     "Folder",
+    "HadoopFiles",
+    "LocalFiles",
     "Step",
     "TableBatches",
+    "WrittenBatch",
     "checkpoint",
     "is_local",
     "lock_checkpoint",
     "plan_repair",
     "require_whole",
+    "require_writable",
 ]

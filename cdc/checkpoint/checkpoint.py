@@ -81,7 +81,7 @@ def read(path: str) -> Checkpoint:
     Raises BadOption if the checkpoint is not on the local file system, ForeignOffset if it belongs
     to another source, and CheckpointDamaged if the last written batch is unreadable.
     """
-    folder = _local_folder(path)
+    folder = local_folder(path)
     planned, commits = max(_numbers(folder / "offsets"), default=None), _newest_commits(folder)
     is_lost = bool(commits) and _read_batch(folder, commits[-1]) is None
     # After a repair the newest commit may belong to an older batch, whose offsets no job reads.
@@ -100,7 +100,7 @@ def batches(path: str) -> list[WrittenBatch]:
 
     Raises BadOption and ForeignOffset, as `read` does.
     """
-    folder = _local_folder(path)
+    folder = local_folder(path)
     return _readable_batches(folder, _newest_commits(folder, _RETAINED))
 
 
@@ -109,7 +109,7 @@ def time_of(path: str, batch: int) -> Timestamp | None:
 
     Raises BadOption and ForeignOffset, as `read` does.
     """
-    plan = _read_plan(_offset(_local_folder(path), batch))
+    plan = _read_plan(_offset(local_folder(path), batch))
     return None if plan is None else plan.offset.time
 
 
@@ -131,7 +131,7 @@ def lock_checkpoint(path: str) -> Iterator[None]:
     if not is_local(path):
         yield
         return
-    folder = _local_folder(path)
+    folder = local_folder(path)
     _make_folder(folder)
     with try_lock(folder) as is_locked:
         if not is_locked:
@@ -142,14 +142,31 @@ def lock_checkpoint(path: str) -> Iterator[None]:
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        why = None if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
     except OSError as error:
-        why = error.strerror
-    if why is not None:
-        raise BadOption(
-            f"The folder {folder} of the checkpoint cannot be written: {why}.",
-            "Set path or checkpoint in [sink] to a folder that this user may create and write.",
-        )
+        raise _not_writable(folder, "of the checkpoint", error.errno) from error
+    require_writable(folder, "of the checkpoint")
+
+
+def require_writable(folder: Path, owner: str) -> None:
+    """Raise BadOption unless this user may write a local folder, or create it if it is missing.
+
+    Creates nothing. `owner` says in the message what the folder is.
+    """
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        raise _not_writable(folder, owner, errno.ENOTDIR)
+    if not os.access(there, os.W_OK | os.X_OK):
+        is_fixed = os.statvfs(there).f_flag & os.ST_RDONLY
+        raise _not_writable(folder, owner, errno.EROFS if is_fixed else errno.EACCES)
+
+
+def _not_writable(folder: Path, owner: str, code: int | None) -> BadOption:
+    return BadOption(
+        f"The folder {folder} {owner} cannot be written: {os.strerror(code or errno.EIO)}.",
+        "Set path or checkpoint in [sink] to a folder that this user may create and write.",
+    )
 
 
 def complete_until(path: str, collection: Namespace) -> Timestamp | None:
@@ -167,7 +184,7 @@ def complete_until(path: str, collection: Namespace) -> Timestamp | None:
     return last.offset.time if is_captured else None
 
 
-def _local_folder(path: str) -> Path:
+def local_folder(path: str) -> Path:
     if not is_local(path):
         raise BadOption(
             f"The checkpoint {path} cannot be read: it is not on the local file system.",

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from cdc.checkpoint.checkpoint import REPAIR
-from cdc.checkpoint.files import COMMITS, METADATA, OFFSETS, Folder
+from cdc.checkpoint.folder import COMMITS, METADATA, OFFSETS, Folder
 from cdc.errors import CheckpointDamaged
 from cdc.model import Offset
 

@@ -1,34 +1,23 @@
 """Program `backfill`: read documents or changes again, while the job continues.
 
 The mirror gets the documents that it lacks or that differ, as of the time up to which the job has
-written it. The changelog gets all documents that were read, or the changes of a time window. A
+written it. The changelog gets the changes of a time window, or, on request, all documents. A
 newer row wins, and a repeated call with the same arguments results in the same tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import click
 from rich.console import Console
 
-from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
-from cdc.errors import BadOption
-from cdc.model import Timestamp, timestamp
-from cdc.pipeline import (
-    BackfillResult,
-    Part,
-    backfill_changelog,
-    backfill_documents,
-    backfill_mirror,
-    require_whole,
-    session,
-)
+from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.cli.starting import check_locally, start_session
+from cdc.errors import LEFT
+from cdc.pipeline import INTO, BackfillRequest, BackfillResult, Part, check_reading
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
-
-_INTO = ("mirror", "changelog")
 
 
 def show(console: Console, done: BackfillResult) -> None:
@@ -43,10 +32,9 @@ def show(console: Console, done: BackfillResult) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@pipeline_options
 @click.option("--collection", required=True, help="db.coll")
-@click.option("--into", type=click.Choice(_INTO), multiple=True, help="Default: both.")
+@click.option("--into", type=click.Choice(INTO), multiple=True, help="Default: mirror.")
 @click.option("--min", "least", help="Documents from this _id on, in Extended JSON.")
 @click.option("--max", "below", help="Documents below this _id, in Extended JSON.")
 @click.option("--filter", "condition", help="Documents that match this $match filter.")
@@ -83,45 +71,14 @@ def main(
     Example: mongodb-cdc backfill --config conf/local.toml --collection shop.orders --repair
     """
     config = configuration.load(path, overrides)
-    namespace, part = config.parse_captured(collection), Part(least, below, condition)
-    part.options(config)
-    window = {name: value for name, value in (("from", start), ("to", end)) if value is not None}
-    kinds = [kind for kind in into or _INTO if config.table(kind, namespace)]
-    if window:
-        _require_bare(part.is_whole and not repair and at is None and "mirror" not in into)
-        kinds = []
-    elif at is not None:
-        _require_changelog_only(timestamp.parse(at), kinds)
-    if repair:
-        require_whole(part)
-    spark = session("mongodb-cdc backfill", config=config)
-    done = BackfillResult(collection, at or end or "")
-    if window:
-        done = replace(
-            done, changelog_rows=backfill_changelog(spark, config, namespace, window, dry)
-        )
-    if "mirror" in kinds:
-        done = backfill_mirror(spark, config, namespace, part, repair, dry)
-    if "changelog" in kinds:
-        done = backfill_documents(spark, config, namespace, part, done, dry, run)
+    request = BackfillRequest(
+        collection, into, Part(least, below, condition), start, end, at, repair, dry, run
+    )
+    names, kinds = [request.check(config)], request.kinds
+    check_locally(config, lambda access: check_reading(access, config, kinds, names))
+    done = request.execute(start_session("mongodb-cdc backfill", config), config)
     print_result(asdict(done), json_path, lambda: show(Terminal(), done))
     return LEFT if done.left else 0
-
-
-def _require_bare(is_bare: bool) -> None:
-    if not is_bare:
-        raise BadOption(
-            "A time window (--from, --to) is read whole, into the changelog only.",
-            "Remove --min, --max, --filter, --repair, --at and --into mirror.",
-        )
-
-
-def _require_changelog_only(at: Timestamp, kinds: Sequence[str]) -> None:
-    if "mirror" in kinds:
-        raise BadOption(
-            f"A mirror can be repaired only as of its own time, not as of {timestamp.text(at)}.",
-            "Remove --at, or set --into changelog.",
-        )
 
 
 if __name__ == "__main__":

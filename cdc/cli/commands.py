@@ -9,19 +9,20 @@ import difflib
 import importlib
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from cdc import errors
-from cdc.errors import CdcError
-from cdc.logs import escape_controls, escape_default_logs
+from cdc.errors import INTERRUPTED, LEFT, TERMINATED, CdcError
+from cdc.logs import LEVEL_VARIABLE, LEVELS, escape_controls, escape_default_logs, show_from
 from cdc.shutdown import Interrupt
 
 PROGRAMS = {
@@ -29,6 +30,7 @@ PROGRAMS = {
     "demo": "Run a whole pipeline on this machine, with an embedded MongoDB.",
     "follow": "Apply changelogs to mirrors and histories, or rebuild these, beside replicate.",
     "infer": "Infer typed columns from documents and write them into the configuration.",
+    "init": "Write the configuration file of a new pipeline.",
     "maintain": "Compact the tables and delete files that no retained version needs.",
     "plan": "Check whether a run can succeed, and estimate how long its copy takes.",
     "prepare": "Make later starts faster, once per machine.",
@@ -42,11 +44,13 @@ PROGRAMS = {
 }
 # Programs that are not the `main` of a module of their own name.
 _SHARED = {
+    "infer": ("configure", "infer_columns"),
+    "init": ("configure", "create"),
+    "prepare": ("starting", "prepare_machine"),
     "repair-checkpoint": ("repairs", "repair_checkpoint"),
     "replay-dead-letters": ("repairs", "replay_dead_letters"),
 }
 STDOUT = "-"
-LEFT, INTERRUPTED = 6, 130
 EXIT_CODES = {
     0: "done, or stopped by a signal (replicate, follow)",
     1: "the program cannot continue, see the message",
@@ -54,12 +58,15 @@ EXIT_CODES = {
     3: "source unreachable or not answering: start the program again",
     4: "history lost",
     5: "other writers changed a table at each attempt: start the program again",
-    LEFT: "differences remain (verify, backfill, replay-dead-letters, restore, demo)",
+    LEFT: "differences remain (verify, backfill, replay-dead-letters, restore, demo), or changes"
+    " are missing (status --contains)",
     INTERRUPTED: "ended at once by Ctrl-C",
-    143: "ended at once by SIGTERM",
+    TERMINATED: "ended at once by SIGTERM",
 }
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 _RAISED = re.compile(r"cdc\.errors\.(\w+): (.+)")
 
 
@@ -67,8 +74,17 @@ def command(name: str) -> click.Command:
     """The command of a name of `PROGRAMS`. Its module is imported by this call: `--help` must not
     wait for Spark's modules."""
     module, function = _SHARED.get(name, (name, "main"))
-    with Interrupt():  # some modules swallow what is raised while they are imported
-        program: click.Command = getattr(importlib.import_module(f"cdc.cli.{module}"), function)
+    try:
+        with Interrupt():  # some modules swallow what is raised while they are imported
+            program: click.Command = getattr(importlib.import_module(f"cdc.cli.{module}"), function)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pyspark", "delta"):
+            raise
+        missing = CdcError(
+            "The Python packages of Spark and Delta are not installed here.",
+            "Run pip install 'mongodb-cdc-spark[spark]', or use the Python of a Spark with Delta.",
+        )
+        _end(CdcError, str(missing))
     return program
 
 
@@ -130,6 +146,70 @@ json_option = click.option(
 )
 
 
+def pipeline_options(program: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a program with `--config`, `-o` and `--conf`: its arguments `path`, `overrides`."""
+
+    @click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+    @click.option(
+        "-o", "--option", "overrides", multiple=True, help="name=value; overrides the file."
+    )
+    @click.option(
+        "--conf",
+        "settings",
+        multiple=True,
+        callback=_require_spark,
+        help="Setting of Spark, as for spark-submit: spark.driver.memory=4g.",
+    )
+    @wraps(program)
+    def run(*, overrides: tuple[str, ...], settings: tuple[str, ...], **arguments: Any) -> T:
+        return program(overrides=(*overrides, *settings), **arguments)
+
+    return run
+
+
+def _require_spark(
+    context: click.Context, parameter: click.Parameter, settings: tuple[str, ...]
+) -> tuple[str, ...]:
+    for each in settings:
+        if not re.match(r"spark\.[^=]+=", each):
+            raise click.BadParameter(f"'{each}' is no setting; write spark.NAME=VALUE")
+    return settings
+
+
+def log_level_option(default: str = "info") -> Callable[[F], F]:
+    """Decorate a program with `--log-level`.
+
+    Spark's Python processes are many, so by default they log only warnings.
+    """
+
+    def set_level(context: click.Context, parameter: click.Parameter, level: str | None) -> None:
+        logger, variable = logging.getLogger("cdc"), os.environ.get(LEVEL_VARIABLE)
+        before = logger.level
+        if level is not None:
+            os.environ[LEVEL_VARIABLE] = level
+        show_from(level or default)
+
+        def restore() -> None:
+            logger.setLevel(before)
+            os.environ.pop(LEVEL_VARIABLE, None)
+            if variable is not None:
+                os.environ[LEVEL_VARIABLE] = variable
+
+        context.call_on_close(restore)
+
+    there = "" if default == "warning" else ", there warning"
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        envvar=LEVEL_VARIABLE,
+        callback=set_level,
+        expose_value=False,
+        help=(
+            f"Log from this level on, also in Spark's Python processes. Default: {default}{there}."
+        ),
+    )
+
+
 def print_result(result: Any, json_path: str | None, show: Callable[[], object]) -> None:
     """Print a result as text or as JSON.
 
@@ -188,6 +268,6 @@ def _find_cause(error: Exception) -> tuple[type[CdcError] | None, str]:
     return getattr(errors, name, None), message.rstrip()
 
 
-def _end(kind: type[CdcError], message: str) -> None:
+def _end(kind: type[CdcError], message: str) -> NoReturn:
     sys.stderr.write(f"error: {escape_controls(message)}\n")
     sys.exit(kind.exit_code)

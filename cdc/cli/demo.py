@@ -1,57 +1,241 @@
-"""Program `demo`: replicate a MongoDB under load and verify the tables."""
+"""Program `demo`: a collection under load is replicated, killed, restarted, verified, and read as
+of a time."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import click
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from cdc.cli.commands import LEFT, STDOUT, json_option, print_result, run_as_command
-from cdc.cli.verify import show
-from cdc.delta.sink import BatchReport
-from cdc.demo import ReplicaSet, Writers, drop_orders, load_orders
-from cdc.errors import CdcError
-from cdc.model import Namespace
+from cdc.api import Pipeline
+from cdc.checkpoint import checkpoint
+from cdc.cli.commands import (
+    STDOUT,
+    json_option,
+    log_level_option,
+    print_result,
+    run_as_command,
+)
+from cdc.demo import ReplicaSet, Replicate, Writers, drop_orders, load_orders
+from cdc.errors import LEFT, CdcError
+from cdc.model import Namespace, Timestamp, timestamp
 from cdc.monitoring import Display
-from cdc.pipeline import Config, Replication, Verdict, mirrored_until, session, verify
-from cdc.pipeline import config as configuration
-from cdc.source import preflight
+from cdc.pipeline import Replication, Verdict
+from cdc.source import query_status
 from cdc.terminal import Terminal
 
 ORDERS = Namespace("mongodb_cdc_demo", "orders")
-_STREAM_SECONDS = 8.0
+_NAME = str(ORDERS)
+_URI = "MONGODB_CDC_DEMO_URI"
 _DEADLINE_SECONDS = 600.0
+_STREAM_SECONDS = 5.0
+# Each look at a table is a Spark query.
+_POLL_SECONDS = 1.0
+_PAUSE_SECONDS = 0.02
+_SAMPLE_ROWS = 5
 
 
 @dataclass(slots=True)
 class Measurements:
-    """The result of the demo. `snapshot_seconds` begin after the start of Spark; the rate is that
-    of documents per second on the whole path, MongoDB to Delta."""
+    """The result of the demo; documents, changes and doubled ones are rows of the changelog."""
 
     documents: int = 0
-    snapshot_seconds: float = 0.0
-    snapshot_rate: float = 0.0
     changes: int = 0
+    doubled: int = 0
     writes: int = 0
+    killed_batch: int = 0
     batches: int = 0
     equal: bool = False
+    seconds: float = 0.0
 
 
 @contextlib.contextmanager
-def _server(uri: str | None, console: Console) -> Iterator[str]:
+def _server(uri: str | None) -> Iterator[str]:
     if uri is not None:
         yield uri
         return
-    console.print("starting a MongoDB with one member in a temporary folder")
     with ReplicaSet() as replica_set:
         yield replica_set.uri
+
+
+class Story:
+    """The steps of the demo with a pipeline that these options describe."""
+
+    def __init__(self, console: Console, options: Mapping[str, str]) -> None:
+        self.measured = Measurements()
+        self._console, self._options = console, options
+        self._pipeline = Pipeline.from_options(options)
+        self._path = self._pipeline.config.checkpoint
+        self._steps = 0
+
+    def tell(self, title: str, text: str) -> None:
+        """Print the next step."""
+        self._steps += 1
+        head = Text(f"\n{self._steps}. {title}: ", "bold")
+        self._console.print(head.append(text, "not bold"), soft_wrap=True)
+
+    def run(self, writers: Writers) -> Verdict:
+        """All steps after the collection was loaded, while the writers continue."""
+        past = self._copy_and_kill()
+        self.tell("Restart", "the next run repeats that batch, with the same content, and goes on")
+        with self._pipeline as pipeline:
+            with self._restarted():
+                count = pipeline.live(_NAME).count()
+                self.tell(
+                    "Live view",
+                    f"{count:,} documents, as fresh as the changelog, whatever the mirror lacks",
+                )
+            # The application goes on writing. The run has ended, so that it takes no time from the
+            # queries.
+            [verdict] = pipeline.verify(_NAME)
+            self._show_verdict(verdict)
+            self.measured.writes = writers.written
+            writers.stop()  # what follows is about the past
+            self._show_changes()
+            self._travel(past)
+        return verdict
+
+    def _copy_and_kill(self) -> Timestamp:
+        """Run `replicate` until it has followed changes for a while, then kill it in a batch.
+
+        Returns the end of the last written batch.
+        """
+        self.tell("Copy", "replicate copies the collection, while an application writes to it")
+        with Replicate([f"{name}={value}" for name, value in self._options.items()]) as first:
+            is_copied = partial(checkpoint.complete_until, self._path, ORDERS)
+            first.wait_until(is_copied, _DEADLINE_SECONDS)
+            time.sleep(_STREAM_SECONDS)
+            first.wait_until(self._is_in_a_batch, _DEADLINE_SECONDS)
+            first.kill()
+        self._console.show_cursor()
+        now = checkpoint.read(self._path)
+        assert now.last is not None, "a batch was written before the kill"
+        assert now.planned is not None, "it was killed in a batch"
+        self.measured.killed_batch = now.planned
+        self.tell(
+            "Kill",
+            f"kill -9 of replicate (process {first.pid}) and all its children; they were writing"
+            f" batch {now.planned}",
+        )
+        return now.last.offset.time
+
+    def _is_in_a_batch(self) -> bool:
+        """Whether a batch is planned and not written."""
+        now = checkpoint.read(self._path)
+        return now.last is not None and now.planned != now.last.batch
+
+    @contextlib.contextmanager
+    def _restarted(self) -> Iterator[None]:
+        """Replicate from the checkpoint until the block ends.
+
+        The block begins when the mirror contains a change that was made after the kill.
+        """
+        pipeline, last = self._pipeline, checkpoint.read(self._path).last
+        assert last is not None, "a batch was written before the kill"
+        killed, deadline = last.offset.time, time.monotonic() + _DEADLINE_SECONDS
+        collections = query_status(pipeline.config.options, last.offset, None).collections
+        with (
+            Display(self._console, collections) as display,
+            pipeline.run(on_batch=display.show_batch) as replication,
+            _watching(replication, display),
+        ):
+            while (pipeline.mirrored_until(_NAME) or killed) <= killed:
+                if not replication.is_active() or time.monotonic() > deadline:
+                    raise CdcError("The second run did not get to the changes.")
+                time.sleep(_POLL_SECONDS)
+            yield
+
+    def _show_changes(self) -> None:
+        """Count the changelog, and show some of its last rows."""
+        measured, changelog = self.measured, self._read("changelog")
+        is_read = F.col("op") == "read"
+        [counts] = changelog.agg(
+            F.count_if(is_read).alias("documents"),
+            F.count_if(~is_read).alias("changes"),
+            (F.count("*") - F.count_distinct("position", "key")).alias("doubled"),
+        ).collect()
+        measured.documents, measured.changes, measured.doubled = counts
+        self.tell(
+            "Changes",
+            f"the changelog has {measured.documents:,} copied documents and {measured.changes:,}"
+            f" changes, {measured.doubled} of them twice; last rows of the changelog",
+        )
+        rows = changelog.filter("op <> 'read'")
+        brief = _brief("before"), _brief("after")
+        rows = rows.select("op", "cluster_time", "key", *brief, "position")
+        newest = rows.where("before <> after").orderBy("position", ascending=False)
+        self._print(newest.limit(_SAMPLE_ROWS).drop("position"))
+
+    def _show_verdict(self, verdict: Verdict) -> None:
+        """Show the comparison of the mirror with MongoDB."""
+        last = checkpoint.read(self._path).last
+        self.measured.batches = last.batch + 1 if last else 0
+        self.measured.equal = verdict.is_equal
+        self.tell(
+            "Verify",
+            f"{'equal' if verdict.is_equal else 'DIFFERENT'}: {verdict.documents:,} documents of"
+            f" the mirror compared with MongoDB at T={verdict.at}, under load;"
+            f" {verdict.missing + verdict.extra + verdict.differing} differ",
+        )
+
+    def _travel(self, past: Timestamp) -> None:
+        """Compare orders as of the time of the kill with those of now."""
+        then = self._pipeline.as_of(_NAME, past).persist()
+        self.tell(
+            "Time travel",
+            f"{then.count():,} documents as of T={timestamp.text(past)}, just before the kill;"
+            " orders that were changed since",
+        )
+        now = self._read("mirror").select("key", F.col("document").alias("now"))
+        both = then.select("key", "document").join(now, "key")
+        states = both.select("key", _brief("document", "then"), _brief("now"))
+        self._print(states.where("then <> now").orderBy("key").limit(_SAMPLE_ROWS))
+        then.unpersist()
+
+    def _read(self, kind: str) -> DataFrame:
+        return self._pipeline.table(kind, _NAME).read(self._pipeline.spark)
+
+    def _print(self, frame: DataFrame) -> None:
+        table = Table(*frame.columns)
+        for row in frame.collect():
+            table.add_row(*("" if cell is None else str(cell) for cell in row))
+        self._console.print(table)
+
+
+def _brief(column: str, alias: str | None = None) -> Column:
+    """Status and total of an order."""
+    parts = [F.expr(f"variant_get({column}, '$.{each}', 'string')") for each in ("status", "total")]
+    return F.concat_ws(" ", *parts).alias(alias or column)
+
+
+@contextlib.contextmanager
+def _watching(replication: Replication, display: Display) -> Iterator[None]:
+    """Show the status until the block ends."""
+    is_over = threading.Event()
+
+    def show() -> None:
+        while not is_over.wait(_POLL_SECONDS) and replication.query.isActive:
+            display.show_status(replication.status())
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def run(uri: str | None, documents: int, json_path: str | None, console: Console) -> int:
@@ -59,106 +243,37 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
 
     It always stops everything that it started and removes its folder.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="mongodb-cdc-demo-") as folder,
-        _server(uri, console) as server,
-    ):
-        with console.status(f"loading {documents:,} orders"):
-            load_orders(server, ORDERS, documents, must_be_new=uri is not None)
-        overrides = [
-            f"uri={server}",
-            f"collections={ORDERS}",
-            f"sink.path={folder}/lakehouse",
-            # Small splits: the copy of a small collection takes several batches to watch.
-            "split.size.mb=2",
-            "snapshot.splits.per.batch=4",
-            # The demo ends soon: the mirror is to be worth a comparison by then.
-            "sink.mirror.interval=1",
-        ]
-        config = configuration.load(None, overrides)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mongodb-cdc-demo-") as folder, _server(uri) as server:
+        os.environ[_URI] = server  # not in the arguments of a process, which all users can see
+        story = Story(
+            console,
+            {
+                "uri": f"env:{_URI}",
+                "collections": _NAME,
+                "sink.path": f"{folder}/lakehouse",
+                # Small splits: the copy of a small collection takes several batches to watch.
+                "split.size.mb": "2",
+                "snapshot.splits.per.batch": "4",
+                # Queries share the machine with the run: one batch a second leaves them some of it.
+                "sink.trigger": "1 second",
+                # The demo ends soon: the mirror is to be worth a comparison by then.
+                "sink.mirror.interval": "3",
+            },
+        )
+        where = "your replica set" if uri else "a MongoDB with one member, in a temporary folder"
+        story.tell("Load", f"{documents:,} orders into {where}")
+        load_orders(server, ORDERS, documents, must_be_new=uri is not None)
         try:
-            spark = session("mongodb-cdc demo")
-            measured, verdict = _replicate(spark, config, server, console)
-            _sample(spark, config, console)
-            spark.stop()
+            with Writers(server, ORDERS, pause=_PAUSE_SECONDS) as writers:
+                verdict = story.run(writers)
         finally:
             drop_orders(server, ORDERS)
-    print_result(asdict(measured), json_path, lambda: show(console, [verdict]))
-    return 0 if verdict.is_equal else LEFT
-
-
-def _replicate(
-    spark: SparkSession, config: Config, server: str, console: Console
-) -> tuple[Measurements, Verdict]:
-    """Replicate under load until some seconds after the hand-over, then verify under load."""
-    measured = Measurements()
-    began = time.monotonic()
-    handed_over: list[float] = []
-    expected = {c.namespace: c.documents for c in preflight(config.options)}
-    with Display(console, expected) as display, Writers(server, ORDERS) as writers:
-
-        def on_batch(report: BatchReport) -> None:
-            display.show_batch(report)
-            counts = report.counts.get(ORDERS, {})
-            read = counts.get("read", 0)
-            measured.documents += read
-            measured.changes += sum(counts.values()) - read
-            measured.batches += 1
-            if not report.copying and measured.documents and not handed_over:
-                handed_over.append(time.monotonic())
-
-        replication = Replication(spark, config, on_batch=on_batch)
-        query = replication.query
-        try:
-            deadline = began + _DEADLINE_SECONDS
-            while query.isActive and time.monotonic() < deadline:
-                display.show_status(replication.status())
-                streamed = time.monotonic() - handed_over[0] if handed_over else 0.0
-                if streamed > _STREAM_SECONDS and mirrored_until(spark, config, ORDERS):
-                    break
-                time.sleep(0.5)
-            if query.isActive and not handed_over:
-                raise CdcError(f"The copy was not complete after {_DEADLINE_SECONDS:.0f} s.")
-            # Writers and replication continue meanwhile: that is the purpose of the demo.
-            verdict = verify(spark, config, ORDERS) if query.isActive else None
-        finally:
-            replication.stop()
-        measured.writes = writers.written
-    assert verdict is not None  # `stop` has raised the error of a query that ended by itself
-    measured.snapshot_seconds = round(handed_over[0] - began, 2)
-    measured.snapshot_rate = round(measured.documents / measured.snapshot_seconds)
-    measured.equal = verdict.is_equal
-    console.print(
-        f"{measured.documents:,} documents copied and {measured.changes:,} changes applied in"
-        f" {measured.batches} batches, while {measured.writes:,} writes went on"
-    )
-    return measured, verdict
-
-
-def _sample(spark: SparkSession, config: Config, console: Console) -> None:
-    tables = config.table("changelog", ORDERS), config.table("mirror", ORDERS)
-    changelog, mirror = (table.target.read(spark) for table in tables if table)
-    console.print("\nlast rows of the changelog", style="bold")
-    rows = changelog.filter("op <> 'read'").orderBy("position", ascending=False).limit(8)
-    _print(console, rows.selectExpr("op", "cluster_time", "key", *_brief("before", "after")))
-    console.print("\nfirst rows of the mirror", style="bold")
-    mirror = mirror.orderBy("key").limit(5)
-    _print(console, mirror.selectExpr("key", *_brief("document")))
-
-
-def _brief(*columns: str) -> list[str]:
-    return [
-        f"variant_get({name}, '$.status', 'string') || ' ' ||"
-        f" variant_get({name}, '$.total', 'string') AS {name}"
-        for name in columns
-    ]
-
-
-def _print(console: Console, frame: DataFrame) -> None:
-    table = Table(*frame.columns)
-    for row in frame.collect():
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    console.print(table)
+    story.measured.seconds = round(time.monotonic() - began, 1)
+    is_whole = verdict.is_equal and not story.measured.doubled
+    end = f"\n{story.measured.writes:,} writes went on; {story.measured.seconds:.0f} s in all"
+    print_result(asdict(story.measured), json_path, lambda: console.print(end))
+    return 0 if is_whole else LEFT
 
 
 @click.command()
@@ -171,9 +286,10 @@ def _print(console: Console, frame: DataFrame) -> None:
     help="Orders to load before the start.",
 )
 @json_option
+@log_level_option("warning")
 @run_as_command
 def main(uri: str | None, documents: int, json_path: str | None) -> int:
-    """Load orders, keep writing, replicate and verify. Exit code 6: the tables differ.
+    """Replicate orders under load, kill the run, restart and verify it. Exit code 6: tables differ.
 
     Example: mongodb-cdc demo --json demo.json
     """

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
+
 import click
 from rich.console import Console
 
-from cdc.cli.commands import run_as_command
-from cdc.logs import escape_controls, format_line
-from cdc.pipeline import Config, Following, session
+from cdc.cli.commands import log_level_option, pipeline_options, run_as_command
+from cdc.cli.starting import check_locally, start_session
+from cdc.logs import escape_controls
+from cdc.pipeline import Config, Following, check_following
 from cdc.pipeline import config as configuration
 from cdc.shutdown import Stop, end, has_jvm_ended
 from cdc.terminal import Terminal
 
+_log = logging.getLogger("cdc.cli.follow")  # also where the module runs as a program
 _POLL_SECONDS = 0.2
 
 
@@ -22,7 +27,7 @@ def run(config: Config, available_now: bool, console: Console) -> int:
     `stop.seconds`: the next run makes it again.
     """
     with Stop() as stop:
-        following = Following(session("mongodb-cdc follow", config=config), config)
+        following = _open(config)
         stop.defer()
         try:
             return _run(following, config, available_now, console, stop)
@@ -31,6 +36,11 @@ def run(config: Config, available_now: bool, console: Console) -> int:
             if stop.wait(_POLL_SECONDS) and has_jvm_ended():
                 return 0
             raise
+
+
+def _open(config: Config) -> Following:
+    check_locally(config, partial(check_following, config=config))
+    return Following(start_session("mongodb-cdc follow", config), config)
 
 
 def _run(
@@ -43,7 +53,7 @@ def _run(
         last, backlog = following.last, following.backlog()
         if last is not None and shown != (last, backlog.batches):
             shown = (last, backlog.batches)
-            _show(console, last, backlog.batches, backlog.seconds)
+            _show(last, backlog.batches, backlog.seconds)
         if has_caught_up and available_now:
             break
     has_ended = following.stop(config.stop_seconds)
@@ -53,21 +63,21 @@ def _run(
     return 0
 
 
-def _show(console: Console, last: int, pending: int, seconds: float) -> None:
+def _show(last: int, pending: int, seconds: float) -> None:
     text = f"batch={last} pending={pending}" + (f" waiting={seconds:.0f}s" if pending else "")
-    console.print(format_line("cdc.cli.follow", text), soft_wrap=True)
+    _log.info(text)
 
 
 def rebuild(config: Config, collections: tuple[str, ...], console: Console) -> int:
     """Rebuild the mirrors and histories of collections; return the exit code."""
     names = [config.parse_captured(name) for name in collections]
-    for table in Following(session("mongodb-cdc follow", config=config), config).rebuild(names):
+    for table in _open(config).rebuild(names):
         console.print(f"rebuilt {escape_controls(str(table.target))}", soft_wrap=True)
     return 0
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
+@pipeline_options
 @click.option("--available-now", is_flag=True, help="Stop when nothing is pending any more.")
 @click.option(
     "--rebuild",
@@ -78,7 +88,7 @@ def rebuild(config: Config, collections: tuple[str, ...], console: Console) -> i
 @click.option(
     "--collection", "collections", multiple=True, help="With --rebuild: a full name, db.coll."
 )
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@log_level_option()
 @run_as_command
 def main(
     path: str | None,

@@ -8,10 +8,11 @@ import click
 import rich.table
 from rich.console import Console
 
-from cdc.cli.commands import json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.cli.starting import run_locally, start_session
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Maintained
+from cdc.pipeline import access_locally, forecast, maintain, require_safe
 from cdc.pipeline import config as configuration
-from cdc.pipeline import maintain, require_safe, session
 from cdc.terminal import Terminal
 
 
@@ -25,8 +26,7 @@ def show(console: Console, done: list[Maintained]) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@pipeline_options
 @click.option(
     "--retention-hours",
     "hours",
@@ -60,7 +60,14 @@ def main(
     """
     config = configuration.load(path, overrides)
     require_safe(hours)
-    done = maintain(session("mongodb-cdc maintain", config=config), config, hours, days, dry_run)
+    name = "mongodb-cdc maintain"
+    if dry_run:
+        done = run_locally(
+            lambda: forecast(access_locally(config).tables, config, hours, days),
+            lambda: maintain(start_session(name, config), config, hours, days, dry_run=True),
+        )
+    else:
+        done = maintain(start_session(name, config), config, hours, days)
     print_result([asdict(each) for each in done], json_path, lambda: show(Terminal(), done))
     return 0
 

@@ -17,12 +17,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from cdc.cli.commands import json_option, print_result, run_as_command
+from cdc.cli.commands import (
+    json_option,
+    log_level_option,
+    pipeline_options,
+    print_result,
+    run_as_command,
+)
 from cdc.errors import CdcError
 from cdc.logs import escape_controls
 from cdc.model import timestamp
 from cdc.mongo.connection import Need, on_shards
-from cdc.mongo.inspect import Examination, Work
+from cdc.mongo.inspect import Examination, Work, record_images_command
 from cdc.options import SourceOptions
 from cdc.pipeline import config as configuration
 from cdc.source import plan
@@ -84,6 +90,19 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     say(f"copy: {_describe_copy(copy, rate)}", soft_wrap=True)
     say(f"oplog: {_describe_oplog(found, copy)}", soft_wrap=True)
     say(f"changes: {_describe_road(found)}", soft_wrap=True)
+    for warning in warnings(found):
+        say(f"WARNING: {escape_controls(warning)}", soft_wrap=True)
+
+
+def warnings(found: Examination) -> list[str]:
+    """What does not prevent a run, but makes its rows less than they could be."""
+    return [
+        f"{each.namespace} records no pre- and post-images. Of its changes, 'before' is null, and"
+        " 'exact' is false where 'after' was read later. From MongoDB 6.0 on:"
+        f" {record_images_command(each.namespace)}"
+        for each in found.work
+        if not each.images
+    ]
 
 
 def _collections_table(work: list[Work]) -> Table:
@@ -140,7 +159,7 @@ def _describe_copy(copy: Estimate, rate: float) -> str:
 
 def _describe_oplog(found: Examination, copy: Estimate) -> str:
     if found.window is None:
-        return "its window is unknown, see 'Privileges' in the README"
+        return "its window is unknown, see 'Privileges' in docs/start/mongodb.md"
     reach = found.window.seconds
     where = on_shards([found.window.shard])
     text = f"reaches back {_duration(reach)} ({found.window.origin}{where})"
@@ -153,8 +172,10 @@ def _describe_oplog(found: Examination, copy: Estimate) -> str:
 
 def _describe_road(found: Examination) -> str:
     if found.why_streams is None:
-        return "read from the oplog; DDL and other exceptions by change streams"
-    return f"read by change streams, because {found.why_streams}"
+        others = "end the run" if found.requires_oplog else "by change streams"
+        return f"read from the oplog; DDL and other exceptions {others}"
+    how = "cannot be read from the oplog" if found.requires_oplog else "read by change streams"
+    return f"{how}, because {found.why_streams}"
 
 
 def _size(size: int) -> str:
@@ -201,6 +222,7 @@ def to_json(found: Examination, copy: Estimate, rate: float) -> dict[str, Any]:
             }
             for each in found.needs
         ],
+        "warnings": warnings(found),
         "problems": [_problem_to_json(each) for each in found.problems],
     }
 
@@ -216,8 +238,7 @@ def _problem_to_json(error: CdcError) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="TOML file; conf/example.toml shows all.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@pipeline_options
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -226,6 +247,7 @@ def _problem_to_json(error: CdcError) -> dict[str, Any]:
     help="Assumed rate of the copy, all tasks together, in MB/s.",
 )
 @json_option
+@log_level_option()
 @run_as_command
 def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: str | None) -> int:
     """Check what a new run would find, without reading documents. Exit code 0: it could succeed.

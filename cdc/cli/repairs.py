@@ -6,15 +6,16 @@ from dataclasses import asdict
 
 import click
 
-from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.cli.starting import run_locally, start_session
+from cdc.errors import LEFT
+from cdc.pipeline import access_by_spark, access_locally, repair, replay
 from cdc.pipeline import config as configuration
-from cdc.pipeline import repair, replay, session
 from cdc.terminal import Terminal
 
 
 @click.command("repair-checkpoint")
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@pipeline_options
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
 @json_option
 @run_as_command
@@ -29,7 +30,11 @@ def repair_checkpoint(
     Example: mongodb-cdc repair-checkpoint --config conf/local.toml --dry-run
     """
     config = configuration.load(path, overrides)
-    steps = repair(session("mongodb-cdc repair-checkpoint", config=config), config, dry_run)
+    name = "mongodb-cdc repair-checkpoint"
+    steps = run_locally(
+        lambda: repair(access_locally(config), config, dry_run),
+        lambda: repair(access_by_spark(start_session(name, config)), config, dry_run),
+    )
     done = [f"{'would ' if dry_run else ''}{step.description}" for step in steps]
     lines = done or [f"{config.checkpoint} is not damaged"]
     result = {"checkpoint": config.checkpoint, "dry_run": dry_run, "steps": done}
@@ -38,8 +43,7 @@ def repair_checkpoint(
 
 
 @click.command("replay-dead-letters")
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@pipeline_options
 @json_option
 @run_as_command
 def replay_dead_letters(path: str | None, overrides: tuple[str, ...], json_path: str | None) -> int:
@@ -50,7 +54,7 @@ def replay_dead_letters(path: str | None, overrides: tuple[str, ...], json_path:
     Example: mongodb-cdc replay-dead-letters --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    result = replay(session("mongodb-cdc replay-dead-letters", config=config), config)
+    result = replay(start_session("mongodb-cdc replay-dead-letters", config), config)
     line = f"{result.delivered:,} delivered, {result.left:,} left"
     print_result(asdict(result), json_path, lambda: Terminal().print(line))
     return LEFT if result.left else 0

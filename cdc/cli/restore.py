@@ -7,9 +7,11 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
+from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.cli.starting import start_session
+from cdc.errors import LEFT
 from cdc.model import Namespace, timestamp
-from cdc.pipeline import RestoreResult, restore, session
+from cdc.pipeline import RestoreResult, restore
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
 
@@ -28,8 +30,7 @@ def show(console: Console, result: RestoreResult) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the replication.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value, over the file's.")
+@pipeline_options
 @click.option("--as-of", "time", required=True, help="seconds:increment, or ISO-8601.")
 @click.option(
     "--to-uri", required=True, help="URI of the target; env:NAME and file:PATH as in [source]."
@@ -59,7 +60,7 @@ def main(
     config = configuration.load(path, overrides)
     into, own = Namespace.parse(namespace), Namespace.parse(collection or namespace)
     at = timestamp.parse(time)
-    spark = session("mongodb-cdc restore", config=config)
+    spark = start_session("mongodb-cdc restore", config)
     result = restore(spark, config, own, at, to_uri, into, force)
     print_result(asdict(result), json_path, lambda: show(Terminal(), result))
     return LEFT if result.left_out else 0

@@ -12,8 +12,10 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from cdc.cli.commands import LEFT, json_option, print_result, run_as_command
-from cdc.pipeline import Verdict, select_namespaces, session, verify
+from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.cli.starting import check_locally, start_session
+from cdc.errors import LEFT
+from cdc.pipeline import Verdict, check_reading, select_namespaces, verify
 from cdc.pipeline import config as configuration
 from cdc.terminal import Terminal
 
@@ -37,8 +39,7 @@ def _show(console: Console, verdict: Verdict) -> None:
 
 
 @click.command()
-@click.option("--config", "path", type=click.Path(), help="The TOML file of the pipeline.")
-@click.option("-o", "--option", "overrides", multiple=True, help="name=value; overrides the file.")
+@pipeline_options
 @click.option("--collection", "only", multiple=True, help="db.coll; default: all selected ones.")
 @click.option(
     "--live", "is_live", is_flag=True, help="Compare with the live views instead of the mirrors."
@@ -60,7 +61,8 @@ def main(
     """
     config = configuration.load(path, overrides)
     chosen = select_namespaces(config, only)
-    spark, console = session("mongodb-cdc verify", config=config), Terminal()
+    check_locally(config, lambda access: check_reading(access, config, ["mirror"], chosen))
+    spark, console = start_session("mongodb-cdc verify", config), Terminal()
     verdicts = [verify(spark, config, namespace, is_live) for namespace in chosen]
     result = [{**asdict(verdict), "equal": verdict.is_equal} for verdict in verdicts]
     print_result(result, json_path, lambda: show(console, verdicts))

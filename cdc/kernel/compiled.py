@@ -1,8 +1,8 @@
 """Functions that are compiled to machine code, and called without the compiler.
 
-In `cdc.kernel.compiling` these decorators are those of numba. Everywhere else an entry is called at
-its address in a loaded library, see `cdc.kernel.loading`; numba is not imported. In compiled
-functions all indices have the type int64; a value of another width is converted where it is read.
+In `cdc.kernel.compiling` these decorators make functions of numba. Everywhere else an entry is
+called at its address in a loaded library, see `cdc.kernel.loading`; numba is not imported. In
+compiled functions all indices have the type int64. A number is passed as the annotated type.
 """
 
 from __future__ import annotations

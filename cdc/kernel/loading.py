@@ -6,6 +6,9 @@ stored for these sources, this compiler and this kind of processor. If several p
 machine need one at the same time, one compiles and the others wait, even if they load the sources
 from different places. The folder is in `NUMBA_CACHE_DIR` if that is set and writable, otherwise
 where `cdc.private_cache` puts it.
+
+A library that is in a folder of modules (`sys.path`) is loaded from there. That is where Spark puts
+the files of a job: executors on machines like the driver's compile nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from cdc.file_lock import lock
@@ -50,6 +53,13 @@ LIBRARIES = {
 _BOUNDS = "NUMBA_BOUNDSCHECK"
 # Of this process: LLVM loads one library at a time.
 _loading = threading.RLock()
+
+
+class Library(NamedTuple):
+    """An object file, and the symbol in it of each entry."""
+
+    symbols: dict[str, str]
+    code: bytes
 
 
 def columns() -> ModuleType:
@@ -78,20 +88,12 @@ def _load(name: str) -> ModuleType:
 
     from cdc.kernel import compiled
 
-    file = library(name)
-    with lock(file.parent):
-        stored = _read(file)
-        if stored is None:
-            _compile(file, name)
-            stored = _read(file)
-    if stored is None:
-        raise RuntimeError(f"{file} was changed after it was written.")
+    symbols, code = _find(name)
     modules = [importlib.import_module(module) for module in LIBRARIES[name]]
     engine = _engine(llvm)
-    for _, code in stored.values():
-        engine.add_object_file(llvm.ObjectFileRef.from_data(base64.b64decode(code)))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    for entry, (symbol, _) in stored.items():
+    for entry, symbol in symbols.items():
         compiled.entries[entry].load(engine.get_function_address(symbol))
     freeze_objects(name)
     return modules[0]
@@ -106,27 +108,58 @@ def _engine(llvm: Any) -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
+def stored_libraries() -> list[Path]:
+    """The libraries that this machine has compiled. Their names are different for each processor,
+    compiler and state of the sources, so all of them may be given to any machine."""
+    digest = _own_digest()
+    try:
+        folder = _folder(digest)
+    except OSError:
+        return []  # no cache folder is writable, so nothing was compiled
+    files = (folder / _file_name(name, digest) for name in LIBRARIES)
+    return [file for file in files if file.exists()]
+
+
 def library(name: str) -> Path:
     """The file of a library, which may not exist. Raises OSError if no cache folder is writable."""
-    import llvmlite.binding as llvm
-
-    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    return _folder(version("numba"), processor) / f"{name}.json"
+    digest = _own_digest()
+    return _folder(digest) / _file_name(name, digest)
 
 
-def _read(file: Path) -> dict[str, tuple[str, str]] | None:
+def _find(name: str) -> Library:
+    """Read a library that came with the job, or was compiled here; compile it otherwise."""
+    digest = _own_digest()
+    file_name = _file_name(name, digest)
+    for folder in sys.path:
+        stored = _read(Path(folder, file_name))
+        if stored is not None:
+            return stored
+    file = _folder(digest) / file_name
+    with lock(file.parent):
+        stored = _read(file)
+        if stored is None:
+            _compile(file, name)
+            stored = _read(file)
+    if stored is None:
+        raise RuntimeError(f"{file} was changed after it was written.")
+    return stored
+
+
+def _read(file: Path) -> Library | None:
     """The content of a library; None if there is none, or if it is damaged."""
-    if not file.exists():
+    if not os.access(file, os.R_OK):
         return None
     digest, _, content = file.read_text().partition("\n")
     if digest != hashlib.sha256(content.encode()).hexdigest():
         return None
-    stored: dict[str, tuple[str, str]] = json.loads(content)
-    return stored
+    stored = json.loads(content)
+    return Library(stored["symbols"], base64.b64decode(stored["code"]))
 
 
-def write_library(file: Path, content: str) -> None:
+def write_library(file: Path, stored: Library) -> None:
     """Write a library that `_read` accepts; a reader finds all of it or none."""
+    code = base64.b64encode(stored.code).decode()
+    content = json.dumps({"symbols": stored.symbols, "code": code})
     written = file.with_name(f"{uuid4()}.part")
     try:
         with written.open("w") as stream:
@@ -144,20 +177,40 @@ def _compile(file: Path, name: str) -> None:
     # Settings of numba that change the code are not part of the file's name.
     environment = {n: value for n, value in os.environ.items() if not n.startswith("NUMBA_")}
     environment[_BOUNDS] = os.environ.get(_BOUNDS, "0")
+    # numba formats an error for each type of an operand that it tries in vain.
+    environment["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"The encoders cannot be compiled:\n{ended.stderr[-4000:]}")
 
 
-def _folder(numba: str, processor: str) -> Path:
-    """The folder for these sources, this version of numba and this processor."""
+def _processor() -> str:
+    import llvmlite.binding as llvm
+
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _own_digest() -> str:
+    """The digest for this machine. It reads all sources."""
+    return _digest(version("numba"), _processor())
+
+
+def _digest(numba: str, processor: str) -> str:
+    """What names these sources, this version of numba and this processor."""
     sources = [source for package in _COMPILED for source in _sources(package)]
     if not sources:
         raise RuntimeError("The sources of cdc.kernel are not there.")
     parts = numba.encode(), processor.encode(), os.environ.get(_BOUNDS, "0").encode(), *sources
-    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _folder(digest: str) -> Path:
     return create_folder(digest, os.environ.get("NUMBA_CACHE_DIR"))
+
+
+def _file_name(name: str, digest: str) -> str:
+    return f"mongodb-cdc-{name}-{digest}.json"
 
 
 def _sources(package: str) -> Iterator[bytes]:

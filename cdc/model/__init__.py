@@ -66,6 +66,7 @@ from cdc.model.offset import (
     encode_key,
     streaming,
 )
+from cdc.model.point_range import point_range
 from cdc.model.resume_token import Token
 from cdc.model.selection import Namespace, Selection, full_name
 from cdc.model.split import (
@@ -76,6 +77,7 @@ from cdc.model.split import (
     SnapshotSplit,
     Split,
     StreamSplit,
+    join_neighbours,
     key_of,
     literal,
 )
@@ -135,6 +137,7 @@ __all__ = [
     "event_row",
     "filter_marks",
     "full_name",
+    "join_neighbours",
     "key_of",
     "list_recopied",
     "list_withheld",
@@ -143,6 +146,7 @@ __all__ = [
     "marks_of_row",
     "merge_key",
     "pass_gap",
+    "point_range",
     "quotable_name",
     "read_row",
     "require_connection_string",

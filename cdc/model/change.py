@@ -30,7 +30,10 @@ _COLUMN_FIELDS = frozenset({"_id", "operationType", "clusterTime", "wallTime", "
 
 
 class Change(NamedTuple):
-    """One row. Times are microseconds since the epoch (UTC); see the README's column table."""
+    """One row; docs/tables/changelog.md describes its columns.
+
+    Times are microseconds since the epoch (UTC).
+    """
 
     op: str
     position: str

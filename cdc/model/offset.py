@@ -30,23 +30,29 @@ lost.
 `silent` lists the shards that do not report the DDL of the batch, because another shard reports it.
 `scans` lists what the batch that ended here scanned, with at most one entry for each of its splits.
 A replay reads the same incarnations, even if their names belong to other collections by then.
+
+The JSON also has `readable`, for people who read the progress of a query. Nothing reads it.
 """
 
 from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError, ForeignOffset
 from cdc.model import timestamp
+from cdc.model.merge_key import merge_key
 from cdc.model.selection import Namespace
-from cdc.model.split import MIN_KEY
+from cdc.model.split import MAX_KEY, MIN_KEY
 
-VERSION = 2
+VERSION = 3
 NEVER = Timestamp(0, 0)
+# Of a key in a text for people. A key may have 16 MB.
+_LONGEST_KEY = 80
 
 Times = tuple[
     tuple[str, tuple[Timestamp, ...]], ...
@@ -138,9 +144,25 @@ class Offset:
         """Whether the sweep is at the name, or has passed it."""
         return self.swept is None or str(namespace) <= self.swept
 
+    @property
+    def readable(self) -> str:
+        """The time and the frontier as a text for people."""
+        time = datetime.fromtimestamp(self.time.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if self.copying is not None:
+            below = "" if self.copying.below == MIN_KEY else _readable_key(self.copying.below)
+            return f"{time}, copying {self.copying.namespace}{below}"
+        if self.again:
+            return f"{time}, to be copied again: {', '.join(str(c.namespace) for c in self.again)}"
+        if self.swept == "":
+            return f"{time}, before the copy"
+        if self.swept is not None:
+            return f"{time}, copied up to {self.swept}"
+        return time
+
     def to_json(self) -> dict[str, Any]:
         return {
             "version": VERSION,
+            "readable": self.readable,
             "time": timestamp.text(self.time),
             "source": self.source,
             "collections": self.selection,
@@ -159,20 +181,20 @@ class Offset:
 
     @classmethod
     def from_json(cls, data: Any) -> Offset:
-        """Parse what `to_json` writes, or wrote in version 1.
+        """Parse what `to_json` writes, or wrote in an earlier version.
 
         Raises ForeignOffset for anything else.
         """
         version = data.get("version", VERSION) if isinstance(data, dict) else VERSION
         # JSON's true is equal to 1 in Python.
-        if type(version) is not int or version not in (1, VERSION):
+        if type(version) is not int or version not in range(1, VERSION + 1):
             raise ForeignOffset(
                 f"The checkpoint contains an offset of version {version!r}; this release"
                 f" reads versions up to {VERSION}.",
                 "Run the release that wrote the checkpoint, or start with a new checkpoint.",
             )
         try:
-            data = _upgrade_version_1(data) if data["version"] == 1 else data
+            data = _upgrade(data)
             offset = cls(
                 time=timestamp.parse(data["time"]),
                 source=_text(data["source"]),
@@ -192,7 +214,11 @@ class Offset:
                 position=_text(data["position"]),
                 gap=None if data["gap"] is None else timestamp.parse(data["gap"]),
             )
-            if offset.to_json() != data:  # additional fields, or another spelling of a value
+            given = {"readable": _text(data["readable"])}
+            if {
+                **offset.to_json(),
+                **given,
+            } != data:  # other fields, or another spelling of a value
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError, CdcError) as error:
             raise ForeignOffset(
@@ -243,12 +269,24 @@ def decode_key(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _upgrade_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Return an offset of version 1 in the current version."""
-    if not isinstance(data["again"], list):
-        raise TypeError
-    again = [{"namespace": name, "since": None} for name in data["again"]]
-    return {**data, "version": VERSION, "again": again}
+def _upgrade(data: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset of any version in the current version."""
+    if data["version"] == 1:
+        if not isinstance(data["again"], list):
+            raise TypeError
+        again = [{"namespace": name, "since": None} for name in data["again"]]
+        data = {**data, "version": 2, "again": again}
+    if data["version"] == 2:
+        data = {**data, "version": VERSION, "readable": ""}
+    return data
+
+
+def _readable_key(below: bytes) -> str:
+    """Return where a copy continues, as the column `key` shows it; at most 80 characters."""
+    if below == MAX_KEY:
+        return " from its end on"
+    key = merge_key(below)
+    return f" from _id {key if len(key) <= _LONGEST_KEY else key[:_LONGEST_KEY] + '…'} on"
 
 
 def _again_to_json(again: Again) -> dict[str, Any]:

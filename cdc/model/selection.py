@@ -30,6 +30,8 @@ _SHARED_SYNTAX = re.compile(
 _META = re.compile(r"[\\\[\](){}?*+|^$]")
 # An odd number of backslashes before the last character.
 _ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
+# The literals at the beginning of a regular expression, up to a dot that is one.
+_DATABASE = re.compile(r"((?:[^\\\[\](){}?*+|^$.]|\\[^\w\s.])+)\\\.(?![?*+{])")
 # Characters that a database name cannot contain.
 _NO_DATABASE = re.compile(r'[/\\. "$\0]')
 # An escaped character, a character class, or one other character. In the first two, a comma or a
@@ -141,10 +143,26 @@ class Selection:
         return cls(_text(items), names, patterns)
 
     @property
+    def databases(self) -> frozenset[str] | None:
+        """The databases of all selected collections; None if any database may have one.
+
+        A regular expression is of one database if it begins with its name and an escaped dot.
+        """
+        found = {name.db for name in self.names}
+        for pattern in self.patterns:
+            database = _database_of(pattern)
+            if database is None:
+                return None
+            found.add(database)
+        return frozenset(found)
+
+    @property
     def database(self) -> str | None:
         """The database of all selected collections; None if there may be several."""
-        databases = {name.db for name in self.names}
-        return databases.pop() if len(databases) == 1 and not self.patterns else None
+        match sorted(self.databases or ()):
+            case [database]:
+                return database
+        return None
 
     def condition(self, field: str) -> dict[str, Any]:
         """Return a match expression: the event's namespace in `field` (`ns` or `to`) is selected.
@@ -180,9 +198,24 @@ class Selection:
     def database_condition(self) -> dict[str, Any]:
         """Return a match expression for `dropDatabase` of a database that may contain a selection.
 
-        It is empty, and so matches any database, if there are regular expressions.
+        It is empty, and so matches any database, if any database may contain one.
         """
-        return {} if self.patterns else {"ns.db": {"$in": sorted({n.db for n in self.names})}}
+        databases = self.databases
+        return {} if databases is None else {"ns.db": {"$in": sorted(databases)}}
+
+
+def _database_of(pattern: str) -> str | None:
+    """Return the database of all names that the expression matches; None if there may be several.
+
+    An alternative outside of groups may be of another database.
+    """
+    found = _DATABASE.match(pattern)
+    depth = 0
+    for token in _ITEM_TOKEN.findall(pattern):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            return None
+    return re.sub(r"\\(.)", r"\1", found[1]) if found else None
 
 
 def _whole(pattern: str) -> str:

@@ -7,7 +7,8 @@ it may be any BSON value, and Python objects do not distinguish all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import bson
 from bson.max_key import MaxKey
@@ -18,7 +19,7 @@ from bson.timestamp import Timestamp
 from cdc.errors import UnmappableValue
 from cdc.model.bson import Element, elements, encode_document, encode_field
 from cdc.model.capture_filter import CaptureFilter
-from cdc.model.selection import Namespace
+from cdc.model.selection import Namespace, Selection
 
 MIN_KEY = bson.encode({"_id": MinKey()})
 MAX_KEY = bson.encode({"_id": MaxKey()})
@@ -111,6 +112,11 @@ class StreamSplit:
         return CaptureFilter.parse(self.excerpt)
 
     @property
+    def selection(self) -> Selection:
+        """The collections that the split may have row events of."""
+        return Selection.parse(self.collections) if self.only is None else Selection.of([self.only])
+
+    @property
     def last(self) -> Timestamp:
         """The time up to which the split must be read."""
         return max(self.upto, *self.late) if self.late else self.upto
@@ -145,6 +151,32 @@ class ControlSplit:
 
 
 Split = SnapshotSplit | StreamSplit | ControlSplit
+
+
+def join_neighbours(splits: Iterable[Split], most: int) -> list[Split]:
+    """Join up to `most` neighbouring snapshot splits to one with the same documents.
+
+    With a `most` below 2, all splits stay as they are.
+    """
+    joined, count = list[Split](), 0
+    for split in splits:
+        whole = _join(joined[-1], split) if joined and count < most else None
+        if whole is not None:
+            joined[-1] = whole
+            count += 1
+        else:
+            joined.append(split)
+            count = 1
+    return joined
+
+
+def _join(split: Split, following: Split) -> SnapshotSplit | None:
+    """The documents of both; None unless the two differ in their neighbouring ranges alone."""
+    if not isinstance(split, SnapshotSplit) or not isinstance(following, SnapshotSplit):
+        return None
+    whole = replace(split, range=KeyRange(split.range.lower, following.range.upper))
+    is_alike = replace(following, range=whole.range) == whole
+    return whole if is_alike and split.range.upper == following.range.lower else None
 
 
 def key_of(document: bytes) -> bytes:

@@ -1,144 +1,178 @@
-"""The page of `status --html`: one file without external resources."""
+"""The page of `status --html` and `status --serve`: one file without external resources."""
 
 from __future__ import annotations
 
 import html
-import io
+import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from importlib.resources import files
 from string import Template
 
-import numpy
-from matplotlib import dates
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from cdc.delta.landing import NO_EVENTS
 from cdc.logs import escape_controls
-from cdc.monitoring import TableCommit, View
+from cdc.model import Namespace
+from cdc.mongo.inspect import COPYING, CopyProgress
+from cdc.monitoring.charts import Point, TimeAxis, bars, line, sparkline
+from cdc.monitoring.pipeline_status import Problem, Tables, View
+from cdc.monitoring.summary import age, lag_of, summarize
+from cdc.monitoring.table_stats import TableCommit, TableStats
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>mongodb-cdc: $title</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0 }
-th, td { padding: .2rem .8rem; text-align: left; border-bottom: 1px solid #ddd }
-td.number { text-align: right; font-variant-numeric: tabular-nums }
-.warning { background: #fff3cd; padding: .4rem .8rem; margin: .3rem 0 }
-h1, .warning { overflow-wrap: anywhere }
-svg { max-width: 100%; height: auto }
-.wide { overflow-x: auto }
-</style>
-<h1>$title</h1>
-<p>As of $moment.</p>
-$warnings
-<div class="wide"><table>$facts</table></div>
-$plots
-<div class="wide"><table>$collections</table></div>
-</html>
-""")
-_COLUMNS = ("collection", "documents", "phase", "copied", "mirror", "changelog")
-_MOST_BARS, _PARTS = 30, 60
+_PAGE = Template(files(__package__).joinpath("page.html").read_text())
+_READ = ("read",)
 
 
-def render_page(view: View, facts: dict[str, str]) -> str:
+def render_page(view: View, refresh: float | None = None) -> str:
     """Render a pipeline's status as HTML.
 
     Args:
         view: The status.
-        facts: The lines of the page's first table, by label.
+        refresh: After how many seconds a browser loads the page again; None: never.
     """
-    return _PAGE.substitute(
-        title=_text(view.path),
-        moment=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-        warnings="\n".join(f'<p class="warning">{_text(each)}</p>' for each in view.warnings),
-        facts="".join(f"<tr><th>{_text(n)}</th><td>{_text(t)}</td></tr>" for n, t in facts.items()),
-        plots=_plots(view),
-        collections=_collections(view),
+    axis = _axis(view)
+    return _render(
+        view.name,
+        _describe_state(view),
+        view.problems,
+        refresh,
+        facts=_facts(summarize(view)),
+        charts=_charts(view, axis),
+        collections="\n".join(_row(view, axis, *each) for each in view.collections),
     )
+
+
+def render_error(name: str, error: str, refresh: float | None = None) -> str:
+    """Render the page of a pipeline whose status cannot be read."""
+    return _render(name, ("bad", f"The status cannot be read. {error}"), [], refresh)
+
+
+def _render(
+    name: str,
+    state: tuple[str, str],
+    problems: Iterable[Problem],
+    refresh: float | None,
+    **parts: str,
+) -> str:
+    reload = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh:.0f}">'
+    return _PAGE.substitute(
+        {"facts": "", "charts": "", "collections": "", **parts},
+        name=_text(name),
+        state=state[0],
+        state_text=_text(state[1]),
+        moment=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        refresh=reload,
+        problems="\n".join(map(_problem, problems)),
+    )
+
+
+def _describe_state(view: View) -> tuple[str, str]:
+    """The class of the state line, which has its colour, and its text."""
+    problems, metrics = view.problems, view.metrics
+    lag = "" if metrics.lag_seconds is None else f", lag {metrics.lag_seconds:,} s"
+    if any(each.is_severe for each in problems):
+        return "bad", f"Needs action now{lag}"
+    if problems:
+        return "doubtful", f"Needs attention{lag}"
+    if view.checkpoint.last is None:
+        return "idle", "No batch is written yet"
+    percent = metrics.snapshot_percent
+    if percent is not None and percent < 100:
+        return "copying", f"Copying: {percent:.0f} % of the documents{lag}"
+    return "good", f"Up to date{lag}"
+
+
+def _problem(problem: Problem) -> str:
+    kind = "bad" if problem.is_severe else "doubtful"
+    remedy = problem.remedy[0].upper() + problem.remedy[1:]
+    return f'<li class="{kind}"><b>{_text(problem.text)}.</b> {_text(remedy)}</li>'
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "".join(f"<div><dt>{_text(n)}</dt><dd>{_text(t)}</dd></div>" for n, t in facts.items())
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def _charts(view: View, axis: TimeAxis) -> str:
+    """The charts of all collections together, from the newest commits of their tables."""
+    changelogs = [(extent.namespace, tables.changelog) for extent, tables in view.collections]
+    mirrors = [tables.mirror for _, tables in view.collections]
+    changes = [point for each in changelogs for point in _changes(*each)]
+    copied = [point for each in changelogs for point in _rows(*each, _READ)]
+    shown = (
+        bars("Changes per second", changes, axis),
+        bars("Documents copied per second", copied, axis),
+        line("Age of changelogs at commit", _ages(t for _, t in changelogs), axis, "s"),
+        line("Age of mirrors at commit", _ages(mirrors), axis, "s"),
+    )
+    return "".join(shown)
+
+
+def _axis(view: View) -> TimeAxis:
+    commits = [
+        commit
+        for _, tables in view.collections
+        for table in (tables.changelog, tables.mirror)
+        for commit in _with_rows(table)
+    ]
+    return TimeAxis.of((each.moment for each in commits), time.time())
+
+
+def _with_rows(table: TableStats | None) -> list[TableCommit]:
+    return [] if table is None else [each for each in table.commits if each.rows]
+
+
+def _rows(namespace: Namespace, table: TableStats | None, ops: Iterable[str]) -> list[Point]:
+    """The rows of a collection with these operations, by commit of its changelog."""
+    return [
+        Point(commit.moment, group.rows)
+        for commit in _with_rows(table)
+        for group in commit.commit.groups
+        if group.op in ops and (group.db, group.coll) == namespace
+    ]
+
+
+def _changes(namespace: Namespace, table: TableStats | None) -> list[Point]:
+    commits = _with_rows(table)
+    ops = {group.op for each in commits for group in each.commit.groups}
+    return _rows(namespace, table, ops.difference(NO_EVENTS))
+
+
+def _ages(tables: Iterable[TableStats | None]) -> list[Point]:
+    """How far tables lagged at the moment of each commit with rows."""
+    commits = [commit for table in tables for commit in _with_rows(table)]
+    return [Point(each.moment, each.lag_at_commit) for each in commits]
+
+
+# --- collections ---------------------------------------------------------------------------------
+
+
+def _row(view: View, axis: TimeAxis, extent: CopyProgress, tables: Tables) -> str:
+    name = extent.namespace
+    cells = {
+        "collection": f"<b>{_text(str(name))}</b>",
+        "phase": _phase(extent),
+        "documents": f"{extent.documents:,}",
+        "mirror": "" if tables.mirror is None else f"{tables.mirror.rows:,}",
+        "changelog": "" if tables.changelog is None else f"{tables.changelog.rows:,}",
+        "written": age(tables),
+        "lag": _text(lag_of(name, tables, view)),
+        "changes": sparkline("changes per second", _changes(name, tables.changelog), axis),
+    }
+    return "<tr>" + "".join(_cell(*each) for each in cells.items()) + "</tr>"
+
+
+def _cell(name: str, content: str) -> str:
+    return f'<td class="{name}" data-name="{name}">{content}</td>' if content else "<td></td>"
+
+
+def _phase(extent: CopyProgress) -> str:
+    if extent.phase != COPYING or extent.copied is None:
+        return extent.phase
+    share = 100 * extent.copied
+    return f'{extent.phase} {share:.0f} % <progress max="100" value="{share:.0f}"></progress>'
 
 
 def _text(text: str) -> str:
     return html.escape(escape_controls(text))
-
-
-def _collections(view: View) -> str:
-    rows = ["".join(f"<th>{name}</th>" for name in _COLUMNS)]
-    for extent, tables in view.collections:
-        numbers = ["" if extent.copied is None else f"{extent.copied:.0%}"]
-        for table in (tables.mirror, tables.changelog):
-            numbers.append("" if table is None else f"{table.rows:,}")
-        cells = [f"<td>{_text(str(extent.namespace))}</td>"]
-        cells += [f'<td class="number">{extent.documents:,}</td>', f"<td>{extent.phase}</td>"]
-        cells += [f'<td class="number">{number}</td>' for number in numbers]
-        rows.append("".join(cells))
-    return "\n".join(f"<tr>{row}</tr>" for row in rows)
-
-
-# --- plots ---------------------------------------------------------------------------------------
-
-
-def _plots(view: View) -> str:
-    """The four plots as one SVG element."""
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    (lag, throughput), (copies, oplog) = figure.subplots(2, 2)
-    made = sorted(view.commits_with_rows, key=lambda each: each.moment)
-    _lag(lag, made)
-    _throughput(throughput, made)
-    _copies(copies, view)
-    _oplog(oplog, view)
-    file = io.StringIO()
-    figure.savefig(file, format="svg")
-    text = file.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _lag(axes: Axes, made: list[TableCommit]) -> None:
-    axes.set_title("seconds from a batch's time to its commit")
-    axes.plot([_day(each.moment) for each in made], [each.lag_at_commit for each in made], ".-")
-    _set_time_axis(axes)
-
-
-def _throughput(axes: Axes, made: list[TableCommit]) -> None:
-    """Plot the rows per second into all tables together, in intervals of equal length."""
-    axes.set_title("rows written, per second")
-    if made:
-        rows, ends = numpy.histogram(
-            [each.moment for each in made], _PARTS, weights=[each.rows or 0 for each in made]
-        )
-        axes.stairs(rows / (ends[1] - ends[0]), list(map(_day, ends)), fill=True)
-    _set_time_axis(axes)
-
-
-def _copies(axes: Axes, view: View) -> None:
-    axes.set_title("copied, percent")
-    shares = [(e.namespace, e.copied) for e, _ in view.collections if e.copied is not None]
-    shares = shares[:_MOST_BARS]
-    # matplotlib reads a dollar sign as the start of a formula.
-    names = [escape_controls(str(name)).replace("$", r"\$") for name, _ in shares]
-    axes.barh(range(len(shares)), [100 * copied for _, copied in shares])
-    axes.set_yticks(range(len(shares)), names)
-    axes.set_xlim(0, 100)
-    axes.invert_yaxis()
-
-
-def _oplog(axes: Axes, view: View) -> None:
-    axes.set_title("hours of the oplog: in total, and left after T")
-    left = view.metrics.oplog_left
-    if left is not None and left.percent > 0:
-        axes.barh([0], [100 * left.hours / left.percent], color="#ddd")
-        axes.barh([0], [left.hours])
-    axes.set_yticks([])
-
-
-def _day(moment: float) -> float:
-    """A time in seconds since 1970 as matplotlib's number of days."""
-    return float(dates.date2num(datetime.fromtimestamp(moment, UTC)))
-
-
-def _set_time_axis(axes: Axes) -> None:
-    axes.set_ylim(bottom=0)
-    locator = dates.AutoDateLocator(tz=UTC)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from cdc.checkpoint import Checkpoint, checkpoint
 from cdc.delta.followers import Backlog
+from cdc.delta.log import is_readable_locally
 from cdc.model import Namespace, Timestamp, timestamp
 from cdc.mongo.inspect import (
     CopyProgress,
@@ -19,12 +21,12 @@ from cdc.mongo.inspect import (
     Metrics,
     lag_seconds,
 )
-from cdc.monitoring.table_stats import TableCommit, TableStats, is_readable, read_table_stats
+from cdc.monitoring.table_stats import TableStats, read_table_stats
 from cdc.pipeline import Config
 from cdc.source import query_status
 
 # To read a table takes some milliseconds, or one or two requests to an object store.
-_MOST_COLLECTIONS, _THREADS = 200, 8
+MOST_COLLECTIONS, _THREADS = 200, 8
 _QUIET_SECONDS = 120.0
 
 
@@ -50,11 +52,26 @@ class Tables:
         return {kind: each for kind, each in found.items() if each is not None}
 
 
+class Problem(NamedTuple):
+    """What needs attention, and what to do.
+
+    `is_severe`: whether data may be lost or is not written at all.
+    """
+
+    text: str
+    remedy: str
+    is_severe: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.remedy}"
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The status of a pipeline.
 
     Attributes:
+        name: The name of the pipeline.
         path: The checkpoint.
         checkpoint: its last batches.
         metrics: The metrics of the source.
@@ -66,6 +83,7 @@ class View:
         times: T of the batches before the first that a mirror or history lacks, as far as known.
     """
 
+    name: str
     path: str
     checkpoint: Checkpoint
     metrics: Metrics
@@ -77,10 +95,9 @@ class View:
     times: Mapping[int, Timestamp] = field(default_factory=dict)
 
     @property
-    def commits_with_rows(self) -> list[TableCommit]:
-        """The newest commits with rows, of all tables."""
-        tables = [each for _, pair in self.collections for each in (pair.changelog, pair.mirror)]
-        return [commit for each in tables if each for commit in each.commits if commit.rows]
+    def warnings(self) -> list[str]:
+        """The problems as text."""
+        return [str(each) for each in self.problems]
 
     @property
     def freshness(self) -> Freshness:
@@ -96,65 +113,80 @@ class View:
     def followers_freshness(self, namespace: Namespace, tables: Tables) -> dict[str, int | None]:
         """The freshness of mirror and history of a collection, where their backlog is known."""
         edge = None if self.metrics.live_edge is None else Edge(self.metrics.live_edge)
-        found = dict[str, int | None]()
+        contained = self.followers_contain(namespace, tables)
+        return {kind: lag_seconds(edge, time) for kind, time in contained.items()}
+
+    def followers_contain(
+        self, namespace: Namespace, tables: Tables
+    ) -> dict[str, Timestamp | None]:
+        """T up to which mirror and history of a collection contain all changes.
+
+        Only of those whose backlog is known; None: the checkpoint no longer has T of the batch.
+        """
+        found = dict[str, Timestamp | None]()
         for kind, backlog in tables.backlogs(namespace).items():
-            contained = self.metrics.time
+            found[kind] = self.metrics.time
             if backlog.batches:
-                contained = None if backlog.first is None else self.times.get(backlog.first - 1)
-            found[kind] = lag_seconds(edge, contained)
+                found[kind] = None if backlog.first is None else self.times.get(backlog.first - 1)
         return found
 
     @property
-    def warnings(self) -> list[str]:
-        """Problems that need attention, each with a remedy."""
-        return [
+    def problems(self) -> list[Problem]:
+        """What needs attention, the severe problems first."""
+        found = [
             *self._warn_of_lag(),
             *self._warn_of_backlog(),
             *self._warn_of_inexact(),
             *self._warn_of_letters(),
         ]
+        return sorted(found, key=lambda each: not each.is_severe)
 
-    def _warn_of_lag(self) -> Iterable[str]:
+    def _warn_of_lag(self) -> Iterable[Problem]:
         left, lag, last = self.metrics.oplog_left, self.metrics.lag_seconds, self.checkpoint.last
         if left is not None and left.percent < self.oplog_warn:
-            yield (
+            yield Problem(
                 f"The oplog contains the next changes for {left.hours:.1f} hours more"
-                f" ({left.percent:.0f} %): let the job catch up, or make the oplog larger."
+                f" ({left.percent:.0f} %)",
+                "let the job catch up, or make the oplog larger.",
+                is_severe=True,
             )
         quiet = time.time() - last.moment if last and last.moment else 0.0
         if lag is not None and min(lag, quiet) > self.stall_seconds:
-            yield (
-                f"No batch was written for {quiet:,.0f} s, and the tables lag {lag:,} s: check"
-                " whether the job runs, and read its log."
+            yield Problem(
+                f"No batch was written for {quiet:,.0f} s, and the tables lag {lag:,} s",
+                "check whether the job runs, and read its log.",
+                is_severe=True,
             )
 
-    def _warn_of_backlog(self) -> Iterable[str]:
+    def _warn_of_backlog(self) -> Iterable[Problem]:
         for extent, tables in self.collections:
             for kind, backlog in tables.backlogs(extent.namespace).items():
                 if backlog.seconds > self.backlog_seconds:
-                    yield (
+                    yield Problem(
                         f"The {kind} of {extent.namespace} lags its changelog by"
-                        f" {backlog.batches:,} batches, {backlog.seconds:,.0f} s: check whether"
-                        " replicate runs, or follow if follow.by says so, and read its log."
+                        f" {backlog.batches:,} batches, {backlog.seconds:,.0f} s",
+                        "check whether replicate runs, or follow if follow.by says so, and read"
+                        " its log.",
                     )
 
-    def _warn_of_inexact(self) -> Iterable[str]:
+    def _warn_of_inexact(self) -> Iterable[Problem]:
         for extent, tables in self.collections:
             newest = tables.mirror.newest if tables.mirror else None
             if newest is None:
                 continue
             since = newest.commit.state(extent.namespace).exact_from
             if since is not None and since > newest.commit.watermark:
-                yield (
+                yield Problem(
                     f"The mirror of {extent.namespace} is exact from {timestamp.text(since)} on,"
-                    " not before: let the server record images (changeStreamPreAndPostImages)."
+                    " not before",
+                    "let the server record images (changeStreamPreAndPostImages).",
                 )
 
-    def _warn_of_letters(self) -> Iterable[str]:
+    def _warn_of_letters(self) -> Iterable[Problem]:
         if self.letters:
-            yield (
-                f"{self.letters:,} values could not be mapped: read the table of dead letters, then"
-                " run mongodb-cdc replay-dead-letters."
+            yield Problem(
+                f"{self.letters:,} values could not be mapped",
+                "read the table of dead letters, then run mongodb-cdc replay-dead-letters.",
             )
 
 
@@ -170,13 +202,14 @@ def read_status(config: Config) -> View:
     found = query_status(config.options, last.offset if last else None, passed)
     options = config.options
     with ThreadPoolExecutor(_THREADS) as threads:
-        first = found.collections[:_MOST_COLLECTIONS]
+        first = found.collections[:MOST_COLLECTIONS]
         names = [extent.namespace for extent in first]
         tables = dict(zip(names, threads.map(partial(_read_tables, config), names), strict=True))
     backlogs = [each for name in names for each in tables[name].backlogs(name).values()]
     applied = {each.first - 1 for each in backlogs if each.first is not None}
     times = {batch: checkpoint.time_of(config.checkpoint, batch) for batch in applied}
     return View(
+        config.name,
         config.checkpoint,
         stored,
         found.metrics,
@@ -184,7 +217,7 @@ def read_status(config: Config) -> View:
         _count_letters(config),
         options.oplog_window_warn,
         max(_QUIET_SECONDS, 2.0 * options.heartbeat_interval),
-        max(_QUIET_SECONDS, 3.0 * config.mirror_interval),
+        config.backlog_warn,
         {batch: time for batch, time in times.items() if time is not None},
     )
 
@@ -204,6 +237,6 @@ def _read_table(config: Config, kind: str, namespace: Namespace) -> TableStats |
 
 def _count_letters(config: Config) -> int | None:
     targets = config.layout.letters()
-    if not all(map(is_readable, targets)):
+    if not all(map(is_readable_locally, targets)):
         return None
     return sum(found.rows for target in targets if (found := read_table_stats(target)))

@@ -1,144 +1,136 @@
-"""The display of a running replication: copy progress, rates and lag.
-
-On a terminal it shows a bar for each collection while it is copied, and a line of rates. Elsewhere
-it prints one line for each batch with rows, as soon as Spark has measured its trigger.
-"""
+"""The progress of a run, from its start and the reports of its batches."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
+from cdc.delta.landing import NO_EVENTS
 from cdc.delta.sink import BatchReport
-from cdc.logs import escape_controls, format_line
-from cdc.model import Namespace, Timestamp, timestamp
-from cdc.mongo.inspect import Metrics
-from cdc.pipeline import Status, Timing
+from cdc.model import Namespace
+from cdc.mongo.inspect import COPYING, STREAMING, WAITING, CopyProgress, Rate
+from cdc.pipeline import Status
+
+# Batches of a copy take seconds, and the first one also starts Spark's tasks.
+_RATE_SECONDS = 30.0
+_ALL_PERCENT = 100.0
+# Documents are the estimate of the server; only a complete copy is all of them.
+_MOST_RATIO = 0.999
 
 
-class Display:
-    """The display. The query's thread calls `show_batch`; the main thread calls `show_status`."""
+@dataclass(slots=True)
+class Copy:
+    """The copy of one collection, and its changes since this run began.
 
-    def __init__(self, console: Console, expected: Mapping[Namespace, int]) -> None:
-        self._console = console
-        self._expected = dict(expected)
-        self._copied: dict[Namespace, int] = {}
-        self._tasks: dict[Namespace, TaskID] = {}
-        self.rows = 0
-        self._lag: int | None = None
-        self._unprinted: deque[BatchReport] = deque()
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._stream = self._bars.add_task("changes", total=None, rate="waiting")
+    Attributes:
+        documents: the approximate number of its documents.
+        phase: WAITING, COPYING or STREAMING.
+        copied: documents that have been copied, also by earlier runs.
+        changes: rows of changes of this run.
+    """
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
+    documents: int = 0
+    phase: str = WAITING
+    copied: int = 0
+    changes: int = 0
 
-    def __exit__(self, *_: object) -> None:
-        self._print(None)
-        self._bars.stop()
+    @property
+    def total(self) -> int:
+        """The number of documents to copy, never less than are copied already."""
+        return self.copied if self.phase == STREAMING else max(self.documents, self.copied)
 
-    def resume_copy(self, namespace: Namespace, documents: int) -> None:
-        """Start a collection's bar at the documents that an earlier run copied."""
-        self._copied[namespace] = documents
+    @property
+    def ratio(self) -> float:
+        """The approximate ratio of documents that are copied; 1 only if nothing is left."""
+        if self.phase == STREAMING:
+            return 1.0
+        return min(_MOST_RATIO, self.copied / self.total) if self.total else 0.0
 
-    def show_batch(self, report: BatchReport) -> None:
-        """Show a batch that has been written."""
-        for namespace, counts in report.counts.items():
-            self._bar(namespace, counts.get("read", 0), namespace not in report.copying)
-            self.rows += sum(counts.values())
-        if report.counts and not self._console.is_terminal:
-            self._unprinted.append(report)
 
-    def show_status(self, status: Status) -> None:
-        """Show rate, lag, the lag of mirrors, and the oplog's window."""
-        self._lag = None if status.metrics is None else status.metrics.lag_seconds
-        self._bars.update(self._stream, rate=_rates(status))
-        if status.timing is not None:
-            self._print(status.timing)
+@dataclass(slots=True)
+class RunProgress:
+    """What a run has copied and written. Not thread-safe.
 
-    def _print(self, timing: Timing | None) -> None:
-        """Print the lines of the batches up to the one that was timed; None: of all batches."""
-        while self._unprinted and (timing is None or self._unprinted[0].batch_id <= timing.batch):
-            line = self._line(self._unprinted.popleft(), timing)
-            self._console.print(format_line("cdc.cli.replicate", line), soft_wrap=True)
+    Attributes:
+        copies: the captured collections.
+        rows: all rows that this run wrote.
+        batches: its batches with rows.
+        inexact: rows with `exact = false`.
+        unmappable: images that became dead letters.
+    """
 
-    def _bar(self, namespace: Namespace, read: int, complete: bool) -> None:
-        if not read and namespace not in self._tasks:
-            return
-        copied = self._copied[namespace] = self._copied.get(namespace, 0) + read
-        total = max(copied, self._expected.get(namespace, 0))
-        task = self._tasks.get(namespace)
-        if task is None:
-            task = self._tasks[namespace] = self._bars.add_task(
-                escape_controls(str(namespace)), rate=""
+    copies: dict[Namespace, Copy]
+    rows: int = 0
+    batches: int = 0
+    inexact: int = 0
+    unmappable: int = 0
+    _rate: Rate = field(default_factory=lambda: Rate(_RATE_SECONDS))
+
+    @classmethod
+    def begin(cls, collections: Iterable[CopyProgress]) -> RunProgress:
+        """The progress before the first batch of a run."""
+        copies = {
+            each.namespace: Copy(
+                each.documents, each.phase, round(each.documents * (each.copied or 0.0))
             )
-        self._bars.update(task, completed=copied, total=copied if complete else total)
-        speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
-        self._bars.update(task, rate=f"{speed:,.0f} docs/s" if speed else "")
+            for each in sorted(collections, key=lambda each: str(each.namespace))
+        }
+        begun = cls(copies)
+        begun._rate.count(0)
+        begun._begin_next_copy()
+        return begun
 
-    def _line(self, report: BatchReport, timing: Timing | None) -> str:
-        if timing is not None and timing.batch == report.batch_id:
-            phases = timing.phases
-        else:  # the next trigger has ended already, or none will
-            phases = {name: round(1000 * seconds) for name, seconds in report.phases.items()}
-        parts = [
-            f"{namespace} "
-            + " ".join(f"{op}={count}" for op, count in sorted(counts.items()))
-            + (f" inexact={report.inexact[namespace]}" if namespace in report.inexact else "")
-            for namespace, counts in sorted(report.counts.items())
-        ]
-        time_text = timestamp.text(report.watermark) if report.watermark else "-"
-        latency, lag = report.latency, self._lag
-        head = [f"batch={report.batch_id} T={time_text} took={sum(phases.values()) / 1000:.1f}s"]
-        head += [f"{name}={milliseconds}ms" for name, milliseconds in phases.items()]
-        head += [] if lag is None else [f"lag={lag}s"]
-        if latency is not None:
-            head.append(f"latency={latency.newest:.1f}..{latency.oldest:.1f}s")
-        if report.streamed:
-            reasons = (f"{reason} {count}" for reason, count in sorted(report.streamed.items()))
-            head.append(f"change-streams={sum(report.streamed.values())} ({', '.join(reasons)})")
-        return f"{' '.join(head)} {'; '.join(parts)}"
+    @property
+    def is_copying(self) -> bool:
+        """Whether some collection is not copied completely."""
+        return any(copy.phase != STREAMING for copy in self.copies.values())
 
+    @property
+    def rows_per_second(self) -> float:
+        """Copied documents per second."""
+        return self._rate.per_second
 
-def _rates(status: Status) -> str:
-    """The known rates of a status in one line."""
-    metrics, mirror = status.metrics, status.freshness.mirror
-    if metrics is None:
-        return "waiting"
-    parts = [f"{metrics.events_per_second or 0:,.0f} events/s", _lag(status.committed, metrics)]
-    if mirror is not None and status.backlog is not None and status.backlog.batches:
-        parts.append(f"mirrors lag {mirror} s")
-    if metrics.oplog_left is not None:
-        left = metrics.oplog_left
-        parts.append(f"oplog {left.hours:.1f} h ({left.percent:.0f} %)")
-    return ", ".join(parts)
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the copy still takes at this rate; None if that is unknown."""
+        left = sum(copy.total - copy.copied for copy in self.copies.values())
+        rate = self.rows_per_second
+        return left / rate if rate > 0 else None
 
+    def count_batch(self, report: BatchReport) -> None:
+        """Count a batch that has been written."""
+        read = 0
+        for namespace, counts in report.counts.items():
+            copy = self.copies.setdefault(namespace, Copy(phase=STREAMING))
+            copy.copied += counts.get("read", 0)
+            copy.changes += sum(n for op, n in counts.items() if op not in NO_EVENTS)
+            if namespace in report.copying:
+                copy.phase = COPYING
+            elif counts.get("read") or copy.phase == COPYING:
+                copy.phase = STREAMING
+            read += counts.get("read", 0)
+            self.rows += sum(counts.values())
+        self.batches += bool(report.counts)
+        self.inexact += sum(report.inexact.values())
+        self.unmappable += sum(report.unmappable.values())
+        self._rate.count(read)
+        self._begin_next_copy()
 
-def _lag(committed: Timestamp | None, metrics: Metrics) -> str:
-    if committed is None:
-        return "nothing committed yet"
-    if metrics.lag_seconds is None:
-        return "lag unknown"
-    silent = " (the source does not answer)" if metrics.live_edge is None else ""
-    return f"lag {metrics.lag_seconds} s{silent}"
+    def note(self, status: Status) -> None:
+        """Note that the copy is complete.
+
+        No batch reports that of a collection without documents.
+        """
+        metrics = status.metrics
+        if metrics is None or metrics.snapshot_percent != _ALL_PERCENT:
+            return
+        if metrics.time is not None and metrics.time == status.committed:
+            for copy in self.copies.values():
+                copy.phase = STREAMING
+
+    def _begin_next_copy(self) -> None:
+        """Collections are copied in the order of their names, without a pause."""
+        phases = {copy.phase for copy in self.copies.values()}
+        if WAITING in phases and COPYING not in phases:
+            first = next(copy for copy in self.copies.values() if copy.phase == WAITING)
+            first.phase = COPYING

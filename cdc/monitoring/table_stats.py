@@ -17,10 +17,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from cdc.delta.followers import Backlog
 from cdc.delta.landing import ROW_OPS
-from cdc.delta.log import Commit, Target
+from cdc.delta.log import Commit, NeedsSpark, Target, open_table
 from cdc.delta.tables import begin_of
 from cdc.model import VOIDING, Namespace
-from cdc.tasks import is_remote
 
 _COMMITS = 200
 
@@ -29,11 +28,12 @@ _COMMITS = 200
 class TableCommit:
     """One commit of a pipeline.
 
-    `moment` is its time in seconds since 1970. `rows` is the number of rows that it added or
-    changed; None if the table does not record it.
+    `version` is the table's version that it made, and `moment` its time in seconds since 1970.
+    `rows` is the number of rows that it added or changed; None if the table does not record it.
     """
 
     commit: Commit
+    version: int
     moment: float
     rows: int | None
 
@@ -89,19 +89,11 @@ def _has_effect(commit: Commit, namespace: Namespace) -> bool:
     )
 
 
-def is_readable(target: Target) -> bool:
-    """Whether the table can be read without Spark."""
-    # delta-rs takes a percent sign in a path for an escape, even if it is encoded itself.
-    return not (target.is_name or "%" in target.address or is_remote(target.address))
-
-
 def read_table_stats(target: Target) -> TableStats | None:
     """Read the statistics of a table; None if it does not exist yet or cannot be read."""
-    if not is_readable(target):
-        return None
     try:
-        table = DeltaTable(target.address)
-    except TableNotFoundError:
+        table = open_table(target)
+    except (NeedsSpark, TableNotFoundError):
         return None
     history = [(Commit.parse(each.get("userMetadata")), each) for each in table.history(_COMMITS)]
     ours = [(commit, entry) for commit, entry in history if commit is not None]
@@ -117,7 +109,8 @@ def _count_rows(table: DeltaTable) -> int:
 
 
 def _describe(commit: Commit, entry: Mapping[str, Any]) -> TableCommit:
-    return TableCommit(commit, entry["timestamp"] / 1000, _changed_rows(entry))
+    moment = entry["timestamp"] / 1000
+    return TableCommit(commit, entry["version"], moment, _changed_rows(entry))
 
 
 def _changed_rows(entry: Mapping[str, Any]) -> int | None:

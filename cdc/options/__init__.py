@@ -4,7 +4,31 @@ In: options as text, by name. Out: the same options typed, or an error that name
 """
 
 from cdc.options.declared import MODES, OPTIONS, SourceOptions
+from cdc.options.mistakes import Mistakes, locate
 from cdc.options.option import Option
-from cdc.options.parsing import nearest, parse, table
+from cdc.options.other_names import STARTING_POSITION, current_names
+from cdc.options.parsing import (
+    canonical,
+    expand_duration,
+    explain_duration,
+    nearest,
+    parse,
+    table,
+)
 
-__all__ = ["MODES", "OPTIONS", "Option", "SourceOptions", "nearest", "parse", "table"]
+__all__ = [
+    "MODES",
+    "OPTIONS",
+    "STARTING_POSITION",
+    "Mistakes",
+    "Option",
+    "SourceOptions",
+    "canonical",
+    "current_names",
+    "expand_duration",
+    "explain_duration",
+    "locate",
+    "nearest",
+    "parse",
+    "table",
+]

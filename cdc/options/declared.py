@@ -1,6 +1,7 @@
 """Every option of the source, declared once: name, type, default and description.
 
-The table of the README is printed from `OPTIONS`. A test compares `conf/example.toml` with it.
+The table of docs/reference/options.md is printed from `OPTIONS`. A test compares
+`conf/example.toml` with it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class SourceOptions:
         "Connection string of a replica set. `env:NAME` reads it from an environment variable,"
         " `file:PATH` from a file, on each machine that connects.",
         secret=True,
+        aliases=("connection.uri",),
     )
     collections: str = required(
         "Collections to capture: full names `db.coll` or regular expressions on the full name,"
@@ -47,7 +49,8 @@ class SourceOptions:
         "Where a stream without a checkpoint begins. `initial` copies everything and continues with"
         " changes. `snapshot` copies everything as of one time, which is later than the start of"
         " the run, and ends. `latest` begins now, `timestamp` and `token` begin at `start`,"
-        " `earliest` with the oldest change in the oplog.",
+        " `earliest` with the oldest change in the oplog. Instead of `mode` and `start`,"
+        " `startingPosition` may name a mode without a start, a time, or a token.",
         choices=MODES,
     )
     start: str | None = optional(
@@ -67,8 +70,23 @@ class SourceOptions:
         "auto",
         "How changes are read: `auto` reads the oplog and the recorded pre-images in bulk where"
         " that gives the same rows, and a change stream for everything else; `change_stream`"
-        " always reads a change stream.",
-        choices=("auto", "change_stream"),
+        " always reads a change stream; `oplog` ends the run where `auto` reads a change stream.",
+        choices=("auto", "change_stream", "oplog"),
+    )
+    oplog_verify: float = optional(
+        0.0,
+        "Share, from 0 to 1, of the slices read from the oplog that are read by a change stream"
+        " too. No row leaves the task before it was compared in every column. A slice that is read"
+        " again is chosen again.",
+        least=0,
+        most=1,
+    )
+    oplog_on_difference: str = optional(
+        "fail",
+        "If a compared row differs: `fail` ends the run, and names the positions of both rows;"
+        " `change_stream` logs them, and emits the rest of the slice from the change stream, unless"
+        " `read.by` is `oplog`: then it ends the run too.",
+        choices=("fail", "change_stream"),
     )
     filter: str | None = optional(
         None,
@@ -124,7 +142,8 @@ class SourceOptions:
     )
     split_size_mb: int = optional(
         64,
-        "Size of a snapshot split in MiB.",
+        "Size of a snapshot split in MiB. If there are many, a task reads neighbouring splits up to"
+        " 32 MiB as one.",
         least=1,
     )
     snapshot_splits_per_batch: int = optional(
@@ -141,9 +160,10 @@ class SourceOptions:
     )
     max_events_per_batch: int = optional(
         100_000,
-        "Approximate maximum number of changes in a micro-batch. A larger transaction is a"
-        " micro-batch of its own.",
+        "Approximate maximum number of changes in a micro-batch. A micro-batch that reaches the"
+        " newest change may have a tenth more. A larger transaction is a micro-batch of its own.",
         least=1,
+        aliases=("maxEventsPerTrigger",),
     )
     max_mb_per_batch: int = optional(
         256,
@@ -201,20 +221,23 @@ class SourceOptions:
     )
     server_timeout_ms: int = optional(
         30_000,
-        "Milliseconds to wait until a server is found.",
+        "Time to wait until a server is found.",
         least=1,
+        unit="ms",
     )
     heartbeat_interval: int = optional(
         60,
-        "Seconds after which a micro-batch is made although nothing has changed. Otherwise the"
+        "Time after which a micro-batch is made although nothing has changed. Otherwise the"
         " oplog could lose the position of the offset.",
         least=0,
+        unit="s",
     )
     retry_seconds: int = optional(
         120,
-        "Seconds for which a task, or the start of a run, is retried without progress before it"
+        "Time for which a task, or the start of a run, is retried without progress before it"
         " fails.",
         least=0,
+        unit="s",
     )
 
     selection: Selection = field(init=False, repr=False, compare=False)
@@ -231,6 +254,11 @@ class SourceOptions:
         object.__setattr__(self, "selection", selection)
         object.__setattr__(self, "capture", CaptureFilter.from_options(self.filter, self.fields))
 
+    @property
+    def copies(self) -> bool:
+        """Whether a stream with these options copies the collections."""
+        return self.mode in ("initial", "snapshot")
+
     def list_batch_only(self) -> dict[str, str]:
         """Return the options that are set although only batch reads accept them, by name."""
         given = {
@@ -241,6 +269,11 @@ class SourceOptions:
             "to": self.to,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+    def require_stream(self) -> None:
+        """Raise BadOption if an option is set that only batch reads accept."""
+        for name in self.list_batch_only():
+            raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
 
 
 def _check_rate(options: SourceOptions) -> None:

@@ -14,9 +14,10 @@ T = TypeVar("T")
 class Option:
     """One option, as an attribute of a dataclass declares it.
 
-    `choices` lists the values of a string; `least` is the minimum of a number. An option whose
-    `default` is None is either required (`required`) or absent unless it is set. `description` has
-    whole sentences.
+    `choices` lists the values of a string; `least` and `most` are the limits of a number. An option
+    whose `default` is None is either required (`required`) or absent unless it is set.
+    `unit`, "s" or "ms", is that of a duration. `aliases` are names of other tools for the option.
+    `description` has whole sentences.
     """
 
     attribute: str
@@ -25,7 +26,10 @@ class Option:
     description: str
     choices: tuple[str, ...] = ()
     least: int | None = None
+    most: int | None = None
     required: bool = False
+    unit: str = ""
+    aliases: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -34,17 +38,25 @@ class Option:
 
 
 def optional(
-    default: T, description: str, *, choices: tuple[str, ...] = (), least: int | None = None
+    default: T,
+    description: str,
+    *,
+    choices: tuple[str, ...] = (),
+    least: int | None = None,
+    most: int | None = None,
+    unit: str = "",
+    aliases: tuple[str, ...] = (),
 ) -> T:
-    """Declare an option with a default. `default`, `choices` and `least` are those of `Option`."""
-    return field(
-        default=default, metadata={"description": description, "choices": choices, "least": least}
-    )
+    """Declare an option with a default. The arguments are attributes of `Option`."""
+    limits = {"least": least, "most": most, "unit": unit}
+    texts = {"description": description, "choices": choices, "aliases": aliases}
+    return field(default=default, metadata={**texts, **limits})
 
 
-def required(description: str, *, secret: bool = False) -> str:
+def required(description: str, *, secret: bool = False, aliases: tuple[str, ...] = ()) -> str:
     """Declare a text that must be set. The `repr` of the options omits it if it is `secret`."""
-    declared: str = field(repr=not secret, metadata={"description": description, "required": True})
+    metadata = {"description": description, "required": True, "aliases": aliases}
+    declared: str = field(repr=not secret, metadata=metadata)
     return declared
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import tomlkit
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 from tomlkit.items import AoT
 
 from cdc.delta.columns import Columns, TypedColumn, has_room, path_text
-from cdc.delta.tables import MATCH, MOST_COLUMNS, families_of, main_type
+from cdc.delta.tables import MATCH, MOST_COLUMNS, count_families, main_type
 from cdc.model import Namespace, Selection
+from cdc.options import parse
 from cdc.pipeline.config import Config
-from cdc.source import NAME, register
+from cdc.source import sample_documents
+
+# The value of a VARIANT that is null.
+_NULL = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +39,30 @@ class InferredColumns:
     fitting: Mapping[str, int]
 
 
-def infer(
-    spark: SparkSession, config: Config, namespace: Namespace, sample: int
-) -> InferredColumns:
-    """Infer columns from the first `sample` documents by `_id`.
+def infer(config: Config, namespace: Namespace, sample: int) -> InferredColumns:
+    """Infer columns from the first `sample` documents by `_id`, as of now. Does not start Spark.
 
     Each top-level field gets the type of most of its values; objects and arrays get variant.
     """
-    register(spark)
-    options = {
-        name: value for name, value in config.source.items() if name not in ("mode", "start")
-    }
-    options |= {"collections": Selection.of([namespace]).text, "document.format": "variant"}
-    rows = spark.read.format(NAME).options(**options).load().select("after").limit(sample).persist()
-    try:
-        return _infer_columns(rows, namespace, config.layout.of(namespace).columns)
-    finally:
-        rows.unpersist()
+    given = {name: value for name, value in config.source.items() if name not in ("mode", "start")}
+    options = parse(given | {"collections": Selection.of([namespace]).text})
+    documents = list(sample_documents(options, sample))
+    return _infer_columns(documents, namespace, config.layout.of(namespace).columns)
 
 
 def _infer_columns(
-    rows: DataFrame, namespace: Namespace, configured: Columns | None
+    documents: Sequence[pa.StructArray], namespace: Namespace, configured: Columns | None
 ) -> InferredColumns:
     columns = list(configured.columns) if configured else []
-    families = families_of(rows, "after", columns)
+    families = count_families(documents, columns)
     added: list[TypedColumn] = []
     for field, types in sorted(families.items()):
         name = _name(field, [*columns, *added])
         if name is not None and len(columns) + len(added) < MOST_COLUMNS:
             added.append(TypedColumn(name, main_type(types), (field,)))
     present = {column.name: sum(families[column.path[0]].values()) for column in added}
-    documents, fitting = _count_fitting(rows, added)
-    return InferredColumns(namespace, documents, tuple(added), present, fitting)
+    fitting = _count_fitting(documents, added)
+    return InferredColumns(namespace, sum(map(len, documents)), tuple(added), present, fitting)
 
 
 def _name(field: str, columns: list[TypedColumn]) -> str | None:
@@ -75,18 +73,23 @@ def _name(field: str, columns: list[TypedColumn]) -> str | None:
     return None
 
 
-def _count_fitting(rows: DataFrame, columns: list[TypedColumn]) -> tuple[int, dict[str, int]]:
-    """The number of rows, and by column the number of values that fit its type."""
+def _count_fitting(
+    documents: Iterable[pa.StructArray], columns: Sequence[TypedColumn]
+) -> dict[str, int]:
+    """By column, the number of values that fit its type."""
+    counts = dict.fromkeys((column.name for column in columns), 0)
     if not columns:
-        return rows.count(), {}
-    typed = Columns(tuple(columns)).select(rows, "after")
-    fits = [
-        F.count(F.when(~F.is_variant_null(name), 1) if column.is_variant else name)
-        for column in columns
-        for name in [f"`{column.name}`"]
-    ]
-    counts = typed.agg(F.count(F.lit(1)), *fits).collect()[0]
-    return counts[0], dict(zip((column.name for column in columns), counts[1:], strict=True))
+        return counts
+    typed = Columns(tuple(columns))
+    kind = to_arrow_type(StructType(typed.fields()), timezone="UTC")
+    for array in documents:
+        taken = typed.take(array, kind)
+        for number, column in enumerate(columns):
+            values = taken.field(number)
+            counts[column.name] += len(values) - values.null_count
+            if column.is_variant:
+                counts[column.name] -= pc.sum(pc.equal(values.field(0), _NULL)).as_py() or 0
+    return counts
 
 
 def add_columns(text: str, inferred: InferredColumns) -> str:

@@ -7,16 +7,17 @@ itself: each batch is in each table once, see `cdc.delta.followers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import COMMITS, REPAIR, Folder
+from cdc.checkpoint import COMMITS, REPAIR, Folder, HadoopFiles
 from cdc.delta.followers import KINDS, Backlog, Followers, FollowerThread
 from cdc.delta.log import LogCheckpoints
 from cdc.delta.tables import Table, Tables
 from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
 from cdc.model import Namespace
+from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config, require_followable
 from cdc.pipeline.replication import row_columns, writes_by_tasks
 
@@ -31,7 +32,7 @@ class Following:
     def __init__(self, spark: SparkSession, config: Config) -> None:
         require_followable(config.layout, config.base)
         self._spark, self._interval = spark, config.mirror_interval
-        self._folder = Folder(spark, config.checkpoint)
+        self._folder = Folder(HadoopFiles(spark), config.checkpoint)
         pipeline = _require_pipeline(self._folder)
         self._columns = row_columns(config)
         self._kinds = {kind: Tables(kind, config.layout, pipeline) for kind in KINDS}
@@ -74,13 +75,15 @@ class Following:
         last = self._last_batch()
         if last is not None and last != self.last:
             self._discover(spark)
+            self._require_configured()
             self._followers.recover(spark, last + 1, self._columns)
             self.last = last
 
     def rebuild(self, namespaces: Iterable[Namespace]) -> list[Table]:
         """Rebuild the mirrors and histories of collections from their changelogs; return them.
 
-        A table that several collections share is rebuilt as a whole. Raises RebuildRefused before
+        A table that several collections share is rebuilt as a whole. One whose columns are not
+        those of the configuration gets these. Raises RebuildRefused before
         any of the tables is emptied. A call that is killed is completed by the next run of the
         followers.
         """
@@ -91,8 +94,9 @@ class Following:
                 "Run mongodb-cdc replicate first.",
             )
         self._discover(self._spark)
-        self._followers.begin(last + 1, self._columns)
         found = [(kind, table) for name in namespaces for kind, table in self._tables_of(name)]
+        self._require_configured({table for _, table in found})
+        self._followers.begin(last + 1, self._columns)
         for kind, table in dict.fromkeys(found):
             self._followers.require_possible(self._spark, kind, table)
         for kind, table in dict.fromkeys(found):
@@ -113,7 +117,11 @@ class Following:
     def _discover(self, spark: SparkSession) -> None:
         for tables in (self._changelogs, *self._kinds.values()):
             tables.discover(spark)
-            tables.require_configured(self._columns["after"].dataType.simpleString())
+
+    def _require_configured(self, rebuilt: Collection[Table] = ()) -> None:
+        document = self._columns["after"].dataType.simpleString()
+        for tables in (self._changelogs, *self._kinds.values()):
+            tables.require_configured(document, rebuilt)
 
     def _last_batch(self) -> int | None:
         """The last batch that all of its changelogs contain."""
@@ -121,7 +129,20 @@ class Following:
         return written[-1] if written else None
 
 
+def check_following(access: Access, config: Config) -> None:
+    """Check that `Following` can start.
+
+    Raises what its constructor does, and NeedsSpark if only Spark can read the checkpoint.
+    """
+    require_followable(config.layout, config.base)
+    _require_pipeline(Folder(access.files, config.checkpoint))
+
+
 def _require_pipeline(folder: Folder) -> str:
+    """Return the id of the pipeline.
+
+    Raises CheckpointMissing, and CheckpointDamaged if the checkpoint does not name its pipeline.
+    """
     if not folder.is_begun():
         raise CheckpointMissing(
             f"There is no checkpoint at {folder.path} yet.",

@@ -6,10 +6,13 @@ from pyspark.sql import SparkSession
 
 from cdc.checkpoint import Folder, Step, lock_checkpoint, plan_repair, require_whole
 from cdc.delta.followers import renew_view
+from cdc.delta.log import SparkReader, TableReader
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
+from cdc.delta.maintenance import forecast as forecast_table
 from cdc.delta.maintenance import maintain as maintain_table
 from cdc.delta.tables import KINDS, existing
 from cdc.errors import BadOption, CheckpointDamaged
+from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config
 from cdc.pipeline.table_commits import read_table_batches
 
@@ -33,12 +36,30 @@ def maintain(
     require_safe(hours)
     done = []
     for kind in KINDS:
-        for table, _ in existing(spark, config.layout, kind):
+        for table, _ in existing(SparkReader(spark), config.layout, kind):
             done.append(maintain_table(spark, kind, table, hours, days, dry_run))
             if kind == "mirror" and table.namespace is not None and not dry_run:
                 # Else a view of a quiet mirror would go on reading files that are vacuumed next.
                 renew_view(spark, config.layout, table.namespace)
     return done
+
+
+def forecast(
+    tables: TableReader,
+    config: Config,
+    hours: float = LEAST_RETENTION_HOURS,
+    days: float = 30,
+) -> list[Maintained]:
+    """Return what `maintain` would do to local tables, as its dry run does, without Spark.
+
+    Raises NeedsSpark if `tables` or a table needs it.
+    """
+    require_safe(hours)
+    return [
+        forecast_table(kind, table, hours, days)
+        for kind in KINDS
+        for table, _ in existing(tables, config.layout, kind)
+    ]
 
 
 def require_safe(hours: float) -> None:
@@ -67,7 +88,7 @@ def replay(spark: SparkSession, config: Config) -> Delivery:
     return Delivery(sum(each.delivered for each in found), sum(each.left for each in found))
 
 
-def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[Step]:
+def repair(access: Access, config: Config, dry_run: bool = False) -> list[Step]:
     """Repair a checkpoint and return the steps taken; none if nothing was damaged.
 
     The call may be repeated after any failure. With `dry_run` nothing changes, and the steps are
@@ -77,7 +98,7 @@ def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[S
     if the folder contains no checkpoint. The tables may record a position, but their pipeline may
     run with another checkpoint, and two jobs of one pipeline lose changes.
     """
-    folder = Folder(spark, config.checkpoint)
+    folder = Folder(access.files, config.checkpoint)
     if not folder.is_begun():
         raise CheckpointDamaged(
             f"{config.checkpoint} contains no file of a checkpoint: there is nothing to repair.",
@@ -85,7 +106,7 @@ def repair(spark: SparkSession, config: Config, dry_run: bool = False) -> list[S
             " other paths.",
         )
     with lock_checkpoint(config.checkpoint):
-        steps = plan_repair(folder, read_table_batches(spark, config, folder.pipeline()))
+        steps = plan_repair(folder, read_table_batches(access.tables, config, folder.pipeline()))
         if not dry_run:
             for step in steps:
                 step.run()

@@ -8,14 +8,15 @@ import platform
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType, _parse_datatype_string
+from pyspark.sql.types import StructField, StructType
 
-from cdc.checkpoint import COMMITS, Folder, is_local
+from cdc.checkpoint import COMMITS, Folder, HadoopFiles, is_local
 from cdc.delta.followers import KINDS, Backlog
 from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
@@ -25,13 +26,15 @@ from cdc.mongo.inspect import LiveEdge, ServerClock
 from cdc.mongo.topology import Source, end_cursors
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
+from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
-from cdc.source import NAME, register, schema
+from cdc.source import NAME, register, row_schema
 from cdc.tasks import discover_once, is_remote
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 
 
 class Replication:
@@ -51,9 +54,10 @@ class Replication:
     ) -> None:
         register(spark)
         connect(spark, config.storage, config.base)
-        self._config, self._on_batch = config, on_batch
+        self._spark, self._config, self._on_batch = spark, config, on_batch
         self._sink: Sink | None = None
         self._meter = Meter(_has_mirrors(config))
+        self._running = BatchClock()
         self._edge, self._asking = LiveEdge(), threading.Lock()
         self._source: Source | None = None
         self._writing, self._is_stopped = threading.Lock(), False
@@ -82,7 +86,7 @@ class Replication:
 
     def _begin(self, spark: SparkSession) -> None:
         """Let mirrors and histories catch up, also if there will be no batch."""
-        folder = Folder(spark, self._config.checkpoint)
+        folder = Folder(HadoopFiles(spark), self._config.checkpoint)
         if pipeline := folder.pipeline():
             written = folder.numbers(COMMITS)
             self._sink = self._open_sink(pipeline)
@@ -93,13 +97,21 @@ class Replication:
             self._meter.resume({batch: plan.offset.time for batch, plan in plans.items() if plan})
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
-        with self._writing:
+        with self._running.measure(batch_id), self._writing:
             if self._is_stopped:
                 # After a return Spark would record the batch as written.
                 raise TransientError("The replication was stopped before this batch was written.")
             if self._sink is None:
                 self._sink = self._open_sink(pipeline_of(batch))
-            report = self._sink.write_batch(batch, batch_id)
+            try:
+                report = self._sink.write_batch(batch, batch_id)
+            except Exception:
+                if self._is_stopped:
+                    # Spark searches the message for its cause with a pattern that overflows the
+                    # stack where the message is as long as that of a cancelled job. The end of
+                    # the query's thread would then print a thousand lines.
+                    raise TransientError("This batch was cancelled by a stop.") from None
+                raise
             self._meter.count_batch(report)
             if self._on_batch is not None:
                 self._on_batch(report)
@@ -128,6 +140,24 @@ class Replication:
         if self.query.exception() is not None or self._sink is None:
             return False
         return self._sink.finish()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the replication has ended by itself; return whether it has.
+
+        Args:
+            seconds: how long to wait; None means without limit.
+
+        Raises the error that ended it.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        while self.is_active():
+            if until is not None and time.monotonic() >= until:
+                return False
+            time.sleep(_POLL_SECONDS)
+        error = self.query.exception()
+        if error is not None:
+            raise error
+        return True
 
     def stop(self, seconds: float | None = None) -> bool:
         """Stop after the batch that is being written, if there is one, and after mirrors and
@@ -182,7 +212,8 @@ class Replication:
         with self._asking:
             edge = self._edge.now(self._read_edge, self._meter.committed or NEVER)
         commits = None if self._sink is None else self._sink.uncheckpointed_commits()
-        return self._meter.status(self.query.lastProgress, edge, self._read_backlog, commits)
+        status = self._meter.status(self.query.lastProgress, edge, self._read_backlog, commits)
+        return replace(status, running=self._running.read(self._spark, str(self.query.runId)))
 
     def _read_backlog(self) -> Backlog | None:
         if self._sink is None or self._config.follow_by != REPLICATE:
@@ -220,11 +251,9 @@ def _has_mirrors(config: Config) -> bool:
 
 
 def row_columns(config: Config) -> StructType:
-    """The columns of the source's rows."""
-    columns = config.options.document_format
-    parsed = _parse_datatype_string(schema(columns))
-    assert isinstance(parsed, StructType), "the source has columns"
-    return parsed
+    """The columns of the source's rows as tables have them: each may be null."""
+    columns = row_schema(config.options.document_format)
+    return StructType([StructField(each.name, each.dataType) for each in columns])
 
 
 def _returns_within(call: Callable[[], object], seconds: float | None) -> bool:

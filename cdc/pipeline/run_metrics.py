@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from cdc.delta.followers import Backlog
-from cdc.delta.landing import NO_EVENTS
 from cdc.delta.sink import SINK_PHASES, BatchReport, Latency
 from cdc.model import Namespace, Timestamp, timestamp
 from cdc.mongo.inspect import Edge, Freshness, Metrics, Rate, lag_seconds
+from cdc.pipeline.running_batch import RunningBatch
 
 # What a phase is made of in Spark's own `durationMs`.
 _MEASURED_BY_SPARK = {
@@ -79,6 +79,8 @@ class Status:
             written.
         latency: that of the last batch with a change.
         inexact: rows with `exact = false` since this process began.
+        rows: rows of changelogs since this process began, by collection and op.
+        unmappable: images that became dead letters since this process began.
         backlog: what mirrors and histories lack.
         timing: that of the last batch whose trigger has ended.
         uncheckpointed: the commits after the last checkpoint of a table's log, of the table with
@@ -87,6 +89,7 @@ class Status:
         freshness: that of the tables now.
         streamed: slices that a change stream had to read instead of the oplog since this process
             began, by the reason.
+        running: the batch that is being written.
     """
 
     batch: int | None
@@ -99,6 +102,10 @@ class Status:
     committed: Timestamp | None = None
     freshness: Freshness = field(default_factory=Freshness)
     streamed: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[Namespace, Mapping[str, int]] = field(default_factory=dict)
+    unmappable: Mapping[Namespace, int] = field(default_factory=dict)
+    # Its seconds differ at each call: two statuses are equal if nothing else differs.
+    running: RunningBatch | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -112,7 +119,16 @@ class Status:
             and {"batches": self.backlog.batches, "seconds": round(self.backlog.seconds, 3)},
             "timing": self.timing and {"batch": self.timing.batch, "phasesMs": self.timing.phases},
             "uncheckpointedCommits": self.uncheckpointed,
+            "running": self.running
+            and {
+                "batch": self.running.batch,
+                "seconds": round(self.running.seconds, 3),
+                "tasks": self.running.tasks,
+                "finishedTasks": self.running.finished,
+            },
+            "rows": {str(namespace): dict(counts) for namespace, counts in self.rows.items()},
             "inexact": {str(namespace): count for namespace, count in self.inexact.items()},
+            "unmappable": {str(namespace): n for namespace, n in self.unmappable.items()},
             "changeStreamSlices": dict(self.streamed),
         }
 
@@ -130,7 +146,9 @@ class Meter:
         self._times: dict[int, Timestamp] = {}
         self._rate = Rate()
         self._rate.count(0)
+        self._rows = defaultdict[Namespace, Counter[str]](Counter)
         self._inexact = Counter[Namespace]()
+        self._unmappable = Counter[Namespace]()
         self._streamed = Counter[str]()
         self._batch: int | None = None
         self._latency: Latency | None = None
@@ -157,9 +175,12 @@ class Meter:
             self._batch = report.batch_id
             if report.watermark is not None:
                 self._note(report.batch_id, report.watermark)
-            self._rate.count(count_changes(report))
+            self._rate.count(report.changes)
             self._latency = report.latency or self._latency
+            for namespace, counts in report.counts.items():
+                self._rows[namespace].update(counts)
             self._inexact.update(report.inexact)
+            self._unmappable.update(report.unmappable)
             self._streamed.update(report.streamed)
             self._phases[report.batch_id] = report.phases
 
@@ -196,10 +217,11 @@ class Meter:
                 )
             if progress is not None:
                 self._time(progress.batchId, progress.durationMs)
-            inexact = dict(self._inexact)
+            inexact, streamed = dict(self._inexact), dict(self._streamed)
+            rows = {namespace: dict(counts) for namespace, counts in self._rows.items()}
             own = self._batch, metrics, self._latency, inexact, backlog, self._timing
-            streamed = dict(self._streamed)
-            return Status(*own, uncheckpointed, self._committed, freshness, streamed)
+            more = uncheckpointed, self._committed, freshness, streamed, rows
+            return Status(*own, *more, dict(self._unmappable))
 
     def _mirrored_until(self, backlog: Backlog | None) -> Timestamp | None:
         """T of the last batch that all mirrors and histories contain; None if it is unknown."""
@@ -216,16 +238,6 @@ class Meter:
         if (phases := self._phases.get(batch)) is not None:
             self._timing = Timing.of(batch, phases, durations)
         self._phases = {number: each for number, each in self._phases.items() if number > batch}
-
-
-def count_changes(report: BatchReport) -> int:
-    """The number of a batch's rows that are events: all but `read`, `resync` and `gap` rows."""
-    return sum(
-        count
-        for counts in report.counts.values()
-        for op, count in counts.items()
-        if op not in NO_EVENTS
-    )
 
 
 def _metrics(progress: StreamingQueryProgress | None) -> Metrics | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc import options as declared
-from cdc.delta.tables import KEYS, MATCH
+from cdc.delta.tables import KEYS, MATCH, OLD_NAMES
 from cdc.errors import BadOption
 from cdc.tasks import STORAGE_KEYS
 
@@ -16,17 +16,21 @@ SINK_KEYS = {
     "path": "Folder (or URL that Spark can write) that contains all tables; required. A relative"
     " path starts at the folder in which the program is started.",
     "checkpoint": "Folder or URL of the stream's offsets; `<path>/_checkpoint` by default.",
+    "name": "Name of the pipeline in metrics and on pages; by default the last folder of `path`.",
     "dead.letters.limit": "How many images of a run may be unmappable; no limit by default.",
-    "stop.seconds": "How long a stop waits for the batch being written; 20 by default.",
+    "stop.seconds": "How long a stop waits for the batch being written; 20 by default. "
+    + declared.explain_duration("s"),
     "write.by": "Who writes the data files of changelogs: `tasks`, which read the source, or"
     " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, a store"
-    " that pyarrow cannot write, `form = cdf`, a mirror or history without changelog).",
+    " that pyarrow cannot write, a `form` that is not `event`, a mirror or history without"
+    " changelog).",
     "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
     "follow.by": "Which program applies changelogs to mirrors and histories: `replicate` (default),"
     " or `follow`: `mongodb-cdc follow`, which may run elsewhere.",
-    "mirror.interval": "Seconds between two updates of mirrors and histories from the changelogs;"
-    " 10 by default, 0 for no pause.",
-    "trigger": "Shortest time between two micro-batches, like `5 seconds`; `0 seconds` by default.",
+    "mirror.interval": "Time between two updates of mirrors and histories from the changelogs;"
+    " 10 by default, 0 for no pause. " + declared.explain_duration("s"),
+    "trigger": "Shortest time between two micro-batches, like `5s` or `5 seconds`; `0 seconds` by"
+    " default.",
 }
 OVERRIDE = "override"
 SECTIONS: Mapping[str, Collection[str]] = {
@@ -35,6 +39,9 @@ SECTIONS: Mapping[str, Collection[str]] = {
     "table": KEYS,
     "storage": STORAGE_KEYS,
 }
+# Its options are those of Spark, without `spark.` in front.
+SPARK_SECTION = "spark"
+ALL_SECTIONS = (*SECTIONS, SPARK_SECTION)
 
 
 def read_file(
@@ -79,9 +86,9 @@ def _are_tables(values: Any) -> bool:
 
 
 def _require_section(path: str, name: str, values: Any) -> None:
-    if name in SECTIONS and isinstance(values, dict):
+    if name in ALL_SECTIONS and isinstance(values, dict):
         return
-    if name in SECTIONS:
+    if name in ALL_SECTIONS:
         raise BadOption(
             f"{path}: '{name}' is not an option but a section.",
             f"Write [{name}] once, and its options below it.",
@@ -92,7 +99,7 @@ def _require_section(path: str, name: str, values: Any) -> None:
             f"{path}: option '{option}' is not in a section.",
             f"Write it below [{_section_of(option) or 'source'}].",
         )
-    known = [*SECTIONS, OVERRIDE]
+    known = [*ALL_SECTIONS, OVERRIDE]
     raise BadOption(f"{path}: there is no section [{name}].", declared.nearest(name, known))
 
 
@@ -106,24 +113,29 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
             yield prefix + name, value
 
 
-def require_known(section: str, given: Iterable[str]) -> None:
-    """Raise BadOption for a name that the section does not have.
+def require_known(section: str, given: Iterable[str], mistakes: declared.Mistakes) -> None:
+    """Collect a mistake for each name that the section does not have.
 
     An unknown name in `[source]` is reported only if it belongs to another section. `cdc.options`
     reports the others, because it does not quote a name that may contain credentials.
     """
     known = [MATCH, *KEYS] if section == OVERRIDE else list(SECTIONS[section])
+    old = OLD_NAMES if section in ("table", OVERRIDE) else {}
     for name in given:
         home = _section_of(name)
-        if name in known or (section == "source" and home in (None, section)):
+        if name in known or name in old or (section == "source" and not belongs_elsewhere(name)):
             continue
         shown = f"[[{OVERRIDE}]]" if section == OVERRIDE else f"[{section}]"
-        raise BadOption(
-            f"There is no option '{name}' in {shown}.",
-            f"Move it to [{home}], or write -o {home}.{name}=…"
-            if home
-            else declared.nearest(name, known),
+        remedy = f"Move it to [{home}], or write -o {home}.{name}=…" if home else ""
+        error = BadOption(
+            f"There is no option '{name}' in {shown}.", remedy or declared.nearest(name, known)
         )
+        mistakes.add(error, f"{section}.{name}")
+
+
+def belongs_elsewhere(name: str) -> bool:
+    """Return whether an option that stands in `[source]` is one of another section."""
+    return _section_of(name) not in (None, "source")
 
 
 def _section_of(name: str) -> str | None:

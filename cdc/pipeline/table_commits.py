@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from cdc.checkpoint import REPAIR, TableBatches
-from cdc.delta.log import Target, newest_commit
+from cdc.delta.log import TableReader, Target
 from cdc.delta.tables import (
     KINDS,
     PIPELINE,
@@ -24,25 +22,25 @@ from cdc.model import Namespace
 from cdc.pipeline.config import Config
 
 
-def read_table_batches(spark: SparkSession, config: Config, pipeline: str | None) -> TableBatches:
+def read_table_batches(tables: TableReader, config: Config, pipeline: str | None) -> TableBatches:
     """Read which batches the tables of a pipeline contain.
 
     Without `pipeline`, it is the only pipeline that owns tables of the captured collections. Raises
     CheckpointDamaged if several pipelines own some.
     """
-    found = list(_existing_tables(spark, config))
+    found = list(_existing_tables(tables, config))
     if pipeline is None:
         pipeline = _only_owner(
             {owner for table, owner in found if _is_captured(table, config)}, config
         )
-    own = [newest_commit(spark, table.target) for table, owner in found if owner == pipeline]
+    own = [tables.newest_commit(table.target) for table, owner in found if owner == pipeline]
     commits = [newest[1] for newest in own if newest]
     ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}
     return TableBatches(pipeline, max((commit.batch for commit in commits), default=None), ends)
 
 
 def require_new(
-    spark: SparkSession, config: Config, captured: Iterable[Namespace], pipeline: str | None
+    reader: TableReader, config: Config, captured: Iterable[Namespace], pipeline: str | None
 ) -> None:
     """Check that a run without a checkpoint finds no tables of another run.
 
@@ -54,24 +52,25 @@ def require_new(
     for kind in KINDS:
         tables = [table for name in names if (table := config.table(kind, name))]
         there = set[Target]()
-        for table, properties in present(spark, config.layout, kind, tables):
+        for table, properties in present(reader, config.layout, kind, tables):
             there.add(table.target)
             require_ours(table, identity(pipeline or "a new one", kind, table), properties)
-            if newest_commit(spark, table.target) is not None:
+            if reader.newest_commit(table.target) is not None:
                 raise CheckpointDamaged(
                     f"{config.checkpoint} contains no batch, but the table at '{table.target}'"
                     " contains one.",
                     REPAIR,
                 )
         for table in dict.fromkeys(tables):
-            settled = replace(table, target=table.target.settled(spark))
+            settled = replace(table, target=table.target.settle(reader.exists))
             if settled.target not in there and not settled.target.is_name:
-                require_unoccupied(spark, settled, identity(pipeline or "a new one", kind, settled))
+                ours = identity(pipeline or "a new one", kind, settled)
+                require_unoccupied(reader, settled, ours)
 
 
-def _existing_tables(spark: SparkSession, config: Config) -> Iterator[tuple[Table, str]]:
+def _existing_tables(tables: TableReader, config: Config) -> Iterator[tuple[Table, str]]:
     for kind in KINDS:
-        for table, properties in existing(spark, config.layout, kind):
+        for table, properties in existing(tables, config.layout, kind):
             yield table, properties[PIPELINE]
 
 

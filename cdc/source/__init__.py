@@ -5,21 +5,23 @@ Batch: the same splits, all at one cluster time. `inquiry`: what programs ask wi
 """
 
 from cdc.source.batch_readers import SnapshotReader, WindowReader
-from cdc.source.data_source import NAME, MongoCdcSource, schema
-from cdc.source.inquiry import CapturedCollection, plan, preflight, query_status
+from cdc.source.columns import row_schema
+from cdc.source.data_source import NAME, MongoCdcSource, SqlNamedSource
+from cdc.source.inquiry import plan, preflight, query_status, sample_documents
 from cdc.source.registration import register
 from cdc.source.stream_reader import ChangeReader
 
 __all__ = [
     "NAME",
-    "CapturedCollection",
     "ChangeReader",
     "MongoCdcSource",
     "SnapshotReader",
+    "SqlNamedSource",
     "WindowReader",
     "plan",
     "preflight",
     "query_status",
     "register",
-    "schema",
+    "row_schema",
+    "sample_documents",
 ]

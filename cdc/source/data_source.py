@@ -10,23 +10,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc.source.batch_readers import SnapshotReader, WindowReader
+from cdc.options import SourceOptions
+from cdc.source.batch_readers import (
+    FilteredSnapshotReader,
+    FilteredWindowReader,
+    SnapshotReader,
+    WindowReader,
+)
+from cdc.source.columns import require_readable, row_schema
+from cdc.source.pushdown import is_offered
+from cdc.source.sql_table import options_of, table_options, with_options
 from cdc.source.stream_reader import ChangeReader
+from cdc.source.translation import plain_errors
 
 NAME = "mongodb-cdc"
-_DOCUMENT_TYPES = {"variant": "variant", "json": "string", "bson": "binary"}
-
-
-def schema(document_format: str) -> str:
-    """Return the columns of the source as Spark DDL; the README describes them."""
-    document = _DOCUMENT_TYPES[document_format]
-    return (
-        "op string, position string, cluster_time timestamp, cluster_inc int, wall_time timestamp,"
-        " db string, coll string, key string, document_key string,"
-        f" before {document}, after {document}, update_description string,"
-        " txn struct<lsid: string, number: bigint, shard: string>, description string,"
-        " exact boolean"
-    )
 
 
 class MongoCdcSource(DataSource):
@@ -36,13 +33,33 @@ class MongoCdcSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
-        return schema(declared.parse(self.options).document_format)
+    @plain_errors
+    def schema(self) -> StructType | str:
+        stored = table_options(self.options)
+        options = declared.parse(self.options if stored is None else stored)
+        columns = row_schema(options.document_format)
+        return columns if stored is None else with_options(columns, stored)
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = declared.parse(self.options)
-        kind = SnapshotReader if options.from_ is None else WindowReader
-        return kind(options, schema)
+        options = self._parse_options(schema)
+        if options.from_ is None:
+            return (FilteredSnapshotReader if is_offered() else SnapshotReader)(options, schema)
+        return (FilteredWindowReader if is_offered() else WindowReader)(options, schema)
 
+    @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ChangeReader(declared.parse(self.options), schema)
+        return ChangeReader(self._parse_options(schema), schema)
+
+    def _parse_options(self, schema: StructType) -> SourceOptions:
+        options = declared.parse({**options_of(schema), **self.options})
+        require_readable(schema, options.document_format)
+        return options
+
+
+class SqlNamedSource(MongoCdcSource):
+    """The same source by a name that SQL accepts without backticks: `USING mongodb_cdc`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME.replace("-", "_")

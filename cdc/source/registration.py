@@ -7,16 +7,23 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdc.source.data_source import MongoCdcSource
+from cdc.logs import LEVEL_VARIABLE
+from cdc.source.data_source import MongoCdcSource, SqlNamedSource
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source `mongodb-cdc` in a Spark session.
+    """Register the data source `mongodb-cdc`, also named `mongodb_cdc`, in a Spark session.
 
-    Needed only if Spark cannot discover the installed package (see `pyspark_mongodb_cdc`).
+    The session also offers filters of queries to Python sources from then on, so that a batch read
+    reads less. Needed only if Spark cannot discover the installed package (see
+    `pyspark_mongodb_cdc`), or does not offer its filters.
     """
     _extend_planner_path(Path(__file__).parents[2], spark)
-    spark.dataSource.register(MongoCdcSource)
+    if level := os.environ.get(LEVEL_VARIABLE):
+        spark.sparkContext.environment[LEVEL_VARIABLE] = level
+    for source in (MongoCdcSource, SqlNamedSource):
+        spark.dataSource.register(source)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def _extend_planner_path(place: Path, spark: SparkSession) -> None:

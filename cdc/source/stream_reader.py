@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from cdc.errors import BadOption, LoginRefused, TransientError
+from cdc.errors import LoginRefused, TransientError
 from cdc.model import NEVER, Offset, Timestamp, streaming
 from cdc.mongo.connection import Member, Progress, retry_call
 from cdc.mongo.inspect import Gauges, check, require_own
@@ -24,11 +24,12 @@ from cdc.options import SourceOptions
 from cdc.shutdown import silence
 from cdc.source.translation import (
     apply_limit,
-    arrow_schema,
     make_limits,
     make_partitions,
     make_wanted,
+    plain_errors,
     read_partition,
+    read_rows,
 )
 from cdc.tasks import discover_source
 
@@ -44,8 +45,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads snapshot and changes. All progress is in the offset, which Spark stores."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        for name in options.list_batch_only():
-            raise BadOption(f"Option '{name}' is for batch reads.", "Remove it.")
+        options.require_stream()
         self._options, self._schema = options, schema
         self._limits = make_limits(options)
         self._known_planner: Planner | None = None
@@ -59,6 +59,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset | None = None
         self._keeps_start = False
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:
         if self._first is None:
             self._first = self._answer(partial(self._find_start, self._planner().source))
@@ -156,7 +157,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return make_partitions(splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.read_as(partition, arrow_schema(self._schema))
+        return read_rows(partition, self._options, self._schema, may_be_void=True)
 
     def read_as(
         self,
@@ -197,7 +198,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 Sweeper(options.split_size_mb * 2**20, options.snapshot_splits_per_batch),
                 self._limits,
                 options.retry_seconds,
-                copies=options.mode in ("initial", "snapshot"),
+                copies=options.copies,
                 on_history_lost=options.on_history_lost,
                 on_replaced=options.on_replaced,
                 on_missing=options.missing_collections,

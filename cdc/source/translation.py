@@ -1,24 +1,39 @@
-"""Conversions between Spark's objects and ours: options, limits and splits."""
+"""Conversions between Spark's objects and ours: options, limits, splits and errors."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from cdc.errors import CdcError
 from cdc.kernel import freeze_objects
 from cdc.logs import escape_default_logs
-from cdc.model import ControlSplit, Split
+from cdc.model import ControlSplit, Split, join_neighbours
 from cdc.mongo.connection import Pace
 from cdc.mongo.inspect import Wanted
 from cdc.mongo.plan import Limits, Start, start_of
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
+from cdc.source.columns import arrow_schema, row_schema, select_columns
 from cdc.tasks import record_batches
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# Beside what it reads, a task costs some 20 ms of CPU, in Spark and in its Python process, and a
+# cursor 3 ms.
+_LEAST_MB = 32
+# Nobody knows here how many cores there are.
+_LEAST_TASKS = 16
+# `pyspark.util.handle_worker_exception` omits the stack trace if it is set.
+_HIDES = "SPARK_HIDE_TRACEBACK"
 
 escape_default_logs()  # for Spark's Python processes too: they print to the same place as its JVM
 
@@ -34,11 +49,15 @@ class Partition(InputPartition):
 def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Partition]:
     """Divide splits into partitions: one for each split, but at most `max.cursors` that read.
 
+    Small neighbouring splits of a copy count as one, if there are many: see `_join_small`.
+
     Each reading partition gets an equal share of `max.mb.per.second`, because all may run at once
     and they do not communicate. Control splits join the last partition: a task of their own would
     take longer than their few rows.
     """
-    reading: list[Split] = [each for each in splits if not isinstance(each, ControlSplit)]
+    reading = _join_small(
+        [each for each in splits if not isinstance(each, ControlSplit)], options.split_size_mb
+    )
     control = [each for each in splits if isinstance(each, ControlSplit)]
     count = min(len(reading), options.max_cursors or len(reading))
     rate = options.max_mb_per_second
@@ -51,9 +70,19 @@ def make_partitions(splits: Sequence[Split], options: SourceOptions) -> list[Par
     return [Partition(group, share) for group in groups]
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert the schema of rows to the one of their Arrow batches."""
-    return to_arrow_schema(schema, timezone="UTC")
+def _join_small(splits: Sequence[Split], split_size_mb: int) -> list[Split]:
+    """Join neighbouring splits up to a size that is worth a task and a cursor."""
+    most = min(_LEAST_MB // split_size_mb, len(splits) // _LEAST_TASKS)
+    return join_neighbours(splits, most)
+
+
+def read_rows(
+    partition: InputPartition, options: SourceOptions, schema: StructType, may_be_void: bool
+) -> Iterator[pa.RecordBatch]:
+    """Read the columns of `schema`, which are some of the source's, in a task."""
+    own, wanted = arrow_schema(row_schema(options.document_format)), arrow_schema(schema)
+    for batch in read_partition(partition, options, own, may_be_void):
+        yield select_columns(batch, wanted)
 
 
 def read_partition(
@@ -114,3 +143,21 @@ def apply_limit(own: Limits, limit: ReadLimit) -> Limits:
     if isinstance(limit, ReadMaxBytes):
         return own._replace(bytes=limit.max_bytes)
     return own.unlimited
+
+
+def plain_errors(method: Callable[P, T]) -> Callable[P, T]:
+    """Let Spark show only the message and the remedy of a CdcError of `method`.
+
+    A process of Spark ends with the error that it reports. So the setting changes no other error.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except CdcError:
+            if "pyspark.worker_util" in sys.modules:  # only in processes of Spark
+                os.environ[_HIDES] = "1"
+            raise
+
+    return call

@@ -9,7 +9,7 @@ from cdc.tasks.data_files import (
     remove,
     write_parts,
 )
-from cdc.tasks.folders import Folder, open_folder, probe_file
+from cdc.tasks.folders import Folder, local_path, open_folder, probe_file
 from cdc.tasks.landing import MANIFEST, Manifest, land, share_names
 from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
 from cdc.tasks.summary import Group, Mark, merge
@@ -41,6 +41,7 @@ __all__ = [
     "is_foreign",
     "is_remote",
     "land",
+    "local_path",
     "merge",
     "open_folder",
     "probe_file",

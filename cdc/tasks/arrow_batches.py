@@ -6,7 +6,6 @@ Both ways give the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -140,20 +139,27 @@ def _updates(located: Located, excerpt: CaptureFilter) -> pa.Array:
 
 
 def _transactions(located: Located, shard: str, kind: pa.DataType) -> pa.Array:
-    """Return the `txn` of each event. The last ones are cached: most neighbors have the same."""
-    if not located.has(at.SESSION).any():
+    """Return the `txn` of each event. Each transaction is parsed once."""
+    is_there = located.has(at.SESSION) & located.has(at.TRANSACTION)
+    if not is_there.any():
         return pa.nulls(len(located), kind)
-    known = lru_cache(maxsize=16)(_transaction)
-    sessions, numbers = located.documents(at.SESSION), located.documents(at.TRANSACTION)
-    rows = [
-        None if session is None or number is None else known(session, number, shard)
-        for session, number in zip(sessions, numbers, strict=True)
+    places = located.places(at.SESSION), located.places(at.TRANSACTION)
+    sessions, numbers = (cells.copy_bytes(each).dictionary_encode() for each in places)
+    session, number = (
+        each.indices.fill_null(0).to_numpy().astype(np.int64) for each in (sessions, numbers)
+    )
+    count = len(numbers.dictionary)
+    found, rows = np.unique(session * count + number, return_inverse=True)
+    transactions = [
+        _transaction(sessions.dictionary[pair // count], numbers.dictionary[pair % count], shard)
+        for pair in found.tolist()
     ]
-    return pa.array(rows, kind)
+    return pa.array(transactions, kind).take(pa.array(rows, mask=~is_there))
 
 
-def _transaction(session: bytes, number: bytes, shard: str) -> dict[str, Any]:
-    return transaction(RawBSONDocument(session), element.int64(number, 0)[0], shard)
+def _transaction(session: pa.Scalar, number: pa.Scalar, shard: str) -> dict[str, Any]:
+    own = element.int64(number.as_py(), 0)[0]
+    return transaction(RawBSONDocument(session.as_py()), own, shard)
 
 
 def _parts(documents: Sequence[bytes]) -> Iterator[Places]:

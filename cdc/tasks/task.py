@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from cdc.model import (
 )
 from cdc.model.encoding import encoder
 from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
-from cdc.mongo.read import IMAGES, Documents, Event, Note, Run, oplog, sharded, snapshot
+from cdc.mongo.read import IMAGES, Documents, Event, Note, Road, Run, oplog, sharded, snapshot
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
@@ -90,7 +90,7 @@ def record_batches(
     may_be_void: bool,
     pace: Pace = UNLIMITED,
     note: Note = lambda reason: None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Read the rows of a split (see `read_split`) as Arrow batches.
 
     The next reply is read while the previous one is encoded. Large replies of documents and runs of
@@ -206,12 +206,12 @@ def _changes(
 ) -> Iterator[Sequence[Event]]:
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
-    by_oplog = options.read_by == "auto"
+    road = Road(options.read_by, options.oplog_verify, options.oplog_on_difference)
     if options.shards_direct:
         shards = _find_paced_shards(options, pace)
-        return sharded.changes(shards, split, images, patience, by_oplog, note)
+        return sharded.changes(shards, split, images, patience, road, note)
     opener = partial(_open_paced_member, options, pace)
-    return oplog.read(opener, split, images, patience, by_oplog, note)
+    return oplog.read(opener, split, images, patience, road, note)
 
 
 def explain_change_streams(options: SourceOptions, source: Source) -> str | None:
@@ -219,10 +219,8 @@ def explain_change_streams(options: SourceOptions, source: Source) -> str | None
 
     Raises TransientError.
     """
-    if options.read_by != "auto":
-        return f"'read.by' is {options.read_by}"
-    if options.capture.text:
-        return "'filter' or 'fields' is set"
+    if options.read_by == "change_stream":
+        return "'read.by' is change_stream"
     for shard in source.shards:
         member = source.open(shard)
         try:

@@ -1,4 +1,4 @@
-"""A real Airflow of a test's own, which finds the README's DAGs."""
+"""A real Airflow of a test's own, which finds the documented DAGs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.documents import ROOT, code
 from tests.jvm import SHORT_LIVED
 
 PROGRAM = ROOT / ".venv-airflow" / "bin" / "airflow"
-_PATIENCE_SECONDS = 200
+_PATIENCE_SECONDS = 400
 
 
 class Airflow:
@@ -91,6 +91,7 @@ class Airflow:
             ("api-server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"),
             ("dag-processor",),
             ("scheduler", "--skip-serve-logs"),
+            ("triggerer", "--skip-serve-logs"),
         ]
         with ExitStack() as stack:
             for name, *arguments in servers:
@@ -117,15 +118,16 @@ class Airflow:
 
 
 def _dags(folder: Path, collection: str) -> str:
-    """The README's file, but for where things are and for how long they take."""
+    """The documented file, but for where things are and for how long they take."""
     [text] = code("Airflow", "python")
     changes = {
         "/opt/shop": str(folder),
         "shop.orders": collection,
         "@hourly": "* * * * *",
         "datetime(2026, 11, 22)": f"datetime.fromisoformat('{datetime.now(UTC):%Y-%m-%dT%H:%M}')",
-        '"source_conn_id"': '"retry_delay": timedelta(seconds=1),\n    "source_conn_id"',
+        "source = {": 'source = {"retry_delay": timedelta(seconds=1), ',
         "import datetime\n": "import datetime, timedelta\n",
+        '"wait", ': '"wait", interval=timedelta(seconds=2), ',
     }
     for old, new in changes.items():
         assert old in text

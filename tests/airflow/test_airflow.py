@@ -1,4 +1,4 @@
-"""Airflow runs the README's DAGs, with a real server, Spark and Delta."""
+"""Airflow runs the documented DAGs, with a real server, Spark and Delta."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.security.leaks import Canary, Watched, reported
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 DAG, HOURS = "shop_backfill", "shop_hours"
+TABLES, REPORT, FRESH = "shop_tables", "shop_report", "shop_fresh"
 
 
 @dataclass(frozen=True)
@@ -144,11 +146,12 @@ def _kill_java(run: psutil.Process) -> tuple[psutil.Process, list[psutil.Process
     """The JVM of the first try, once it has a Python worker; and what else it had started."""
     ends = time.monotonic() + 200
     while time.monotonic() < ends:
-        for java in [each for each in run.children(recursive=True) if each.name() == "java"]:
-            below = java.children(recursive=True)
-            if any("pyspark.daemon" in " ".join(each.cmdline()) for each in below):
-                java.kill()
-                return java, below
+        with suppress(psutil.NoSuchProcess):  # one has ended since it was listed
+            for java in [each for each in run.children(recursive=True) if each.name() == "java"]:
+                below = java.children(recursive=True)
+                if any("pyspark.daemon" in " ".join(each.cmdline()) for each in below):
+                    java.kill()
+                    return java, below
         time.sleep(0.05)
     raise AssertionError("there was no Java with a worker")
 
@@ -177,6 +180,71 @@ def test_a_backfill_of_intervals_brings_back_what_a_changelog_lacks_of_them(
     assert _rows(changelog, updates) == right
     shop.runs(verify)
     assert reported([shop.canary], shop.folder) == []
+
+
+def test_a_task_that_replicates_writes_the_tables_which_are_verified_and_maintained(
+    shop: Shop, spark: SparkSession
+) -> None:
+    shop.orders.insert_one({"_id": "by Airflow"})
+    shop.airflow("dags", "test", TABLES)
+    [verified, maintained] = shop.airflow.results(TABLES)
+    assert [each["equal"] for each in verified] == [True]
+    assert verified[0]["documents"] == shop.orders.count_documents({})
+    assert {each["table"].rpartition("/")[2] for each in maintained} >= {"changelog", "mirror"}
+    assert [state for state, _ in shop.airflow.tries(TABLES)] == ["success"] * 3
+    assert reported([shop.canary], shop.folder) == []
+
+
+def test_differences_fail_the_task_at_once_and_are_its_result(
+    shop: Shop, spark: SparkSession
+) -> None:
+    shop.table(spark, "mirror").delete("key = '3'")
+    before = len(shop.airflow.tries(REPORT))
+    shop.airflow("dags", "test", REPORT, code=1)
+    assert shop.airflow.tries(REPORT)[before:] == [("failed", 1)]
+    assert [each["missing"] for each in shop.airflow.results(REPORT)[-1]] == [1]
+    shop.airflow(
+        *("dags", "test", DAG, "--conf"),
+        json.dumps({"collection": shop.collection, "into": "mirror", "repair": True}),
+    )
+    shop.runs(verify)
+
+
+def test_a_wait_is_deferred_until_the_tables_contain_what_came_before(shop: Shop) -> None:
+    """Guards: a wait that ends while the tables lack changes, or never."""
+    log = shop.folder / "waits.log"
+    with log.open("wb") as output:
+        run = subprocess.Popen(
+            [str(PROGRAM), "dags", "test", FRESH],
+            env=shop.airflow.environment,
+            cwd=shop.airflow.home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    shop.airflow.wait_for(lambda: b"[DAG TEST] running trigger in line" in log.read_bytes())
+    time.sleep(10)  # it has looked
+    assert run.poll() is None, log.read_text()[-3000:]
+    shop.orders.insert_one({})  # at a cluster time after the end of the interval
+    shop.replicates()
+    assert run.wait(120) == 0
+    assert shop.airflow.tries(FRESH)[-1][0] == "success"
+
+
+def test_the_assets_of_the_tables_start_the_dag_that_waits_for_them(shop: Shop) -> None:
+    started = "SELECT state FROM dag_run WHERE dag_id = ? AND run_type = 'asset_triggered'"
+    busy = "SELECT * FROM task_instance WHERE state IN ('queued', 'running')"
+    shop.airflow("dags", "pause", HOURS)  # another test lets it run each minute
+    with shop.airflow.running():
+        shop.airflow("dags", "unpause", REPORT)
+        shop.airflow("dags", "unpause", TABLES)
+        shop.airflow.wait_for(lambda: shop.airflow.asked(started, REPORT) != [])
+        shop.airflow("dags", "pause", TABLES)
+        shop.airflow.wait_for(lambda: set(shop.airflow.asked(started, REPORT)) == {("success",)})
+        # The servers end only after the tasks that run; those of a paused DAG are not begun.
+        shop.airflow.wait_for(lambda: shop.airflow.asked(busy) == [])
+    events = "SELECT DISTINCT uri FROM asset_event JOIN asset ON asset.id = asset_id ORDER BY uri"
+    tables = f"mongodb-cdc://shop/{shop.collection}/"
+    assert shop.airflow.asked(events) == [(f"{tables}changelog",), (f"{tables}mirror",)]
 
 
 def _next_minute() -> datetime:

@@ -1,4 +1,4 @@
-"""`make bench` and `make bench-growth`: the figures of the README's page on performance, in
+"""`make bench` and `make bench-growth`: the figures of the page on performance, in
 build/bench.json, build/bench-live.json and build/bench-growth.json."""
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""CPU time of the encoders per document, beside plain Python and a copy of the same bytes.
+"""CPU time of the encoders per document, beside plain Python and a copy of the same bytes, and to
+compile and load them.
 
 `python -m tests.bench.encoders` needs no server and no Spark, and writes build/bench-encoders.json.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +68,28 @@ def run() -> list[Result]:
     ):
         documents = [make(number, chance) for number in range(count)]
         results.append(_measure(f"{name}, VARIANT", documents, _VARIANTS, most))
-    return results
+    return [*results, *_start()]
+
+
+_LOAD = """
+import resource
+from cdc.kernel import loading
+loading.columns(), loading.oplog(), loading.typed()
+for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF):
+    used = resource.getrusage(who)
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
+"""
+
+
+def _start() -> Iterator[Result]:
+    """All compiled functions, for a process whose cache is empty: compiled, then loaded."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": f"{cache}/compiled"}
+        told = subprocess.check_output([sys.executable, "-c", _LOAD], env=environment, text=True)
+    compiling, memory, loading, _ = map(float, told.split())
+    goal = f"at most 25 CPU s, and 300 MB: {memory:.0f} MB"
+    yield Result("compile all", "CPU s", compiling, goal, compiling <= 25 and memory <= 300)
+    yield Result("start Python and load all", "CPU s", loading, "at most 0.4", loading <= 0.4)
 
 
 def _wide(number: int, chance: random.Random) -> Document:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 # By the beginning of a thread's name.
-_THREADS = {
+THREADS = {
     "Executor task": "Spark tasks",
     "C1 Compiler": "Java's compilers",
     "C2 Compiler": "Java's compilers",
@@ -18,7 +18,7 @@ _THREADS = {
     "VM Thread": "garbage collector",
 }
 SERVER, WORKERS, DRIVER = "MongoDB", "Python workers", "rest of the driver"
-KINDS = (SERVER, WORKERS, *dict.fromkeys(_THREADS.values()), DRIVER)
+KINDS = (SERVER, WORKERS, *dict.fromkeys(THREADS.values()), DRIVER)
 
 
 def workers() -> Iterator[psutil.Process]:
@@ -56,17 +56,17 @@ def _by_thread(process: psutil.Process) -> Counter[str]:
     """Of the kinds of threads that are known."""
     used = Counter[str]()
     for thread in process.threads():
-        name = _name(process.pid, thread.id)
-        kind = next((kind for start, kind in _THREADS.items() if name.startswith(start)), None)
+        name = thread_name(process.pid, thread.id)
+        kind = next((kind for start, kind in THREADS.items() if name.startswith(start)), None)
         if kind is not None:
             used[kind] += thread.user_time + thread.system_time
     return used
 
 
-def _name(process: int, thread: int) -> str:
+def thread_name(process: int, thread: int) -> str:
     try:
         return Path(f"/proc/{process}/task/{thread}/comm").read_text()
-    except FileNotFoundError:  # it has ended
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return ""
 
 

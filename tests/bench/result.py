@@ -70,7 +70,7 @@ def show(console: Console, results: Sequence[Result]) -> None:
 
 
 def markdown(caption: str, results: Sequence[Result]) -> str:
-    """The table of the README."""
+    """The table of the page *Performance*."""
     rows = [_HEADER, ["---"] * len(_HEADER), *map(_cells, results)]
     return f"{caption}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -30,7 +30,7 @@ COLUMNS = {
 }
 
 
-# Work, its name in the README, and how many times mongo-spark it is to be.
+# Work, its name in the documents, and how many times mongo-spark it is to be.
 _GOALS = (
     ("variant", "snapshot to changelog, VARIANT", 3.5),
     ("both", "snapshot to changelog and mirror, VARIANT", 3),

@@ -128,7 +128,7 @@ def stage(folder: Path, documents: int, changes: int, is_plain: bool) -> Iterato
                 "spark.jars.packages": MONGO_SPARK,
                 "spark.driver.memory": "4g",
                 **({"spark.driver.extraJavaOptions": _PLAIN_JAVA} if is_plain else {}),
-                # See the README, on performance.
+                # See docs/project/benchmarks.md.
                 "spark.python.unix.domain.socket.enabled": "true",
             },
         )

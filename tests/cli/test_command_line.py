@@ -1,4 +1,4 @@
-"""The one command: what each program says of itself, and what the shell and the README know."""
+"""The one command: what each program says of itself, and what the shell and the documents know."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from cdc import errors
-from cdc.cli.commands import EXIT_CODES, PROGRAMS, json_option, main
-from tests.documents import README, ROOT
+from cdc.cli.commands import EXIT_CODES, PROGRAMS, json_option, main, pipeline_options
+from tests.documents import DOCUMENTS, ROOT
 
 # Bash as it is when somebody presses the tabulator after `mongodb-cdc re`.
 _TABULATOR = """
@@ -52,9 +52,9 @@ def test_the_example_in_a_program_s_help_is_taken_by_it(name: str) -> None:
     command = program(name)
     _, example = (command.help or "").split("Example: mongodb-cdc ")
     given, *arguments = shlex.split(example)
-    context = command.make_context(name, arguments)
     assert given == name
-    assert not context.args
+    with command.make_context(name, arguments) as context:
+        assert not context.args
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,7 +64,7 @@ def test_help_reports_what_each_option_is_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(PROGRAMS.keys() - {"follow", "prepare", "replicate", "token"})
+    "name", sorted(PROGRAMS.keys() - {"follow", "init", "prepare", "replicate", "token"})
 )
 def test_each_program_that_finds_something_reports_it_as_json_in_the_same_way(name: str) -> None:
     [common] = json_option(click.Command("any")).params
@@ -86,11 +86,11 @@ def test_bash_completes_the_beginning_of_a_name_without_importing_spark() -> Non
     assert "pyspark" not in done.stderr
 
 
-def test_the_readme_reports_each_program_and_each_exit_code() -> None:
+def test_the_documents_report_each_program_and_each_exit_code() -> None:
     for name, says in PROGRAMS.items():
-        assert row(f"`{name}`", says) in README
+        assert row(f"`{name}`", says) in DOCUMENTS
     for code, says in EXIT_CODES.items():
-        assert row(code, says) in README
+        assert row(code, says) in DOCUMENTS
 
 
 def test_each_exit_code_is_listed() -> None:
@@ -151,3 +151,30 @@ def test_ctrl_c_ends_a_program_that_is_still_being_imported() -> None:
         assert process.wait() == 130, said
     assert "Traceback" not in said
     assert "Aborted" not in said
+
+
+def test_settings_of_spark_are_given_as_spark_submit_takes_them() -> None:
+    """Guards: a setting that nobody reads, because its name is not one of Spark's."""
+
+    @click.command
+    @pipeline_options
+    def program(path: str | None, overrides: tuple[str, ...]) -> None:
+        click.echo(",".join(overrides))
+
+    settings = ["--conf", "spark.driver.memory=4g", "-o", "mode=latest"]
+    assert CliRunner().invoke(program, settings).output == "mode=latest,spark.driver.memory=4g\n"
+    refused = CliRunner().invoke(program, ["--conf", "driver.memory=4g"])
+    assert refused.exit_code == 2
+    assert "write spark.NAME=VALUE" in refused.output
+
+
+def test_spark_that_is_not_installed_is_reported_with_what_to_install() -> None:
+    """Guards: the wheel without its extras, where no vendor's Spark is."""
+    program = "import sys; sys.modules['pyspark'] = sys.modules['delta'] = None;"
+    program += "from cdc.cli.commands import main; main(['plan'])"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: The Python packages of Spark and Delta")
+    assert "mongodb-cdc-spark[spark]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdc.checkpoint.checkpoint import complete_until
 from cdc.cli import (
     backfill,
-    infer,
+    configure,
     maintain,
     plan,
     repairs,
@@ -58,11 +58,20 @@ def _mirror(tmp_path: Path, namespace: Namespace) -> str:
 
 
 def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
-    spark: SparkSession, database: Database[dict[str, Any]], run: Run, tmp_path: Path
+    spark: SparkSession,
+    database: Database[dict[str, Any]],
+    run: Run,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Guards besides: a run that has ended by itself and says that it was stopped."""
     database.orders.insert_many({"_id": i, "n": i} for i in range(50))
     done = run(replicate, "--mode", "snapshot")
     assert done.exit_code == 0, done.output
+    begin = f"captures {database.name}.orders (50 documents, copying)"
+    said = [line for line in caplog.messages if line.startswith(("captures", "complete"))]
+    assert [line.rpartition(",")[0] for line in said[1:]] == ["complete: 50 rows in 1 batches"]
+    assert said[:1] == [begin]
     report = tmp_path / "verdict.json"
     assert run(verify, "--json", str(report)).exit_code == 0
     assert json.loads(report.read_text())[0]["equal"] is True
@@ -165,7 +174,7 @@ def test_each_result_is_one_document_of_json_on_stdout_or_shown_and_in_a_file(
         (status, [], {"checkpoint": str(tmp_path / "lakehouse" / "_checkpoint")}),
         (verify, [], [{"namespace": orders, "documents": 50, "equal": True}]),
         (backfill, ["--collection", orders], {"collection": orders, "changelog_rows": 0}),
-        (infer, ["--dry-run"], [{"namespace": orders, "documents": 50}]),
+        (configure.infer_columns, ["--dry-run"], [{"namespace": orders, "documents": 50}]),
         (maintain, ["--dry-run"], [{"purged": 0}, {"purged": 0}]),
         (repairs.repair_checkpoint, [], {"steps": [], "dry_run": False}),
         (repairs.replay_dead_letters, [], {"delivered": 0, "left": 0}),

@@ -72,7 +72,7 @@ WRITTEN = {
     "a folder that only a shell would find": of_file(
         "{folder}", "~", 2, "path", "'~/lakehouse'", "a shell", "Write it out"
     ),
-    "a trigger without a unit": of_option("sink.trigger=5", 2, "trigger", "'5'", "5 seconds"),
+    "a trigger without a unit": of_option("sink.trigger=5", 2, "trigger", "'5'", "5s"),
     "a history that is switched on": of_file(
         "[sink]", "[table]\nhistory = true\n[sink]", 2, "'history'", "{db}/{coll}/history"
     ),
@@ -170,7 +170,7 @@ def test_a_java_that_is_missing_or_old_is_reported_with_what_to_install(
         java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
         java.chmod(0o755)
     given = ["uri=mongodb://127.0.0.1:1", "collections=a.b", f"sink.path={tmp_path}"]
-    done = run_without_java("cdc.cli.replicate", given, str(tmp_path))
+    done = run_without_java("cdc.cli.maintain", given, str(tmp_path))
     assert done.returncode == 1
     assert done.stdout == ""
     require_short(done.stderr, ["is Java 11" if version else "none that runs", "install Java 17"])

@@ -123,8 +123,9 @@ def test_a_mistake_that_the_first_batch_finds_is_reported_without_what_spark_say
     database.get_collection("orders").insert_one(RawBSONDocument(BROKEN))
     given = [f"uri={mongod.uri}", f"collections={database.name}.orders", f"sink.path={tmp_path}"]
     given.append("sink.dead.letters.limit=0")
+    options = [part for each in given for part in ("-o", each)]
     done = subprocess.run(
-        [sys.executable, "-m", "cdc.cli.replicate", *(p for each in given for p in ("-o", each))],
+        [sys.executable, "-m", "cdc.cli.replicate", *options, "--log-level", "error"],
         env={**os.environ, "PYTHONPATH": str(ROOT), **SHORT_LIVED},
         capture_output=True,
         text=True,

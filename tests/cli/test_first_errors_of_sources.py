@@ -1,5 +1,5 @@
-"""What a newcomer reads first of a mistake about the source, by `plan`, which the README has him
-call before all others: a few lines that name it and the remedy."""
+"""What a newcomer reads first of a mistake about the source, by `plan`, which the quick start
+has him call before all others: a few lines that name it and the remedy."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ MISSING: dict[str, Missing] = {
         "{db}.orders",
         ["images=required"],
         1,
-        ["{db}.orders does not record", "collMod: 'orders'", "images to auto"],
+        ["{db}.orders does not record", 'collMod: "orders"', "images to auto"],
     ),
     "a start in the future": (
         "{db}.orders",

@@ -17,7 +17,8 @@ from delta.tables import DeltaTable
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
-from cdc.cli import follow, maintain, replicate, verify
+from cdc.cli import configure, follow, maintain, replicate, verify
+from cdc.delta.tables import writes
 from cdc.demo import ReplicaSet, Writers
 from cdc.errors import BadOption
 from cdc.model import Namespace
@@ -47,6 +48,7 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     database: Database[dict[str, Any]],
     run: Callable[..., Result],
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Guards besides: a live view, which is as late as the changelog, under writers."""
     # Without images a change comes with the document as it is later, and the time is not exact.
@@ -59,7 +61,7 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     assert (lagging.exit_code, "contains no batch yet" in lagging.stderr) == (1, True)
     done = run(follow, "--available-now")
     assert (done.exit_code, run(verify).exit_code) == (0, 0), done.output
-    assert re.search(r"batch=\d+ pending=0", done.stderr)
+    assert any(re.fullmatch(r"batch=\d+ pending=0", line) for line in caplog.messages)
 
     database.orders.update_many({}, {"$inc": {"n": 1}})
     with Writers(mongod.uri, Namespace(database.name, "orders"), 1):
@@ -79,12 +81,81 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_name", [False, True], ids=["at a path", "in a catalog"])
+def test_a_mirror_gets_typed_columns_and_documents_again_from_its_changelog(
+    spark: SparkSession,
+    database: Database[dict[str, Any]],
+    config: Path,
+    run: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_name: bool,
+) -> None:
+    """Guards: a process that is killed when the table is empty and has its old columns still."""
+    database.create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+    database.orders.insert_many({"_id": i, "n": i} for i in range(20))
+    names = 'mirror = "of_{db}.{coll}"\nchangelog = "log_{db}.{coll}"\n' if is_name else ""
+    untyped = f"{config.read_text()}[table]\n{names}"
+    rebuild = (follow, "--rebuild", "--collection", f"{database.name}.orders")
+    path = tmp_path / "lakehouse" / database.name / "orders" / "mirror"
+    mirror = f"of_{database.name}.orders" if is_name else f"delta.`{path}`"
+
+    def require_columns(*names: str) -> None:
+        assert spark.table(mirror).columns[1 : 1 + len(names)] == list(names)
+        assert run(verify).exit_code == 0
+
+    config.write_text(untyped)
+    assert run(replicate, "--available-now").exit_code == 0
+    assert run(follow, "--available-now").exit_code == 0
+    database.orders.update_many({}, {"$inc": {"n": 1}})
+    assert run(replicate, "--available-now").exit_code == 0
+    if not is_name:  # only Spark can read a table in a catalog
+        inferred = run_infer(config)
+        assert (inferred.exit_code, "No column was added" in inferred.stderr) == (2, True)
+        assert config.read_text() == untyped
+        assert run_infer(config, "--force").exit_code == 0
+        assert 'n = "' in config.read_text()
+    config.write_text(f'{untyped}columns = {{ n = "int" }}\n')
+    refused = run(follow, "--available-now")
+    assert (refused.exit_code, "follow --rebuild" in refused.stderr) == (2, True)
+    with monkeypatch.context() as patch:
+        patch.setattr(writes, "replace_columns", _be_killed)
+        assert run(*rebuild).exit_code == 130
+    refused = run(follow, "--available-now")
+    assert (refused.exit_code, "follow --rebuild" in refused.stderr) == (2, True)
+    done = run(*rebuild)
+    assert done.exit_code == 0, done.output
+    require_columns("n", "_rescued")
+    database.orders.insert_one({"_id": 99, "n": "not a number"})
+    assert run(replicate, "--available-now").exit_code == 0
+    assert run(follow, "--available-now").exit_code == 0
+    require_columns("n", "_rescued")
+    config.write_text(untyped)
+    done = run(*rebuild)
+    assert done.exit_code == 0, done.output
+    require_columns("document")
+
+
+def run_infer(config: Path, *more: str) -> Result:
+    return CliRunner().invoke(configure.infer_columns, ["--config", str(config), *more])
+
+
+def _be_killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", ["", 'columns = { n = "int", status = "string" }\n'])
 def test_the_sql_view_of_a_mirror_in_a_catalog_equals_the_source_under_writers(
-    spark: SparkSession, mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
+    spark: SparkSession,
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    tmp_path: Path,
+    columns: str,
 ) -> None:
     """Guards: a view that lags like its mirror; a drop in what the mirror lacks; a view that
     reads a version which `maintain` is about to make unreadable."""
-    names = '[table]\nmirror = "of_{db}.{coll}"\nchangelog = "log_{db}.{coll}"\n'
+    names = '[table]\nmirror = "of_{db}.{coll}"\nchangelog = "log_{db}.{coll}"\n' + columns
     config = write_pipeline(tmp_path, mongod, database, f'follow.by = "follow"\n{names}')
     mirror = f"of_{database.name}.orders"
 

@@ -142,10 +142,7 @@ def test_a_program_that_waits_for_its_source_is_ended_by_ctrl_c(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("backfill", "infer", "maintain", "repair-checkpoint", "replay-dead-letters"),
-        *("restore", "verify"),
-    ],
+    ["backfill", "maintain", "replay-dead-letters", "restore", "verify"],
 )
 def test_a_program_whose_jvm_starts_is_ended_by_ctrl_c_and_so_is_that(
     pipeline: Pipeline, mongod: ReplicaSet, tmp_path: Path, name: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +161,25 @@ def test_what_is_waited_for_is_reported_and_is_no_problem(orders: Any, run: Run)
     assert f"not created yet: {db}.later, '{db}\\.x.*'\n" in shown
 
 
+def test_images_that_are_not_recorded_are_a_warning_with_the_command_that_records_them(
+    database: Database[Document], run: Run
+) -> None:
+    """The command is run as it is printed, but for the form that a driver takes it in."""
+    database.create_collection("it's")
+    option = ("-o", f'collections=[["{database.name}", "it\'s"]]')
+    shown = run(*option).stdout
+    assert "'before' is null, and 'exact' is false" in shown
+    [(db, coll)] = re.findall(
+        r'db\.getSiblingDB\("(.*?)"\)\.runCommand\(\{collMod: "(.*?)",'
+        r" changeStreamPreAndPostImages: \{enabled: true\}\}\)",
+        shown,
+    )
+    assert db == database.name
+    database.command("collMod", coll, changeStreamPreAndPostImages={"enabled": True})
+    assert "WARNING" not in run(*option).stdout
+    assert reported(run("--json", *option))["warnings"] == []
+
+
 def test_all_problems_are_reported_at_once(database: Database[Document], run: Run) -> None:
     """Guards: one after the other would take an operator as many attempts."""
     database.create_collection("orders")
@@ -273,7 +294,7 @@ def test_the_estimate_counts_what_is_copied_only() -> None:
         ("", None),
         ("read.by=change_stream", "'read.by' is change_stream"),
         ("images=off table.mirror=", "'images' asks for none that are recorded"),
-        ("fields=pad", "'filter' or 'fields' is set"),
+        ("fields=pad", None),
     ],
 )
 def test_how_changes_are_read_is_printed_with_the_reason(
@@ -288,6 +309,23 @@ def test_how_changes_are_read_is_printed_with_the_reason(
     assert expected in run(*given).output
 
 
+def test_what_the_oplog_does_not_have_is_a_problem_if_changes_must_be_read_from_it(
+    run: Run, orders: Any
+) -> None:
+    given = ("-o", "read.by=oplog", "-o", "snapshot.splits.per.batch=1")
+    assert "read from the oplog; DDL and other exceptions end the run" in run(*given).output
+    assert reported(run("--json", "-", *given))["problems"] == []
+    without = ("-o", "images=off", "-o", "table.mirror=")
+    found = reported(run("--json", "-", *given, *without), 1)
+    [problem] = found["problems"]
+    assert problem["error"] == "OplogUnsuitable"
+    reason = "'images' asks for none that are recorded"
+    assert reason in problem["message"]
+    printed = run(*given, *without).output
+    assert f"cannot be read from the oplog, because {reason}" in printed.replace("\n", " ")
+    assert found["changes"] == {"oplog": False, "reason": reason}
+
+
 def test_a_missing_privilege_or_image_that_keeps_changes_from_the_oplog_is_named(
     guarded: Guarded, run: Run, database: Database[Document]
 ) -> None:
@@ -297,7 +335,8 @@ def test_a_missing_privilege_or_image_that_keeps_changes_from_the_oplog_is_named
     actions = ("find", "changeStream", "listCollections")
     needs = [Need(action, "roads") for action in actions]
     for granted, collections, reason in (
-        ([], "roads.orders", "the user lacks find on local.oplog.rs"),
+        ([], "roads.orders", "the user lacks find on local.oplog.rs and config.system.preimages"),
+        ([PRE_IMAGES], "roads.orders", "the user lacks find on local.oplog.rs"),
         ([OPLOG], "roads.orders", "the user lacks find on config.system.preimages"),
         ([OPLOG, PRE_IMAGES], "roads.orders", None),
         ([OPLOG, PRE_IMAGES], "roads.plain", "no images are recorded for roads.plain"),
@@ -305,3 +344,24 @@ def test_a_missing_privilege_or_image_that_keeps_changes_from_the_oplog_is_named
         uri = guarded.user([*needs, *(Need("find", *each) for each in granted)])
         found = run("--json", "-", "-o", f"uri={uri}", "-o", f"collections={collections}")
         assert reported(found)["changes"]["reason"] == reason
+
+
+def test_what_an_expression_matches_and_cannot_be_captured_is_named(
+    run: Run, orders: Any, database: Database[Document], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: a view of which nobody hears that it is not copied; levels that outlive a program."""
+    database.command("create", "of_orders", viewOn="orders", pipeline=[])
+    database.create_collection("by_day", timeseries={"timeField": "at"})
+    pattern = ("-o", rf"collections={database.name}\..*")
+    kinds = {"of_orders": "view", "by_day": "timeseries"}
+    named = {
+        f"{database.name}.{name} matches 'collections', but is left out: it is a {what}"
+        for name, what in kinds.items()
+    }
+    assert run(*pattern, "--log-level", "warning").exit_code == 0
+    assert not named.intersection(caplog.messages)
+    assert logging.getLogger("cdc").level == logging.NOTSET
+    enumerator._log_left_out.cache_clear()
+    assert run(*pattern).exit_code == 0
+    assert named <= set(caplog.messages)
+    assert run("--log-level", "loud").exit_code == 2

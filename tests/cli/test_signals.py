@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.shutdown import Stop
+from cdc.shutdown import STOPPING, Stop
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 # A program that never ends after its first signal.
@@ -27,22 +27,28 @@ with Stop() as stop:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_ends_a_program_that_waits_for_none(number: int) -> None:
+def test_the_first_signal_ends_a_program_that_waits_for_none(
+    number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     with Stop(), pytest.raises(SystemExit) as raised:
         os.kill(os.getpid(), number)
     assert raised.value.code == 0
+    assert "stopped before the first batch" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_is_reported_to_one_that_waits_and_handlers_are_put_back(
-    number: int,
+    number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Guards: a signal of which a program that waits for something else shows nothing."""
     before = signal.getsignal(number)
     with Stop() as stop:
         assert not stop.wait(0)
         stop.defer()
         os.kill(os.getpid(), number)
+        assert STOPPING in capfd.readouterr().err
         assert stop.wait(60)
+        assert stop.is_signalled
     assert signal.getsignal(number) == before
 
 

@@ -1,4 +1,4 @@
-"""The README's spark-submit line, as it stands there."""
+"""The documented spark-submit line, as it stands there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_spark_submit_ends_with_the_code_of_the_program() -> None:
 
 def submitted(uri: str, file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """With that configuration file for the one that stands there, and more arguments."""
-    [*_, line] = code("Quick start", "sh")
+    [line] = code("With spark-submit", "sh")
     program, *rest = shlex.split(line.replace("conf/local.toml", file).replace("\\\n", " "))
     return subprocess.run(
         [str(Path(sys.executable).with_name(program)), *rest, *arguments],

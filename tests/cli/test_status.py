@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,23 +24,19 @@ from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
-from cdc.checkpoint import Checkpoint
-from cdc.checkpoint.checkpoint import WrittenBatch
 from cdc.cli import status
-from cdc.delta.log import Commit, State
 from cdc.demo import ReplicaSet
-from cdc.model import Namespace, Offset, Selection, Timestamp
+from cdc.model import Selection, Timestamp
 from cdc.mongo.connection.privileges import required_needs
-from cdc.mongo.inspect import CopyProgress, Metrics, source_status
+from cdc.mongo.inspect import source_status
 from cdc.mongo.topology import Remaining
-from cdc.monitoring import TableCommit, Tables, TableStats, View, html_report
-from cdc.tasks import Group
+from cdc.monitoring import summarize
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
+from tests.monitoring.example_view import view
 
 Run = Callable[..., Result]
-OFFSET = json.loads((Path(__file__).parents[1] / "model/offsets/v1_streaming.json").read_text())
 
 
 class Job:
@@ -259,7 +260,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     text = offset.read_text()
     for other in (
         text.replace('"source": "rs', '"source": "not-rs'),
-        text.replace('"version": 2', '"version": 99'),
+        text.replace('"version": 3', '"version": 99'),
         text.replace("v1\n", "v9\n"),
         text.replace("batchTimestampMs", "somethingElse"),
         f"{text}\n{{}}",
@@ -311,28 +312,6 @@ def test_it_works_where_there_is_no_java(
     assert "not begun" in done.stdout
 
 
-def view(**reported: Any) -> View:
-    """Of a pipeline at which nobody has to look, but for what it reports."""
-    namespace, now = Namespace("shop", "a<b>$c"), int(time.time())
-    at, written = Timestamp(now - 5, 1), now - reported.pop("quiet", 3.0)
-    commit = Commit(7, at, {namespace: State(exact_from=reported.pop("exact_from", None))})
-    landed = TableStats(2, (TableCommit(commit, now - 3.0, 2), TableCommit(commit, now - 9.0, 2)))
-    changed = tuple(Group(*namespace, op, 1) for op in reported.pop("changed", ()))
-    commits = [TableCommit(Commit(n, at, groups=changed), now - 3000.0 / n, 2) for n in (7, 6, 5)]
-    tables = Tables(TableStats(2, tuple(commits)), replace(landed, applied=5))
-    lag, left = reported.pop("lag", 5), reported.pop("left", Remaining(48.0, 90.0, ""))
-    return View(
-        path="/lake",
-        checkpoint=Checkpoint(7, WrittenBatch(7, Offset.from_json(OFFSET), written, written)),
-        metrics=Metrics(at, Timestamp(at.time + lag, 1), lag, 1.0, left, 100.0),
-        collections=[(CopyProgress(namespace, 2, "streaming", 1.0), tables)],
-        letters=reported.pop("letters", 0),
-        oplog_warn=25.0,
-        stall_seconds=120.0,
-        times={5: Timestamp(now - 70, 1)},
-    )
-
-
 def test_a_mirror_that_lags_is_as_fresh_as_the_batch_before_those_that_it_lacks() -> None:
     """Guards: the time that a batch waits for the mirror, which was called its lag."""
     found = status.describe(view(changed=["drop"]))
@@ -341,7 +320,7 @@ def test_a_mirror_that_lags_is_as_fresh_as_the_batch_before_those_that_it_lacks(
     [collection] = found["collections"]
     assert collection["freshnessSeconds"] == {"mirror": 70}
     assert collection["backlog"]["mirror"]["batches"] == 2
-    shown = status.summarize_view(view(changed=["drop"]))
+    shown = summarize(view(changed=["drop"]))
     assert shown["freshness"] == "changelogs and live views 5 s, mirrors and histories 70 s"
     fresh = status.describe(view())
     assert fresh["freshnessSeconds"] == {"changelog": 5, "liveView": 5, "mirror": 5}
@@ -350,7 +329,7 @@ def test_a_mirror_that_lags_is_as_fresh_as_the_batch_before_those_that_it_lacks(
 def test_where_nothing_is_written_there_is_neither_lag_nor_freshness() -> None:
     new = view()
     new = replace(new, metrics=replace(new.metrics, time=None, lag_seconds=None), collections=[])
-    shown = status.summarize_view(new)
+    shown = summarize(new)
     assert (shown["lag"], shown["freshness"]) == ("none yet", "none yet")
 
 
@@ -389,10 +368,21 @@ def test_what_somebody_should_look_at_is_reported_in_one_sentence(
     assert said is None or said in warnings[0]
 
 
-def test_a_page_shows_names_as_they_are() -> None:
-    """Guards: markup in a name, and a formula to the plots."""
-    page = html_report.render_page(view(letters=1), {"a<b": "c&d"})
-    assert "shop.a&lt;b&gt;$c" in page
-    assert "a&lt;b" in page
-    assert "c&amp;d" in page
-    assert "a<b" not in page
+def test_a_page_is_served_until_ctrl_c(
+    given: dict[str, str], database: Database[Document], tmp_path: Path
+) -> None:
+    database.a.insert_one({"_id": 0})
+    settings = {**given, "sink.path": str(tmp_path / "the shop")}
+    options = [item for name, value in settings.items() for item in ("-o", f"{name}={value}")]
+    command = [sys.executable, "-m", "cdc.cli.status", *options, "--serve", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", program.stdout.readline())
+        assert found
+        with urllib.request.urlopen(found[0]) as reply:
+            page = reply.read().decode()
+        program.send_signal(signal.SIGINT)
+        assert program.wait(20) == 130
+    assert "<h1>the shop</h1>" in page
+    assert f"<b>{database.name}.a</b>" in page
+    assert "No batch is written yet" in page

@@ -27,7 +27,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["token", *arguments])
 
 
-def test_the_token_of_the_readme_is_reported_as_it_stands_there() -> None:
+def test_the_documented_token_is_reported_as_it_stands_there() -> None:
     [shown] = code("Position and resume token", "sh")
     command, _, reported = shown.partition("\n")
     result = run(command.split()[-1])

@@ -12,16 +12,19 @@ from decimal import Decimal
 from typing import Any
 
 import bson
+import pyarrow as pa
 import pytest
 from bson import Decimal128, Int64, ObjectId, Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructType, VariantVal
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import LongType, StringType, StructType, VariantType, VariantVal
 
-from cdc.delta.columns import Columns, of_table, path_text, typed_column
+from cdc.delta.columns import Columns, TypedColumn, of_table, path_text, typed_column
 from cdc.delta.log import settings as spark_settings
+from cdc.delta.tables.evolution import count_families, families_of
 from cdc.errors import BadOption
 from cdc.model.encoding import encoder
 from tests.model import mixed
@@ -418,3 +421,26 @@ def test_a_table_reports_its_columns_again() -> None:
     )
     schema = StructType(columns.fields()).add("_position", StringType()).add("mine", LongType())
     assert of_table(StructType.fromJson(json.loads(schema.json()))) == columns
+
+
+def test_families_are_counted_without_spark_as_spark_counts_them(spark: SparkSession) -> None:
+    """Guards: columns that `infer` proposes, and that a table would not get as it grows."""
+    values = [*mixed.values(3, 400), *mixed.edges()]
+    values += [of(Decimal128(text)) for text in ("1E+2", "0", "-0.00", "1E-38", "0.10", "9E+37")]
+    names = ["a", "b", "é", "x.y", "$c", "d e", "_f"]
+    documents = [
+        raw(*((names[(number + k) % len(names)].encode(), each) for k, each in enumerate(chunk)))
+        for number, chunk in enumerate(values[at : at + 4] for at in range(0, len(values), 4))
+    ]
+    documents += [UNMAPPABLE, raw()]
+    encoded = [encoder("variant")(document) for document in documents]
+    rows = spark.createDataFrame([(VariantVal(*each),) for each in encoded], "d variant")
+    arrow = pa.array(
+        [{"value": value, "metadata": metadata} for value, metadata in encoded],
+        to_arrow_type(VariantType()),
+    )
+    known = [TypedColumn("other", LongType(), ("a",))]
+    for columns in ([], known):
+        counted = count_families([arrow[:7], arrow[7:]], columns)
+        assert counted == families_of(rows, "d", columns)
+        assert set(counted) == {"a", "b", "é", "x.y", "_f"} - {column.path[0] for column in columns}

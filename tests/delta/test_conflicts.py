@@ -16,6 +16,7 @@ from cdc.delta.log import Target, conflict
 from cdc.delta.sink import sink as sinks
 from cdc.errors import TableOwnedElsewhere
 from tests.delta.batches import batch, change, commits, ops, sink
+from tests.slow import slow_but
 
 LOG = "shop/orders/changelog"
 _PATIENCE_SECONDS = 30
@@ -40,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("other", ["UPDATE", "SET TBLPROPERTIES"])
+@pytest.mark.parametrize("other", slow_but(["UPDATE"], ["UPDATE", "SET TBLPROPERTIES"]))
 def test_a_write_that_another_one_got_in_the_way_of_is_made_again(
     spark: SparkSession, tmp_path: Path, other: str
 ) -> None:

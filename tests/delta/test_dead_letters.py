@@ -40,7 +40,7 @@ def images(frame: DataFrame, kind: str, raw: dict[tuple[str, str], bytes]) -> Da
 
 
 def repair(spark: SparkSession, folder: Path, position: str, key: str) -> None:
-    """As the README has it."""
+    """As documented."""
     [line] = code("Dead letters", "sql")
     assert line.count("'…'") == 3
     for value in (MENDED.hex(), position, key):

@@ -13,16 +13,17 @@ from pyspark.sql import functions as F
 from tests.delta.batches import batch, sink
 from tests.delta.test_history import VERSIONS, Reported, expected, of_document, read, row
 from tests.delta.timeline import Event
+from tests.soak import choose_seed
 
 # A mirror with hard deletes does not remember what is gone: it gets no such change.
 OPS = {("shop", "soft"): ("insert", "update", "delete"), ("shop", "hard"): ("insert", "update")}
-_BATCHES, _EVENTS = 4, 6
+_EVENTS = 6
 
 
-def happened(random: Random) -> list[list[Reported]]:
+def happened(random: Random, count: int) -> list[list[Reported]]:
     """In its order, batch by batch; to three keys of each collection."""
     batches = list[list[Reported]]()
-    for number in range(_BATCHES):
+    for number in range(count):
         batches.append([])
         for ns, ops in OPS.items():
             for time in range(number * _EVENTS, (number + 1) * _EVENTS):
@@ -32,17 +33,24 @@ def happened(random: Random) -> list[list[Reported]]:
     return batches
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.soak)],
+)
 def test_batches_in_any_order_leave_mirrors_and_histories_as_in_their_own(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, count: int
 ) -> None:
-    """Guards: a delete that comes before the insert of what it deletes."""
-    random = Random(11)
-    batches = happened(random)
+    """Guards: a delete that comes before the insert of what it deletes. The order is never that in
+    which the changes happened."""
+    random = Random(choose_seed())
+    batches = happened(random, count)
+    disordered = batches
+    while disordered == batches:
+        disordered = random.sample(batches, count)
     soft = {"match": r"shop\.sof.", "delete": "soft"}
     target = sink(tmp_path, changelog="", history="all/of/history", overrides=[soft])
-    for number, reported in enumerate(random.sample(batches, _BATCHES)):
+    for number, reported in enumerate(disordered):
         until = max(event.time for _, event in reported)
         target.write_batch(batch(spark, [row(each) for each in reported], until=until), number)
 

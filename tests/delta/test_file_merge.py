@@ -27,6 +27,8 @@ from cdc.delta.tables import writes
 from tests.delta import delta_rs
 from tests.delta.batches import LandingSink, batch, change, commits, content, sink
 from tests.delta.test_followers import lagging
+from tests.slow import slow_but
+from tests.soak import choose_seed
 
 MIRROR = "shop/orders/mirror"
 BY_FILES, BY_SPARK = "STREAMING UPDATE", "MERGE"
@@ -94,13 +96,16 @@ def compact(spark: SparkSession, base: Path) -> None:
     DeltaTable.forPath(spark, str(base / MIRROR)).optimize().executeCompaction()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(4, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.soak)],
+)
 def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, count: int
 ) -> None:
     """Guards: a row that is lost, doubled or kept; a vector that marks another row; files that
     Spark, OPTIMIZE and this way of writing change in turn."""
-    numbers, count = random.Random(2), 8
+    numbers = random.Random(choose_seed())
     both = {by_spark: tmp_path / str(by_spark) for by_spark in (False, True)}
     sinks = {by_spark: sink(base, by_spark=by_spark) for by_spark, base in both.items()}
     steps = batches_of(numbers, count)
@@ -126,7 +131,7 @@ def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
 def test_any_batches_leave_of_each_key_its_last_image(spark: SparkSession, tmp_path: Path) -> None:
     """Guards: the same for far less, as nothing is merged twice. What Spark makes of a mirror's
     columns besides is in the slow test above."""
-    numbers, count = random.Random(1), 6
+    numbers, count = random.Random(1), 4
     steps, expected = batches_of(numbers, count), dict[str, Any]()
     optimized, by_spark = numbers.sample(range(2, count), 2)
     own = sink(tmp_path)
@@ -208,7 +213,7 @@ def test_a_later_state_of_a_key_is_kept_unless_its_row_is_deleted(
         assert commits(own / MIRROR)[-1] == operation
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_killed", slow_but([True], [True, False]))
 def test_a_crash_before_the_commit_leaves_the_mirror_as_it_was(
     spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
@@ -269,13 +274,7 @@ def test_a_table_that_somebody_altered_takes_no_files(
         require_possible()
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        each if each == "a column of a user" else pytest.param(each, marks=pytest.mark.slow)
-        for each in ALTERATIONS
-    ],
-)
+@pytest.mark.parametrize("what", slow_but(["a column of a user"], ALTERATIONS))
 def test_a_table_that_somebody_altered_is_merged_by_spark(
     spark: SparkSession, base: Path, what: str
 ) -> None:
@@ -301,12 +300,13 @@ def test_more_changes_than_fit_into_memory_are_merged_by_spark(
     assert commits(base / MIRROR)[-1] == BY_SPARK
 
 
+@pytest.mark.slow
 def test_what_python_cannot_read_is_merged_by_spark(
     spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards: a store that does not answer once, and files that somebody has removed: an error that
     ends the followers, where Spark would have tried again."""
-    errors = (FileNotFoundError(), OSError("AWS Error NETWORK_CONNECTION"), ValueError("damaged"))
+    errors = (FileNotFoundError("AWS Error NETWORK_CONNECTION"), ValueError("damaged"))
     own, expected = sink(base), {key: {"n": 1} for key in "abcdef"}
     for number, error in enumerate(errors, 1):
 
@@ -325,6 +325,7 @@ def test_what_python_cannot_read_is_merged_by_spark(
     assert commits(base / MIRROR)[-1] == BY_FILES
 
 
+@pytest.mark.slow
 def test_what_others_change_in_a_changelog_counts_for_a_mirror_that_lacks_it(
     spark: SparkSession, base: Path
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from cdc.errors import ForeignOffset
 from tests.delta.batches import batch, change, sink
 from tests.delta.lakehouse import Made, held, left_over, made, newest
 from tests.delta.test_dead_letters import BROKEN, images
+from tests.soak import choose_seed
 
 TYPED, PLAIN = ("shop", "typed"), ("shop", "plain")
 OVERRIDE = {"match": "shop.typed", "columns": {"n": "bigint"}, "schema.evolution": True}
@@ -140,13 +142,16 @@ def test_what_a_table_says_was_reported_before_by_those_that_it_rests_on(
     assert grown == ["shop/typed/mirror", "shop/typed/history"]
 
 
-def within_each_kind(base: Path, commits: list[Made]) -> list[int]:
-    """Numbers of commits after which a kind of table is begun, or has got new columns; and all."""
-    counts = {len(commits)}
-    for kind in KINDS:
-        its = [n for n, each in enumerate(commits, 1) if each.table.endswith(kind)]
-        counts.update([n for n in its if commits[n - 1].is_growth(base)][:1] or its[:1])
-    return sorted(counts)
+def kills(undisturbed: Undisturbed) -> dict[str, list[tuple[int, int]]]:
+    """By the kind of table that a batch is killed after: numbers of batches and of commits. The
+    last commit of a batch is a kind of its own."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for number in range(len(BATCHES)):
+        commits = undisturbed.commits(number)
+        for count, each in enumerate(commits, 1):
+            kind = each.table.rpartition("/")[2] if count < len(commits) else "the last commit"
+            found.setdefault(kind, []).append((number, count))
+    return found
 
 
 @pytest.mark.timeout(1800)
@@ -160,11 +165,12 @@ def within_each_kind(base: Path, commits: list[Made]) -> list[int]:
 def test_a_batch_killed_between_any_two_of_its_commits_is_written_once(
     undisturbed: Undisturbed, tmp_path: Path, all_of_them: bool
 ) -> None:
+    """SOAK_SEED chooses one kill after a commit of each kind of table."""
+    chance, by_kind = Random(choose_seed()), kills(undisturbed)
+    assert by_kind.keys() == {*KINDS, "the last commit"}
     wrong = {}
-    for number in range(len(BATCHES)):
-        commits = undisturbed.commits(number)
-        chosen = within_each_kind(undisturbed.base, commits)
-        for count in range(1, len(commits) + 1) if all_of_them else chosen:
+    for places in by_kind.values():
+        for number, count in places if all_of_them else [chance.choice(places)]:
             if found := difference(undisturbed, tmp_path, number, count):
                 wrong[number, count] = found
     assert wrong == {}

@@ -31,6 +31,7 @@ from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, landed_by_tasks, ops, sink
 from tests.delta.test_dead_letters import BROKEN, images
 from tests.delta.test_followers import caught_up, lagging
+from tests.slow import slow_but
 
 LOG, MIRROR = "shop/orders/changelog", "shop/orders/mirror"
 HISTORY = "{db}/{coll}/history"
@@ -200,9 +201,7 @@ def test_the_files_of_a_commit_that_is_found_made_by_its_repetition_stay(
     assert ops(tmp_path / LOG) == [("read", "a"), ("read", "b"), ("modify", None)]
 
 
-@pytest.mark.parametrize(
-    "scheme", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in ("file:", "file://"))]
-)
+@pytest.mark.parametrize("scheme", slow_but([""], ["", "file:", "file://"]))
 def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
     """Guards: tasks, Delta and Spark's reader that each take a path for another one."""
     name = "a [1] {b} c* 100%25 #x?y é"
@@ -260,6 +259,7 @@ def test_settings_that_give_new_tables_more_properties_lose_no_row(
     assert content(tmp_path / MIRROR) == {"a": {"n": 1}, "b": {"n": 1}}
 
 
+@pytest.mark.slow
 def test_a_copy_made_again_into_a_mirror_that_is_not_there_makes_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -276,6 +276,7 @@ def test_a_copy_made_again_into_a_mirror_that_is_not_there_makes_one(
     assert content(left) == {"a": {"n": 1}}
 
 
+@pytest.mark.slow
 def test_a_copy_into_a_mirror_of_other_columns_loses_no_value(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -304,6 +305,7 @@ def test_columns_that_are_called_like_those_of_changes_are_no_changes(
     assert row == {"key": "a", "position": 7, "until": None}
 
 
+@pytest.mark.slow
 def test_a_table_that_demands_more_than_a_task_can_write_gets_its_rows_by_spark(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -431,7 +433,7 @@ def state(spark: SparkSession, base: Path) -> tuple[dict[str, int], Any]:
     return found, stated.copying
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_killed", slow_but([True], [True, False]))
 @pytest.mark.parametrize("loses", ["the commit", "the answer"])
 def test_a_copy_among_changes_reaches_its_mirror_in_one_commit_whatever_is_lost(
     spark: SparkSession,

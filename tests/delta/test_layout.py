@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers.mirror import documents, state
-from cdc.delta.log import Target
+from cdc.delta.log import SparkReader, Target
 from cdc.delta.sink import Sink
 from cdc.delta.tables import Layout, Table, existing, present
 from cdc.delta.tables.routing import folder, former_folder
@@ -180,8 +180,8 @@ def test_a_table_of_an_odd_name_is_read_by_other_engines_and_stays_where_an_earl
         assert {row.key for row in table.target.read(spark).collect()} == {"1", "2"}
         assert table.target.settled(spark) == Target(str(old[name]))
     for found in (
-        existing(spark, layout, "changelog"),
-        present(spark, layout, "changelog", tables),
+        existing(SparkReader(spark), layout, "changelog"),
+        present(SparkReader(spark), layout, "changelog", tables),
     ):
         assert sorted((each for each, _ in found), key=settled.index) == settled
     shutil.copytree(old[names[0]], new[names[0]])
@@ -200,8 +200,12 @@ def test_names_that_a_catalog_cannot_distinguish_are_refused(
 
 @pytest.mark.parametrize(
     ("op", "option", "kept"),
-    [("drop", "on.drop", "mirror"), ("rename", "on.rename", "history")],
-    ids=["drop of a mirror", "rename of a history"],
+    [
+        pytest.param("drop", "on.drop", "mirror", id="drop of a mirror"),
+        pytest.param(
+            *("rename", "on.rename", "history"), id="rename of a history", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_a_drop_that_must_not_be_ends_the_run_and_stands_in_the_changelog(
     spark: SparkSession, tmp_path: Path, op: str, option: str, kept: str

@@ -58,8 +58,14 @@ def content(found: LiveView) -> tuple[list[str], list[Any]]:
     return sorted(row.row for row in rows), stated
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+# A mirror of several collections differs from a plain one by a column and a filter alone.
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.soak if form == "documents" else pytest.mark.slow)
+        for form in FORMS
+    ],
+)
 def test_a_live_view_is_the_mirror_that_has_applied_the_changelog(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -81,6 +87,7 @@ def test_a_live_view_is_the_mirror_that_has_applied_the_changelog(
     assert content(view(spark, tmp_path, table)) == expected
 
 
+@pytest.mark.slow
 def test_a_later_state_that_a_backfill_gave_the_mirror_is_kept(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -12,11 +12,20 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.maintain import main
-from cdc.delta.log import Target, keep, newest_commit
+from cdc.delta.log import (
+    LocalReader,
+    NeedsSpark,
+    Target,
+    keep,
+    list_unneeded,
+    newest_commit,
+    settings,
+)
 from cdc.delta.maintenance import table_maintenance
 from cdc.model import Namespace
-from cdc.pipeline import Config, maintain
+from cdc.pipeline import Config, forecast, maintain
 from cdc.pipeline import config as configuration
+from cdc.tasks import local_path
 from tests.delta.batches import batch, change, commits, sink
 
 
@@ -44,6 +53,7 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     before = commits(log), commits(mirror)
     reported = {each.table: each for each in maintain(spark, config, dry_run=True)}
     assert (commits(log), commits(mirror)) == before
+    assert {each.table: each for each in forecast(LocalReader(), config)} == reported
     assert reported[str(mirror)].purged == 1
     assert rows() == {"a": True, "b": True, "c": False}
 
@@ -77,6 +87,7 @@ def test_files_that_no_commit_names_are_counted_and_deleted_when_they_are_old(
     os.utime(own, (ago, ago))
     config = _configure(tmp_path, keys)
     [expected] = maintain(spark, config, dry_run=True)
+    assert forecast(LocalReader(), config) == [expected]
     assert (expected.vacuumed, old.exists()) == (1, True)
     [done] = maintain(spark, config)
     assert (done.vacuumed, old.exists()) == (1, False)
@@ -84,6 +95,48 @@ def test_files_that_no_commit_names_are_counted_and_deleted_when_they_are_old(
     assert own.exists()
 
 
+@pytest.mark.slow
+def test_unneeded_files_are_listed_without_spark_as_vacuum_lists_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a dry run that counts files of deletion vectors, or of versions that are retained."""
+    path, now = tmp_path / "a [b]%20 c", datetime.now(UTC).timestamp()
+    target = Target(str(path))
+    rows = spark.range(8).repartition(2)
+    rows.write.format("delta").option("delta.enableDeletionVectors", "true").save(str(path))
+    table = target.delta(spark)
+    table.delete("id = 1")
+    table.delete("id < 4")
+    rows.selectExpr("id + 10 AS id").write.format("delta").mode("append").save(str(path))
+    table.delete("id >= 10")
+    lost = path / "part-lost.parquet", path / "_change_data/cdc-lost.parquet"
+    for each in (*lost, path / "_hidden", path / ".hidden"):
+        each.parent.mkdir(exist_ok=True)
+        each.write_text("")
+
+    def listed_by_spark() -> set[str]:
+        with settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+            found = spark.sql(f"VACUUM {target.sql(spark)} RETAIN 0 HOURS DRY RUN").collect()
+        paths = [Path(local_path(row.path)) for row in found]
+        return {str(each.relative_to(path)) for each in paths if each.is_file()}
+
+    unneeded = set(list_unneeded(target, now + 60))
+    assert unneeded == listed_by_spark()
+    assert {each.suffix for each in map(Path, unneeded)} == {".bin", ".parquet"}
+    assert list_unneeded(target, now - 60) == []
+    snapshot = target.snapshot(spark)
+    snapshot.deltaLog().checkpoint(snapshot, spark._jvm.scala.Option.empty())
+    for commit in (path / "_delta_log").glob("*.json"):
+        if commit.name < f"{snapshot.version():020}.json":
+            commit.unlink()
+    assert set(list_unneeded(target, now + 60)) == unneeded == listed_by_spark()
+    for checkpoint in (path / "_delta_log").glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+    with pytest.raises(NeedsSpark, match="only Delta reads"):
+        list_unneeded(target, now)
+
+
+@pytest.mark.slow
 def test_what_a_quiet_table_says_outlasts_its_log(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +160,7 @@ def test_what_a_quiet_table_says_outlasts_its_log(
         if commit.name < checkpoint.name.replace("checkpoint.parquet", "json"):
             commit.unlink()
     kept = newest_commit(spark, target)
+    assert LocalReader().newest_commit(target) == kept
     assert kept
     assert said
     assert kept[1] == said[1]

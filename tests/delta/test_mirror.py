@@ -228,6 +228,7 @@ DDL: dict[str, dict[tuple[str, str], tuple[str, tuple[str, str | None], Any]]] =
 }
 
 
+@pytest.mark.slow
 def test_ddl_empties_the_mirror_of_what_lies_before_it_only(pipeline: Pipeline) -> None:
     first = [change("insert", "c", {}, time=1, ns=("club", "members"))]
     for ns in (ORDERS, ZEBRAS, RIDES):

@@ -93,6 +93,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.mark.slow
 def test_a_rebuilt_table_is_as_if_it_had_never_been_damaged(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from cdc.delta.log import LocalReader, SparkReader
 from cdc.delta.tables.routing import Route, folder, former_folder, require_disjoint
 from cdc.errors import BadOption
 from cdc.model import Namespace
@@ -156,5 +160,15 @@ def test_two_kinds_of_tables_in_folders_of_their_own_are_accepted() -> None:
     )
 
 
-def test_a_glob_takes_the_base_path_literally() -> None:
-    assert Route("/la[k]e*", "{db}/c_{coll}/m").glob() == "/la\\[k\\]e\\*/*/c_*/m"
+def test_the_base_path_is_text_also_where_it_looks_like_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    base = f"{tmp_path}/la[k]e*{{x}}"
+    route = Route(base, "{db}/c_{coll}/m")
+    spark.range(1).write.format("delta").save(f"{tmp_path}/other")
+    for place in (base, f"{tmp_path}/lake*{{x}}", f"{tmp_path}/la[k]e1x"):
+        for name in ("c_orders", "orders"):
+            shutil.copytree(tmp_path / "other", f"{place}/shop/{name}/m")
+    for reader in (SparkReader(spark), LocalReader()):
+        found = [route.own(each).address for each in reader.find(route.literals())]
+        assert found == [f"{base}/shop/c_orders/m"], reader

@@ -62,6 +62,7 @@ def test_a_table_of_many_files_is_large(
     assert not small_write_settings.Sizes().are_small(spark, [target], FEW)
 
 
+@pytest.mark.slow
 def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,10 @@ ORDERS = Namespace("shop", "orders")
 FORMS: dict[str, dict[str, Any]] = {
     "documents": {},
     "soft deletes, a change feed": {"delete": "soft", "form": "cdf"},
+    "typed columns that grow": {
+        "columns": {"n": "bigint", "document": "variant from $"},
+        "schema.evolution": True,
+    },
     "kept when dropped, one changelog": {"on.drop": "keep", "changelog": "{schema}_log.all"},
 }
 
@@ -90,8 +94,14 @@ def test_a_view_contains_what_its_mirror_lacks(spark: SparkSession, tmp_path: Pa
     assert content(spark.table(name)) == now(spark, tmp_path, table)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+# A drop in what a plain mirror lacks is also in `tests/cli/test_follow.py`.
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.soak if form == "documents" else pytest.mark.slow)
+        for form in FORMS
+    ],
+)
 def test_a_view_gives_what_its_mirror_will_contain(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -181,6 +191,7 @@ def test_each_read_of_a_view_is_one_batch_while_followers_commit(
     assert reads > 1
 
 
+@pytest.mark.slow
 def test_what_somebody_else_has_named_like_a_view_stays(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,18 +227,17 @@ def test_the_mirror_of_another_collection_may_have_the_name_of_a_view(
     assert spark.table(view_of(table, "orders_live")).count() == 1
 
 
+@pytest.mark.slow
 def test_the_log_says_why_a_mirror_has_no_view(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = tables(tmp_path)
     whole = table["mirror"].replace("{db}.{coll}", "shop.whole")
     overrides = [
-        {"match": "shop.typed", "columns": {"n": "bigint"}},
         {"match": "shop.part_.*", "mirror": whole},
         {"match": "shop.path", "changelog": "{db}/{coll}/changelog"},
     ]
     reasons = {
-        "typed": "SQL cannot convert documents to typed columns",
         "part_1": "the mirror contains several collections",
         "path": "its changelog is not in a catalog",
     }
@@ -243,3 +253,27 @@ def test_the_log_says_why_a_mirror_has_no_view(
         assert not spark.catalog.tableExists(f"{name}_live")
         [line] = [each for each in caplog.messages if reason in each]
         assert name.rpartition(".")[2] in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["documents", "typed columns that grow"])
+def test_what_somebody_has_added_to_a_mirror_is_in_its_view_as_it_will_be_in_the_mirror(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Guards: a run that ends because of a column of which a document has no value."""
+    table = tables(tmp_path, **FORMS[form])
+    name = view_of(table)
+    mirror = name.removesuffix("_live")
+    sink(tmp_path, **table).write_batch(copied(spark), 0)
+    spark.sql(f"ALTER TABLE {mirror} ADD COLUMNS (last INT)")
+    spark.sql(f"UPDATE {mirror} SET last = 7")
+    first = [change("insert", "e", {"n": 1}, time=11), change("delete", "a", None, time=12)]
+    sink(tmp_path, **table).write_batch(batch(spark, first, until=14), 1)
+    rows = [change("update", "b", {"n": 2}, time=21), change("insert", "f", {"n": 1}, time=22)]
+    lagging(tmp_path, 2, batch(spark, rows, until=24), **table)
+    expected = {"b": 7, "c": 7, "d": 7, "e": None, "f": None}
+    assert {row.key: row["last"] for row in spark.table(name).collect()} == expected
+    found = content(spark.table(name))
+    assert found == now(spark, tmp_path, table)
+    caught_up(spark, tmp_path, 3, **table)
+    assert content(spark.table(mirror)) == found

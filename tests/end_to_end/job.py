@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 from cdc.pipeline import Config
 from tests.end_to_end.oracle import Checkpoint, Frontier
@@ -45,7 +51,7 @@ def arguments(config: Config, *more: str) -> list[str]:
 
 class Job:
     """`mongodb-cdc replicate` as a user starts it, in a process group of its own; with more options
-    than those of the configuration's source and where it writes."""
+    than those of the configuration's source and where it writes; on a terminal, if so wanted."""
 
     def __init__(
         self,
@@ -54,13 +60,15 @@ class Job:
         *more: str,
         command: Sequence[str] = IN_PYTHON,
         environment: Mapping[str, str] = MappingProxyType({}),
+        on_terminal: bool = False,
     ) -> None:
         self._path = folder / "job.log"
-        self._log = self._path.open("ab")
+        self._log = self._path.open("ab", buffering=0)
+        output = _terminal(self._log) if on_terminal else self._log.fileno()
         self.process = subprocess.Popen(
             [*command, *arguments(config, *more)],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
             env={
                 **os.environ,
@@ -72,6 +80,8 @@ class Job:
             },
             cwd=ROOT,
         )
+        if on_terminal:
+            os.close(output)
 
     def kill(self) -> None:
         """And what is left of its processes, if it has ended."""
@@ -100,6 +110,22 @@ class Job:
     def said(self) -> str:
         """The end of its output."""
         return self._path.read_text(errors="replace")[-3000:]
+
+
+def _terminal(log: IO[bytes]) -> int:
+    """A terminal of 120 columns, which writes to the log what it gets."""
+    own, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+
+    def copy() -> None:
+        # At the end of its last user a terminal is an error to read.
+        with suppress(OSError, ValueError):
+            while screen := os.read(own, 65536):
+                log.write(screen)
+        os.close(own)
+
+    threading.Thread(target=copy, daemon=True).start()
+    return its
 
 
 def run_until(

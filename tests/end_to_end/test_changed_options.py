@@ -1,5 +1,5 @@
 """What becomes of a pipeline whose options are other ones than those it ran with before: what the
-README says of each."""
+documents say of each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The README's commands on a cluster of Spark's own, of which a machine is switched off in the
-midst of a copy: what is submitted brings the project, and what was lost is read again."""
+"""The documented commands on a cluster of Spark's own, of which a machine is switched off in the
+midst of a copy: what is submitted brings the project and its compiled encoders, and what was lost
+is read again."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pymongo.database import Database
 from pyspark.sql import SparkSession
 
 from cdc.demo import ReplicaSet, Writers, load_orders
+from cdc.kernel import loading
 from cdc.model import Namespace
 from cdc.pipeline import Config, mirrored_until
 from cdc.pipeline import config as configuration
@@ -44,6 +46,8 @@ collections = ["{collection}"]
 document.format = "bson"
 split.size.mb = 1
 snapshot.splits.per.batch = 2
+# So that `find` is a command of the copy only.
+read.by = "change_stream"
 [sink]
 path = "{folder}/lakehouse"
 """
@@ -64,7 +68,10 @@ def test_a_job_on_a_cluster_goes_on_when_a_worker_dies_and_what_it_wrote_is_righ
     file.write_text(_PIPELINE.format(collection=orders, folder=tmp_path))
     config = configuration.load(str(file))
     checkpoint = Checkpoint(config)
-    with Standalone(tmp_path, 2, {"MONGODB_URI": mongod.uri}) as cluster:
+    loading.columns()  # which the driver then has, and its executors have not
+    cache = tmp_path / "cache of the executors"
+    environment = {"MONGODB_URI": mongod.uri, "NUMBA_CACHE_DIR": str(cache)}
+    with Standalone(tmp_path, 2, environment) as cluster:
         submit = Submit(tmp_path, cluster.url, orders, mongod.uri)
         job = submit.replicate(config)
         try:
@@ -85,6 +92,7 @@ def test_a_job_on_a_cluster_goes_on_when_a_worker_dies_and_what_it_wrote_is_righ
         lost = _damage(spark, config, orders)
         repaired = submit.run("backfill")
         verdict = submit.run("verify")
+    assert not [*cache.rglob("*.json")], "executors have compiled what the driver has"
     assert {Task("0", "Success"), Task("1", "Success")} <= ended
     assert "ExecutorLostFailure" in {each.end for each in ended}
     assert (repaired["missing"], repaired["left"]) == (lost, 0)
@@ -112,7 +120,7 @@ def _damage(spark: SparkSession, config: Config, collection: Namespace) -> int:
 
 
 class Submit:
-    """The README's commands on a cluster, with what is here in the place of what stands there."""
+    """The documented commands on a cluster, with what is here in the place of what stands there."""
 
     def __init__(self, folder: Path, url: str, collection: Namespace, uri: str) -> None:
         self._folder, self._events = folder, folder / "events"

@@ -14,15 +14,24 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import Folder, checkpoint, plan_repair, require_whole
+from cdc.checkpoint import (
+    Folder,
+    HadoopFiles,
+    LocalFiles,
+    checkpoint,
+    plan_repair,
+    require_whole,
+)
+from cdc.delta.log import LocalReader, SparkReader
 from cdc.delta.tables import PIPELINE
 from cdc.demo import ReplicaSet
 from cdc.errors import CheckpointDamaged, CheckpointInUse, ForeignOffset, TableOwnedElsewhere
 from cdc.model import Namespace
-from cdc.pipeline import repair
+from cdc.pipeline import access_by_spark, access_locally, repair
 from cdc.pipeline.table_commits import TableBatches, read_table_batches
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
+from tests.slow import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +118,7 @@ def test_the_way_back_ends_at_a_batch_as_it_was_and_at_none_that_is_older_than_t
     truth = TableBatches("it", None, {})
     refused = 0
     for *hows, newest in CASES:
-        folder = Folder(past.spark, str(tmp_path / "c"))
+        folder = Folder(LocalFiles(), str(tmp_path / "c"))
         of_tables = replace(truth, newest=None if newest < 0 else newest)
         if newest >= 0:
             of_tables = replace(of_tables, ends={newest: original[newest]})
@@ -189,13 +198,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        name if name == "in the changelog alone" else pytest.param(name, marks=pytest.mark.slow)
-        for name in STATES
-    ],
-)
+@pytest.mark.parametrize("state", slow_but(["in the changelog alone"], STATES))
 def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     past: Past, mongod: ReplicaSet, spark: SparkSession, tmp_path: Path, state: str
 ) -> None:
@@ -206,11 +209,11 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     if not is_committed:
         damaged(folder / f"commits/{past.last}", None)
     before = sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    planned = repair(spark, config, dry_run=True)
+    planned = repair(access_locally(config), config, dry_run=True)
     assert sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file()) == before
-    done = repair(spark, config)
+    done = repair(access_locally(config), config)
     assert [step.description for step in done] == [step.description for step in planned]
-    assert repair(spark, config) == []
+    assert repair(access_locally(config), config) == []
     with mongod.client() as client:
         client[past.orders.db].orders.update_one({"_id": 0}, {"$inc": {"n": 1}})
         past.once(config)
@@ -225,9 +228,7 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
     assert Checkpoint(config).committed() >= past.last
 
 
-@pytest.mark.parametrize(
-    "commits", ["21", *(pytest.param(each, marks=pytest.mark.slow) for each in ("1", "10", "210"))]
-)
+@pytest.mark.parametrize("commits", slow_but(["21"], ["21", "1", "10", "210"]))
 def test_damaged_commits_are_removed_down_to_one_that_is_whole(
     past: Past, spark: SparkSession, tmp_path: Path, commits: str
 ) -> None:
@@ -238,7 +239,7 @@ def test_damaged_commits_are_removed_down_to_one_that_is_whole(
         damaged(folder / f"commits/{batch}", b"v1\n{" if str(batch) in commits else None)
     if commits == "21":
         damaged(folder / "offsets/0", b"")  # which is not asked for, and not repaired
-    done = [step.description for step in repair(spark, config)]
+    done = [step.description for step in repair(access_locally(config), config)]
     assert done == [f"remove commits/{batch}" for batch in commits]
     assert checkpoint.read(config.checkpoint).planned == past.last
     past.once(config)
@@ -255,11 +256,11 @@ def test_where_no_checkpoint_is_nothing_is_repaired_or_made(
     config = past.config(past.folder, f"sink.checkpoint={folder}")
     for is_dry in (True, False):
         with pytest.raises(CheckpointDamaged, match="nothing to repair"):
-            repair(spark, config, is_dry)
+            repair(access_locally(config), config, is_dry)
     assert not folder.exists()
     (folder / "offsets").mkdir(parents=True)
     with pytest.raises(CheckpointDamaged, match="nothing to repair"):
-        repair(spark, config)
+        repair(access_locally(config), config)
     assert [*folder.rglob("*")] == [folder / "offsets"]
 
 
@@ -275,11 +276,11 @@ def test_a_lost_name_that_tables_do_not_contain_is_written_as_the_remedy_says(
     spark.sql(other)
     damaged(metadata, b"{", has_checksum=True)
     with pytest.raises(CheckpointDamaged, match="several pipelines own the tables") as raised:
-        repair(spark, config)
+        repair(access_locally(config), config)
     assert ".metadata.crc" in str(raised.value.remedy)
     metadata.write_text(its)
     metadata.with_name(".metadata.crc").unlink()
-    assert repair(spark, config) == []
+    assert repair(access_locally(config), config) == []
 
 
 def test_a_lost_name_is_taken_from_the_tables(
@@ -289,8 +290,48 @@ def test_a_lost_name_is_taken_from_the_tables(
     metadata = tmp_path / "lakehouse/_checkpoint/metadata"
     its = json.loads(metadata.read_text())
     damaged(metadata, b"")
-    repair(spark, config)
+    repair(access_locally(config), config)
     assert json.loads(metadata.read_text()) == its
+
+
+def test_files_are_read_and_written_as_hadoop_does(spark: SparkSession, tmp_path: Path) -> None:
+    """Guards: a checksum that Spark refuses, and a damaged file that Spark would not read."""
+    local, hadoop = LocalFiles(), HadoopFiles(spark)
+    path, checksum = tmp_path / "offsets/7", tmp_path / "offsets/.7.crc"
+    for size in (0, 1, 511, 512, 513, 1500):
+        content = bytes(number % 251 for number in range(size))
+        for writer in (hadoop, local):
+            writer.replace(str(path), content)
+            assert local.read(str(path)) == hadoop.read(str(path)) == content
+            assert sorted(local.names(str(path.parent))) == [".7.crc", "7"]
+            assert hadoop.names(str(path.parent)) == ["7"]
+    whole, sums = path.read_bytes(), checksum.read_bytes()
+    for data in (whole[:-1], whole[:512], whole + b"x", whole[:700] + b"x" + whole[701:], b""):
+        path.write_bytes(data)
+        assert local.read(str(path)) is None
+        # Hadoop reads as much as the checksum covers: it does not find each cut.
+        assert hadoop.read(str(path)) in (None, whole[:512], whole, b"")
+    path.write_bytes(whole)
+    for damage in (*(sums[:length] for length in range(len(sums))), bytes(len(sums)), sums + b"1"):
+        checksum.write_bytes(damage)
+        if local.read(str(path)) == whole:
+            assert hadoop.read(str(path)) == whole, damage
+    checksum.write_bytes(sums)
+    local.remove(str(path))
+    assert [*path.parent.iterdir()] == []
+
+
+def test_a_repair_by_spark_takes_the_same_steps(
+    past: Past, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As for a checkpoint or tables elsewhere than on this machine."""
+    config = past.copied(tmp_path / "lakehouse")
+    damaged(tmp_path / f"lakehouse/_checkpoint/offsets/{past.last}", b"v1\n{")
+    planned = [each.description for each in repair(access_locally(config), config, dry_run=True)]
+    done = [each.description for each in repair(access_by_spark(spark), config)]
+    assert done == planned
+    assert done
+    require_whole(Folder(LocalFiles(), config.checkpoint))
 
 
 def test_what_nobody_knows_is_refused_and_never_begun_anew(
@@ -301,14 +342,14 @@ def test_what_nobody_knows_is_refused_and_never_begun_anew(
     shutil.rmtree(folder / "offsets")
     with pytest.raises(CheckpointDamaged, match=f"offsets/{past.last} is missing"):
         past.once(config)
-    repair(spark, config)
-    require_whole(Folder(spark, config.checkpoint))
+    repair(access_locally(config), config)
+    require_whole(Folder(LocalFiles(), config.checkpoint))
     for log in ("offsets", "commits"):
         shutil.rmtree(folder / log)
     with pytest.raises(CheckpointDamaged, match="contains no batch, but the table at"):
         past.once(config)
     with pytest.raises(CheckpointDamaged, match="is recorded neither in"):
-        repair(spark, config)
+        repair(access_locally(config), config)
     shutil.rmtree(folder)
     with pytest.raises(TableOwnedElsewhere, match="this checkpoint") as raised:
         past.once(config)
@@ -326,8 +367,10 @@ def test_a_first_batch_that_is_in_no_table_is_planned_anew(
     for batch in (1, 2):
         damaged(folder / f"offsets/{batch}", None)
     damaged(folder / "offsets/0", b"")
-    assert [step.description for step in repair(spark, config)] == ["remove offsets/0"]
-    require_whole(Folder(spark, config.checkpoint))
+    assert [step.description for step in repair(access_locally(config), config)] == [
+        "remove offsets/0"
+    ]
+    require_whole(Folder(LocalFiles(), config.checkpoint))
     # What a run leaves that is killed while it plans its first batch.
     (folder / "offsets/.0.0b5e6f2c-8a4f-4d5c-9d55-3a1f0c7e7c11.tmp").write_bytes(b"v1")
     past.once(config)
@@ -342,7 +385,7 @@ def test_an_offset_of_a_later_release_is_no_damage_and_refused(
     version, about, offset = path.read_text().split("\n")
     later = json.dumps({**json.loads(offset), "version": 99, "more": 1})
     damaged(path, "\n".join((version, about, later)).encode())
-    for start in (past.once, lambda config: repair(spark, config)):
+    for start in (past.once, lambda config: repair(access_locally(config), config)):
         with pytest.raises(ForeignOffset, match="version 99"):
             start(config)
 
@@ -354,13 +397,14 @@ def test_one_job_at_a_time_goes_on_with_a_checkpoint(
     config = past.copied(tmp_path / "lakehouse")
     damaged(tmp_path / f"lakehouse/_checkpoint/offsets/{past.last}", b"")
     with checkpoint.lock_checkpoint(config.checkpoint):
-        for start in (past.once, lambda config: repair(spark, config)):
+        for start in (past.once, lambda config: repair(access_locally(config), config)):
             with pytest.raises(CheckpointInUse, match="Another job runs"):
                 start(config)
 
 
 def test_tables_report_the_end_of_their_last_batch(past: Past, spark: SparkSession) -> None:
-    found = read_table_batches(spark, past.config(past.folder), None)
+    found = read_table_batches(LocalReader(), past.config(past.folder), None)
+    assert found == read_table_batches(SparkReader(spark), past.config(past.folder), None)
     its = json.loads((past.folder / "_checkpoint/metadata").read_text())
     last = past.folder / f"_checkpoint/offsets/{past.last}"
     assert found == TableBatches(its["id"], past.last, {past.last: lines(last)})

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from pymongo.collection import Collection
 from pymongo.database import Database
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from cdc.checkpoint import checkpoint
 from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet
-from cdc.monitoring import read_status
+from cdc.monitoring import Display, read_status
 from cdc.pipeline import Config, Replication, Status
 from tests.end_to_end.in_process import replicated, wait_until
 from tests.mongo.capture import until
 
 
 def test_the_lag_grows_while_a_batch_is_stuck_and_falls_when_that_is_committed(
-    database: Database[dict[str, Any]], spark: SparkSession, pipeline: Callable[..., Config]
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Guards: `lag 0 s` beside a batch that has been stuck for minutes; a mirror that lacks what
-    its changelog contains, and seems as fresh."""
+    its changelog contains, and seems as fresh; a log in which a stuck batch is silence."""
     orders = database.orders
     orders.insert_one({"_id": 1, "n": 0})
     config = pipeline(f"{database.name}.orders", "heartbeat.interval=1", "sink.mirror.interval=600")
@@ -33,8 +42,15 @@ def test_the_lag_grows_while_a_batch_is_stuck_and_falls_when_that_is_committed(
     with replication._writing:
         orders.update_one({"_id": 1}, {"$inc": {"n": 1}})
         committed = replication.status().committed
-        until(lambda: _lag(replication.status()) >= 4)
+        display = Display(Console(file=io.StringIO()), [], silence=0.5)
+        with caplog.at_level(logging.INFO, "cdc.cli.replicate"):
+            until(lambda: len(set(_logged(display, replication, orders, caplog.messages))) >= 3)
         stuck = replication.status()
+    lags = _logged(display, replication, orders, caplog.messages)
+    assert lags == sorted(lags)
+    assert lags[-1] - lags[0] < 60
+    assert stuck.running is not None
+    assert stuck.running.seconds > 1
     assert stuck.committed == committed
     assert stuck.freshness.changelog == _lag(stuck)
     changed = len(reports)
@@ -45,6 +61,7 @@ def test_the_lag_grows_while_a_batch_is_stuck_and_falls_when_that_is_committed(
     replication.stop()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_knows_lag_and_freshness_before_its_first_batch(
     database: Database[dict[str, Any]], spark: SparkSession, pipeline: Callable[..., Config]
 ) -> None:
@@ -93,6 +110,19 @@ def test_a_source_that_is_gone_makes_the_lag_grow_and_stops_nothing(
         assert time.monotonic() - began < 15
         assert replication.is_active()
         replication.stop(5.0)
+
+
+def _logged(
+    display: Display, replication: Replication, orders: Collection[Any], messages: list[str]
+) -> list[int]:
+    """The lags in the lines of a stuck batch, while the source goes on, whose edge nobody else
+    moves."""
+    orders.update_one({"_id": 2}, {"$inc": {"n": 1}}, upsert=True)
+    display.show_status(replication.status())
+    form = r"batch \d+ is being written: \d+ s,.* lag (\d+) s, freshness: changelogs (\d+) s"
+    found = [found for each in messages if (found := re.match(form, each))]
+    assert all(each[1] == each[2] for each in found)
+    return [int(each[1]) for each in found]
 
 
 def _metrics(status: Status) -> Any:

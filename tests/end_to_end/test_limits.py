@@ -227,7 +227,8 @@ def test_a_transaction_of_100_000_operations_is_whole_in_one_batch(
         assert [counts for counts in found if "insert" in counts or "delete" in counts] == [whole]
         rest = [counts["update"] for counts in found if counts and counts != whole]
         assert sum(rest) == 20_000
-        assert all(count <= 7000 for count in rest)
+        # The batch that reaches the live edge may have a tenth more changes than the limit.
+        assert all(count <= 7700 for count in rest)
         table = config.table("changelog", orders)
         assert table is not None
         rows = table.target.read(spark).where("txn IS NOT NULL")

@@ -28,6 +28,7 @@ def past(
         yield past
 
 
+@pytest.mark.slow
 def test_rows_are_those_that_spark_counts_also_where_some_are_deleted(past: Past) -> None:
     """Guards: rows that a deletion vector takes away are in the file still."""
     config = past.config(past.folder)

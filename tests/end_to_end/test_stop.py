@@ -3,6 +3,7 @@ not written then is written by the next run."""
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ class Case(NamedTuple):
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
     code: int = 0
     says: str = "stopped"
+    on_terminal: bool = False
 
 
 def reads(job: Job, checkpoint: Checkpoint, client: Client) -> bool:
@@ -84,7 +86,9 @@ CASES = {
         lambda client: refusing(client, "ping"), waits_for_the_source, says=""
     ),
     "between batches": Case(lambda client: nullcontext(), has_written),
-    "between batches, by Ctrl-C": Case(lambda client: nullcontext(), has_written, (signal.SIGINT,)),
+    "between batches, by Ctrl-C": Case(
+        lambda client: nullcontext(), has_written, (signal.SIGINT,), on_terminal=True
+    ),
     "while a batch is read that takes for ever": Case(
         lambda client: hanging(client, "find"), reads, says="the next run repeats"
     ),
@@ -125,7 +129,8 @@ def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     config = pipeline(str(orders), "retry.seconds=400", "heartbeat.interval=1")
     checkpoint = Checkpoint(config)
     is_long = case.says.startswith("the next")
-    job = Job(config, tmp_path, f"sink.stop.seconds={_STOP_SECONDS if is_long else 300}")
+    seconds = f"sink.stop.seconds={_STOP_SECONDS if is_long else 300}"
+    job = Job(config, tmp_path, seconds, on_terminal=case.on_terminal)
     try:
         with case.meanwhile(mongo):
             until(lambda: case.is_reached(job, checkpoint, mongo), _START_SECONDS)
@@ -143,6 +148,14 @@ def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     assert code == case.code, said
     assert case.says in said
     assert "Traceback" not in said
+    assert "\tat " not in said, "a trace of Java"
+    assert case.says or "stopp" in said
+    if case.on_terminal:
+        shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", said)
+        assert re.search(rf"{orders} +streaming +300 copied, 0 changes", shown)
+        acknowledged = shown.index("stopping after the current batch; a second signal ends it")
+        assert re.search(r"stopped: 300 rows in 1 batches", shown[acknowledged:])
+        assert "INFO" not in shown
     replicated(spark, config)
     assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
     assert lag(spark, config, orders) == 0

@@ -6,12 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.soak import choose_seed
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_function_reads_beyond_the_bytes_of_a_damaged_reply_or_variant() -> None:
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(500, marks=pytest.mark.slow), pytest.param(50_000, marks=pytest.mark.soak)],
+)
+def test_no_function_reads_beyond_the_bytes_of_a_damaged_reply_or_variant(count: int) -> None:
     """Guards: the type of a value, and what it takes by its length, before its bytes. Where they
     end, memory ends; in a process of its own, because a read beyond that ends it."""
-    program = [sys.executable, "-m", "tests.kernel.guarded", "1", "1500"]
+    numbers = str(choose_seed()), str(count)
+    program = [sys.executable, "-m", "tests.kernel.guarded", *numbers]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -25,6 +25,7 @@ from tests.kernel.canonical import canonical
 from tests.model.mixed import values
 from tests.model.test_merge_key import document as of_elements
 from tests.model.test_variant import BY_TYPE, DOCUMENTS, OID, REFUSED, nested, of, raw
+from tests.slow import slow_but
 
 PROPERTY = settings(max_examples=100, derandomize=True, deadline=None, database=None)
 
@@ -203,20 +204,25 @@ def test_damaged_bytes_are_encoded_as_before(document: dict[str, Any], data: st.
     assert_same([bytes(damaged), bytes(damaged[:cut]), bytes(damaged[cut:])])
 
 
-def damaged_everywhere() -> list[bytes]:
-    """A document of all types, each of its bytes wrong once in several ways."""
+# From one wrong byte to the next: a seventh of all bytes, or all of them.
+STEPS = slow_but([7], [7, 1])
+
+
+def damaged_everywhere(step: int) -> list[bytes]:
+    """A document of all types, each of its bytes wrong once in several ways; or some of them."""
     whole = raw(*[(case[0][4], name.encode(), case[0][7:-1]) for name, case in BY_TYPE.items()])
     often = bson.encode({**OFTEN, "_id": 1})
     found = []
     for document in (whole, often):
-        for index in range(len(document)):
+        for index in range(0, len(document), step):
             for other in (0, 0xFF, document[index] ^ 0x10):
                 found.append(document[:index] + bytes([other]) + document[index + 1 :])
     return found
 
 
-def test_every_single_byte_may_be_wrong() -> None:
-    assert_same(damaged_everywhere(), fills=FILLS[2:])
+@pytest.mark.parametrize("step", STEPS)
+def test_every_single_byte_may_be_wrong(step: int) -> None:
+    assert_same(damaged_everywhere(step), fills=FILLS[2:])
 
 
 def test_documents_of_ever_other_names_begin_new_dictionaries() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cdc.arrow import cells
 from cdc.kernel import Places, loading
-from tests.kernel.test_encoded_images import FILLS, PROPERTY, assert_same, damaged_everywhere
+from tests.kernel.test_encoded_images import FILLS, PROPERTY, STEPS, assert_same, damaged_everywhere
 from tests.model.mixed import a_decimal, a_double, values
 from tests.model.test_merge_key import document as of_elements
 from tests.model.test_variant import DOCUMENTS, nested, of
@@ -98,8 +98,9 @@ def test_random_documents_read_as_before(documents: list[dict[str, Any]]) -> Non
     assert_same([bson.encode(document) for document in documents], "json", fills=FILLS[:1])
 
 
-def test_every_single_byte_may_be_wrong_in_a_text_too() -> None:
-    assert_same(damaged_everywhere(), "json", fills=FILLS[2:])
+@pytest.mark.parametrize("step", STEPS)
+def test_every_single_byte_may_be_wrong_in_a_text_too(step: int) -> None:
+    assert_same(damaged_everywhere(step), "json", fills=FILLS[2:])
 
 
 def test_what_needs_most_room_for_its_bytes_gets_it() -> None:

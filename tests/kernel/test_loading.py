@@ -7,33 +7,37 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from cdc.kernel import loading
+from tests.soak import choose_seed
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache folder of the test's own, with nothing in it."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_they_are_kept_in_the_cache_of_the_user_and_no_one_else_can_write_there(
     tmp_path: Path,
 ) -> None:
-    folder = loading._folder("0.1", "z")
+    folder = loading._folder("0")
     assert folder.parent == tmp_path / "cache" / "mongodb-cdc"
     assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)} == {0o700}
 
 
-def test_each_version_of_numba_and_each_processor_has_its_own(tmp_path: Path) -> None:
-    assert loading._folder("0.1", "z") == loading._folder("0.1", "z") != loading._folder("0.2", "z")
-    assert loading._folder("0.1", "z") != loading._folder("0.1", "y")
+def test_each_version_of_numba_and_each_processor_has_its_own() -> None:
+    assert loading._digest("0.1", "z") == loading._digest("0.1", "z") != loading._digest("0.2", "z")
+    assert loading._digest("0.1", "z") != loading._digest("0.1", "y")
 
 
 def test_what_cannot_be_compiled_says_why(tmp_path: Path) -> None:
@@ -42,21 +46,12 @@ def test_what_cannot_be_compiled_says_why(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_a_damaged_library_is_compiled_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
-    file = loading.library("columns")
-    for content in ("", "{}", "0" * 64 + "\n{}"):
-        file.write_text(content)
-        assert loading._read(file) is None
-    program = "from cdc.kernel import loading; loading.columns(); loading.columns()"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-    stored = loading._read(file)
-    assert stored is not None
-    assert "cdc.kernel.columns.write_variants" in stored
-    assert list(file.parent.iterdir()) == [file]
+@pytest.mark.parametrize("content", ["", "{}", "0" * 64 + "\n{}"])
+def test_a_damaged_library_is_not_loaded(tmp_path: Path, content: str) -> None:
+    """That it is compiled again: `tests/kernel/test_zipped.py`."""
+    file = tmp_path / "library.json"
+    file.write_text(content)
+    assert loading._read(file) is None
 
 
 def test_an_array_of_another_type_or_form_is_refused() -> None:
@@ -80,21 +75,24 @@ def test_numba_is_not_loaded_where_compiled_functions_are_called() -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_folder_that_is_given_comes_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
-    assert loading._folder("0.1", "z").parent == tmp_path / "given"
+    assert loading._folder("0").parent == tmp_path / "given"
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_where_the_users_cache_cannot_be_written_they_are_kept_with_temporary_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert loading._folder("0.1", "z").parent == tmp_path / f"mongodb-cdc-{os.getuid()}"
+    assert loading._folder("0").parent == tmp_path / f"mongodb-cdc-{os.getuid()}"
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_a_folder_that_others_can_write_to_is_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -103,7 +101,7 @@ def test_a_folder_that_others_can_write_to_is_not_read(
     (tmp_path / f"mongodb-cdc-{os.getuid()}").mkdir()
     (tmp_path / f"mongodb-cdc-{os.getuid()}").chmod(0o777)
     with pytest.raises(OSError):
-        loading._folder("0.1", "z")
+        loading._folder("0")
 
 
 @pytest.mark.parametrize(
@@ -114,27 +112,48 @@ def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
-@pytest.mark.slow
-def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path) -> None:
-    program = (
-        "import numba, numpy, pytest;"
-        "from tests.kernel import test_encoded_events, test_encoded_images as t;"
-        "from tests.kernel import guarded, test_encoded_text, test_typed_columns;"
-        "check = numba.njit(lambda a, i: a[i]);"
-        "pytest.raises(IndexError, check, numpy.zeros(1), 1);"
-        "t.test_every_single_byte_may_be_wrong();"
-        "test_typed_columns.test_every_single_byte_of_a_variant_may_be_wrong();"
-        "test_typed_columns.test_damaged_variants_of_any_documents_are_the_same();"
-        "test_typed_columns.test_what_is_large_is_the_same();"
-        "t.test_damaged_bytes_are_encoded_as_before();"
-        "t.test_values_of_all_types_and_ranges_are_encoded_as_before();"
-        "t.test_decimals_of_any_digits_and_scale_are_the_same();"
-        "test_encoded_text.test_every_single_byte_may_be_wrong_in_a_text_too();"
-        "test_encoded_text.test_doubles_of_all_kinds_read_as_before();"
-        "test_encoded_text.test_what_needs_most_room_for_its_bytes_gets_it();"
-        "test_encoded_events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused();"
-        "guarded.run(1, 500);"
-    )
+# What is run with checked accesses. Each part compiles the libraries that it needs for that.
+_IMPORTS = """
+import numpy, pytest
+from cdc.kernel import loading
+from tests.kernel import guarded, test_encoded_events as events, test_encoded_images as images
+from tests.kernel import test_encoded_text as text, test_typed_columns as typed
+data, out, ends = numpy.zeros(1, "u1"), numpy.zeros(16, "u1"), numpy.zeros(2, "i4")
+with pytest.raises(RuntimeError, match="gather failed"):
+    loading.columns().gather(data, numpy.array([0]), numpy.array([9]), 0, out, ends)
+"""
+_CHECKED = {
+    "columns": """
+images.test_every_single_byte_may_be_wrong()
+images.test_damaged_bytes_are_encoded_as_before()
+images.test_values_of_all_types_and_ranges_are_encoded_as_before()
+images.test_decimals_of_any_digits_and_scale_are_the_same()
+text.test_every_single_byte_may_be_wrong_in_a_text_too()
+text.test_doubles_of_all_kinds_read_as_before()
+text.test_what_needs_most_room_for_its_bytes_gets_it()
+events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused()
+""",
+    "typed": """
+typed.test_every_single_byte_of_a_variant_may_be_wrong()
+typed.test_damaged_variants_of_any_documents_are_the_same()
+typed.test_what_is_large_is_the_same()
+""",
+    "all": "guarded.run(1, 500)",
+}
+
+
+@pytest.mark.parametrize(
+    "is_short",
+    [
+        pytest.param(True, id="one part", marks=pytest.mark.slow),
+        pytest.param(False, id="all parts", marks=pytest.mark.soak),
+    ],
+)
+def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path, is_short: bool) -> None:
+    """In the short form SOAK_SEED chooses the part."""
+    part = Random(choose_seed()).choice([*_CHECKED])
+    print(part)
+    programs = [_CHECKED[part]] if is_short else _CHECKED.values()
     environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "checked")}
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", "".join([_IMPORTS, *programs])]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environment})

@@ -32,6 +32,7 @@ from tests.kernel.arrow import VARIANT
 from tests.model.mixed import edges, values
 from tests.model.test_merge_key import Element, array, of, raw
 from tests.model.test_merge_key import document as of_fields
+from tests.slow import slow_but
 
 SCALARS = [
     *("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
@@ -131,7 +132,7 @@ def columns(draw: random.Random) -> dict[str, str]:
     return found
 
 
-_SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+_SEEDS = slow_but(range(4), range(12))
 
 
 @pytest.mark.parametrize("seed", _SEEDS)

@@ -44,7 +44,7 @@ def test_canonical_json_gives_back_the_bytes_of_every_type() -> None:
 
 
 def test_what_canonical_json_cannot_express_is_lost_and_nothing_else() -> None:
-    """The list of the README, held true."""
+    """The documented list, held true."""
     payload = struct.pack("<Q", 0xFFF8 << 48 | 7)
     lost = {
         "the payload and sign of a NaN": whole((element.DOUBLE, payload)),

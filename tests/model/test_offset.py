@@ -142,16 +142,41 @@ SAMPLES = {
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 def test_a_recorded_offset_of_each_version_still_means_the_same(sample: str) -> None:
     """Version 1 did not say since when a collection waits to be copied again."""
-    first, second = (json.loads((RECORDED / f"v{n}_{sample}.json").read_text()) for n in (1, 2))
+    first, second, third = (
+        json.loads((RECORDED / f"v{n}_{sample}.json").read_text()) for n in (1, 2, 3)
+    )
     offset = SAMPLES[sample]
-    assert Offset.from_json(second) == offset
-    assert offset.to_json() == second
+    assert Offset.from_json(second) == Offset.from_json(third) == offset
+    assert offset.to_json() == third
     unknown = tuple(each._replace(since=None) for each in offset.again)
     assert Offset.from_json(first) == replace(offset, again=unknown)
 
 
+def test_an_offset_can_be_read_by_people() -> None:
+    shown = {sample: offset.readable for sample, offset in SAMPLES.items()}
+    assert shown == {
+        "initial": "2026-01-01T00:00:00Z, before the copy",
+        "copying_with_collation": '2026-01-01T00:00:00Z, copying shop.orders from _id "müller" on',
+        "again_while_copying": "2026-01-01T00:00:00Z, copying shop.items from _id 1099511627776 on",
+        "streaming": "2026-01-01T00:00:00Z",
+        "of_a_cluster": "2026-01-01T00:00:00Z",
+    }
+    copying = replace(START, copying=Copying(A, bytes(16), None, key("x" * 2**20)), swept="shop.a")
+    assert len(copying.readable) < 150
+    assert replace(copying, copying=None).readable.endswith(", copied up to shop.a")
+    assert replace(STREAMING, again=(Again(A, None),)).readable.endswith("copied again: shop.a")
+
+
+def test_another_text_for_people_is_no_other_offset() -> None:
+    """A later release may word it differently."""
+    stored = {**STREAMING.to_json(), "readable": "at noon"}
+    assert Offset.from_json(stored) == STREAMING
+    with pytest.raises(ForeignOffset):
+        Offset.from_json({**stored, "readable": 5})
+
+
 def test_every_recorded_offset_is_tested() -> None:
-    tested = {f"v{version}_{sample}" for version in (1, 2) for sample in SAMPLES}
+    tested = {f"v{version}_{sample}" for version in (1, 2, 3) for sample in SAMPLES}
     assert {path.stem for path in RECORDED.iterdir()} == tested
 
 
@@ -163,7 +188,7 @@ def test_an_offset_of_version_1_is_read_as_strictly(again: Any) -> None:
 
 
 FOREIGN: dict[str, Any] = {
-    "a newer version": {"version": 3},
+    "a newer version": {"version": 4},
     "a version before the first": {"version": 0},
     "a version that is a text": {"version": "1"},
     "a version that is a truth value": {"version": True},
@@ -277,7 +302,9 @@ def test_an_offset_with_one_field_of_any_other_content_is_foreign_or_that_conten
         offset = Offset.from_json(whole)
     except ForeignOffset:
         return
-    assert offset.to_json() == whole
+    found = offset.to_json()
+    # For people only, and made of the other fields.
+    assert {**found, "readable": None} == {**whole, "readable": None}
 
 
 def test_an_offset_does_not_grow_with_the_collections_that_were_swept() -> None:

@@ -327,7 +327,25 @@ def test_an_expression_is_asked_for_as_a_match_of_the_whole_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "database"), [("a.x,a.y", "a"), ("a.x,b.x", None), (r"a\.x*", None)]
+    ("text", "database"),
+    [
+        ("a.x,a.y", "a"),
+        ("a.x,b.x", None),
+        (r"a\.x*", "a"),
+        (r"^sh-op_1\.(?:x|y\..*)$", "sh-op_1"),
+        (r"a\.x*,a.y", "a"),
+        (r"a\.x*,b.y", None),
+        # Where the expression also matches names of other databases.
+        ("a.x*", None),
+        (r"a*\.x", None),
+        (r"a\.?x", None),
+        (r"a\.*", None),
+        (r"a\.{0}b\.x", None),
+        (r"a\.x|b\.x", None),
+        (r"(?:a\.x)|b\.x", None),
+        (r"[ab]\.x", None),
+        (r"\w\.x", None),
+    ],
 )
 def test_one_database_is_watched_only_if_it_holds_all_that_is_selected(
     text: str, database: str | None
@@ -337,7 +355,8 @@ def test_one_database_is_watched_only_if_it_holds_all_that_is_selected(
 
 def test_a_dropped_database_concerns_those_who_may_have_had_a_collection_in_it() -> None:
     assert Selection.parse("b.x,a.y,a.z").database_condition() == {"ns.db": {"$in": ["a", "b"]}}
-    assert Selection.parse(r"a\.x*").database_condition() == {}
+    assert Selection.parse(r"a\.x*,b.y").database_condition() == {"ns.db": {"$in": ["a", "b"]}}
+    assert Selection.parse("a.x*").database_condition() == {}
 
 
 @pytest.mark.parametrize(

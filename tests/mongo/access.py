@@ -40,7 +40,7 @@ class Guarded:
 
     @property
     def by_uuid(self) -> list[str]:
-        """The role for what the README asks for before 6.0; none where it is not needed."""
+        """The role for what is asked for before 6.0; none where it is not needed."""
         if abilities(self.client).names_the_incarnation:
             return []
         if not self.client.admin.command("rolesInfo", "byUUID")["roles"]:

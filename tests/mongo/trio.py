@@ -59,7 +59,7 @@ class Trio:
                     return False
                 return True
 
-        until(elected)
+        until(elected, HEAL_SECONDS)
         until(lambda: chosen.hello().get("isWritablePrimary"))
 
     def heal(self) -> None:

@@ -1,28 +1,22 @@
-"""What a running replication shows is what was reported to it, and nothing else."""
+"""The status of a running replication is what was reported to it, and nothing else."""
 
 from __future__ import annotations
 
-import io
-import re
 import threading
 import uuid
 from collections import defaultdict
 from dataclasses import replace
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
-from rich.console import Console
 
 from cdc.delta.followers import Backlog
 from cdc.delta.sink import BatchReport, Latency
 from cdc.model import Namespace, Timestamp
 from cdc.mongo.inspect import Edge, Freshness, Metrics
-from cdc.mongo.topology import Remaining
-from cdc.monitoring import Display
-from cdc.pipeline import Status, Timing, count_changes
+from cdc.pipeline import Status, Timing
 from cdc.pipeline.run_metrics import Meter
 
 ORDERS = Namespace("shop", "orders")
-METRICS = Metrics(Timestamp(9, 1), Timestamp(12, 5), 3, 1234.5, Remaining(30.24, 85.4, ""), 100.0)
 PHASES = {"tasks": 3.0, "commit": 0.21, "followers": 0.0}
 # What Spark measures of a trigger with a batch, in milliseconds.
 DURATIONS = {
@@ -42,68 +36,16 @@ def report(batch: int, latency: Latency | None = None, **counts: int) -> BatchRe
     return BatchReport(batch, Timestamp(9, 1), found, inexact, {}, frozenset(), 2, latency, PHASES)
 
 
-def test_a_batch_is_a_line_where_there_is_no_terminal() -> None:
-    """Guards: the phases of another batch; a batch without a line because the next one was
-    faster."""
-    said = io.StringIO()
-    timing = Timing.of(3, PHASES, DURATIONS)
-    with Display(Console(file=said, width=200), {}) as display:
-        display.show_batch(report(1, read=7))
-        display.show_batch(report(2))
-        display.show_status(Status(2, METRICS, None, {}))
-        display.show_batch(report(3, Latency(0.94, 1.44), insert=2, update=1))
-        assert said.getvalue() == ""
-        display.show_status(Status(3, METRICS, None, {}, timing=timing))
-        assert said.getvalue().count("batch=") == 2
-        display.show_batch(replace(report(4, read=1), streamed={"DDL": 2, "a cause": 1}))
-    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO cdc\.cli\.replicate: "
-    lines = said.getvalue().splitlines()
-    assert all(re.match(form, each) for each in lines)
-    assert [re.sub(form, "", each) for each in lines] == [
-        "batch=1 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s shop.orders read=7",
-        "batch=3 T=9:1 took=3.4s planning=52ms tasks=3000ms commit=210ms followers=0ms logs=111ms"
-        " other=27ms lag=3s latency=0.9..1.4s shop.orders insert=2 update=1 inexact=1",
-        "batch=4 T=9:1 took=3.2s tasks=3000ms commit=210ms followers=0ms lag=3s"
-        " change-streams=3 (DDL 2, a cause 1) shop.orders read=1",
-    ]
-
-
-def test_a_terminal_shows_what_is_known() -> None:
-    said = io.StringIO()
-    with Display(Console(file=said, width=200, force_terminal=True), {}) as display:
-        display.show_status(Status(None, None, None, {}))
-        assert "waiting" in _shown(display, said)
-        new = Metrics(Timestamp(9, 1), *[None] * 5)
-        display.show_status(Status(None, new, None, {}))
-        assert "0 events/s, nothing committed yet" in _shown(display, said)
-        committed = Status(4, METRICS, Latency(0.9, 1.44), {}, committed=Timestamp(9, 1))
-        display.show_status(committed)
-        assert "1,234 events/s, lag 3 s, oplog 30.2 h (85 %)" in _shown(display, said)
-        pending = {"backlog": Backlog(2, 60.0, 3), "freshness": Freshness(3, 7)}
-        display.show_status(replace(committed, **pending))
-        assert "lag 3 s, mirrors lag 7 s, oplog" in _shown(display, said)
-        silent = replace(METRICS, live_edge=None, lag_seconds=21)
-        display.show_status(replace(committed, metrics=silent))
-        assert "lag 21 s (the source does not answer), oplog" in _shown(display, said)
-        display.show_status(replace(committed, metrics=new))
-        assert "0 events/s, lag unknown" in _shown(display, said)
-
-
-def _shown(display: Display, said: io.StringIO) -> str:
-    said.truncate(0)
-    display._bars.refresh()
-    return said.getvalue()
-
-
 def test_what_the_source_says_by_itself_is_no_change() -> None:
-    assert count_changes(report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1)) == 6
+    assert report(1, read=10, resync=1, gap=1, update=2, delete=3, drop=1).changes == 6
 
 
 def test_what_a_sink_has_seen_is_added_up_and_the_last_latency_stays() -> None:
     meter = Meter()
     for each in (report(1, Latency(1.0, 2.0), update=5), report(2, read=3), report(3, update=1)):
         meter.count_batch(replace(each, streamed={"DDL": 1}))
-    known = {"committed": Timestamp(9, 1), "streamed": {"DDL": 3}}
+    rows = {ORDERS: {"update": 6, "read": 3}}
+    known = {"committed": Timestamp(9, 1), "streamed": {"DDL": 3}, "rows": rows}
     expected = Status(3, None, Latency(1.0, 2.0), {ORDERS: 2}, **known)
     assert meter.status(None, None, _no_backlog) == expected
 

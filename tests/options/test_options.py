@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import fields, replace
 from functools import partial
 
@@ -11,6 +12,7 @@ import pytest
 from cdc.errors import BadOption, BadToken
 from cdc.model import CaptureFilter, Selection
 from cdc.options import OPTIONS, Option, parse
+from cdc.pipeline.sections import SECTIONS
 
 NEEDED = {"uri": "mongodb://localhost", "collections": "shop.orders"}
 
@@ -259,3 +261,77 @@ def test_no_message_or_remedy_repeats_the_connection_string() -> None:
         with pytest.raises(BadOption) as caught:
             parse({**NEEDED, **more})
         assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number"),
+    [
+        ("retry.seconds", "5m", 300),
+        ("retry.seconds", "30s", 30),
+        ("retry.seconds", "0s", 0),
+        ("retry.seconds", "2000ms", 2),
+        ("retry.seconds", "120", 120),
+        ("heartbeat.interval", "1h", 3600),
+        ("heartbeat.interval", "1d", 86400),
+        ("server.timeout.ms", "5s", 5000),
+        ("server.timeout.ms", "250ms", 250),
+    ],
+)
+def test_a_duration_has_a_unit_or_is_a_number(name: str, value: str, number: int) -> None:
+    parsed = parse({**NEEDED, name: value})
+    assert getattr(parsed, name.replace(".", "_")) == number
+
+
+@pytest.mark.parametrize(
+    "value", ["1500ms", "5 minutes", "m", "-5s", "1.5m", "5S", "", "9" * 99 + "s"]
+)
+def test_a_duration_that_is_none_is_refused_with_an_example(value: str) -> None:
+    refused = refusal(retry_seconds=value)
+    assert "'retry.seconds'" in refused.message
+    assert "30s" in (refused.remedy or "")
+
+
+def test_only_durations_have_units() -> None:
+    assert "'split.size.mb'" in refusal(split_size_mb="5m").message
+
+
+def test_an_option_has_the_names_that_other_sources_of_spark_use() -> None:
+    given = {"connection.uri": "mongodb://h", "collections": "a.b", "maxEventsPerTrigger": "7"}
+    parsed = parse(given)
+    assert (parsed.uri, parsed.max_events_per_batch) == ("mongodb://h", 7)
+    with pytest.raises(BadOption, match=r"'connection\.uri' and 'uri' are the same option"):
+        parse({**NEEDED, "connection.uri": "mongodb://h"})
+
+
+_TOKEN = "8269569B800000000A2B0229296E04"
+
+
+@pytest.mark.parametrize(
+    ("position", "mode", "start"),
+    [
+        ("earliest", "earliest", None),
+        ("latest", "latest", None),
+        ("2026-01-31T12:00:00Z", "timestamp", "2026-01-31T12:00:00Z"),
+        ("1769860800:7", "timestamp", "1769860800:7"),
+        (_TOKEN, "token", _TOKEN),
+    ],
+)
+def test_a_starting_position_is_a_mode_a_time_or_a_token(
+    position: str, mode: str, start: str | None
+) -> None:
+    parsed = parse({**NEEDED, "startingPosition": position})
+    assert (parsed.mode, parsed.start) == (mode, start)
+
+
+def test_a_starting_position_that_is_none_of_these_is_refused() -> None:
+    for position in ("timestamp", "token", "tomorrow", ""):
+        with pytest.raises(BadToken):
+            parse({**NEEDED, "startingPosition": position})
+    for name, value in (("mode", "latest"), ("start", "5:1")):
+        refused = refusal(startingPosition="latest", **{name: value})
+        assert refused.message == f"Options 'startingPosition' and '{name}' exclude each other."
+
+
+def test_all_options_are_spelled_with_dots() -> None:
+    for names in SECTIONS.values():
+        assert all(re.fullmatch(r"[a-z]+(\.[a-z]+)*", name) for name in names)

@@ -18,6 +18,7 @@ from cdc.cli import backfill, replicate, verify
 from cdc.delta.maintenance import mirror_repair
 from cdc.demo import ReplicaSet
 from tests.pipeline_file import write_pipeline
+from tests.slow import slow_but
 
 Run = Callable[..., Result]
 
@@ -100,12 +101,16 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
     run(backfill, *arguments(database, "--repair", *foreseen), code=6)
     found = json.loads(dry.read_text())
     assert (found["missing"], found["extra"], found["left"]) == (1, 1, 2)
-    assert found["changelog_rows"] == 7
+    assert found["changelog_rows"] == 0
+    both = ["--into", "mirror", "--into", "changelog"]
+    run(backfill, *arguments(database, *both, *foreseen), code=6)
+    assert json.loads(dry.read_text())["changelog_rows"] == 7
     assert lake.mirror() == {**{k: n for k, n in right.items() if k != "1"}, "x": 4}
     assert lake.changelog() == reported
     for _ in range(2):
-        run(backfill, *arguments(database, "--into", "mirror", "--repair"))
+        run(backfill, *arguments(database, "--repair"))
         assert lake.mirror() == right
+        assert lake.changelog() == reported
     run(verify)
 
     (first,) = log.toDF().where("op = 'update'").select("cluster_time").collect()
@@ -151,7 +156,7 @@ def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_be
     assert len(read) == len(set(read)) == 6 + 8
 
 
-@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("is_killed", slow_but([True], [False, True]))
 def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_later(
     database: Database[dict[str, Any]],
     run: Run,

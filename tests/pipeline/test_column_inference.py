@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from bson import Decimal128, ObjectId
 from click.testing import CliRunner, Result
@@ -16,7 +17,7 @@ from pymongo.database import Database
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType
 
-from cdc.cli import infer, replicate, verify
+from cdc.cli import configure, replicate, verify
 from cdc.delta.columns import TypedColumn
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace
@@ -93,14 +94,15 @@ def test_what_infer_writes_makes_a_typed_mirror_that_verify_finds_equal(
     )
 
     def run(program: Any, *arguments: str) -> Result:
-        return CliRunner().invoke(program.main, ["--config", str(file), *arguments])
+        command = program if isinstance(program, click.Command) else program.main
+        return CliRunner().invoke(command, ["--config", str(file), *arguments])
 
     before = file.read_text()
-    shown = run(infer, "--dry-run")
+    shown = run(configure.infer_columns, "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert "mixed = string: 36 of 40 values fit (90.0%)" in shown.output
     assert file.read_text() == before
-    assert run(infer).exit_code == 0
+    assert run(configure.infer_columns).exit_code == 0
     after = file.read_text()
     assert tomllib.loads(after)["override"] == [
         {
@@ -117,7 +119,7 @@ def test_what_infer_writes_makes_a_typed_mirror_that_verify_finds_equal(
             },
         }
     ]
-    assert run(infer).exit_code == 0
+    assert run(configure.infer_columns).exit_code == 0
     assert file.read_text() == after
 
     assert run(replicate, "--mode", "snapshot").exit_code == 0

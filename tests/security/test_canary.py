@@ -26,7 +26,7 @@ import cdc
 from cdc import options as declared
 from cdc.demo.mongod import find_free_ports
 from cdc.source import ChangeReader, SnapshotReader
-from tests.jvm import SHORT_LIVED
+from tests.jvm import with_spark_settings
 from tests.mongo.capture import filled
 from tests.security.certificates import Secured
 from tests.security.leaks import Canary, Watched, reported
@@ -158,12 +158,10 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        conf = self.folder / "conf"
-        for name in ("conf", "events", "local"):
+        for name in ("events", "local"):
             (self.folder / name).mkdir(exist_ok=True)
-        (conf / "spark-defaults.conf").write_text("".join(f"{n} {v}\n" for n, v in self.settings))
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("PYSPARK_")}
-        return {**inherited, **SHORT_LIVED, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": path()}
+        return {**inherited, **with_spark_settings(self.settings), "PYTHONPATH": path()}
 
     def said(self, name: str) -> IO[bytes]:
         """What a program's output goes into."""
@@ -171,14 +169,14 @@ class Place:
         return (self.folder / "said" / name).open("wb")
 
     @property
-    def settings(self) -> list[tuple[str, str]]:
-        return [
-            ("spark.eventLog.enabled", "true"),
-            ("spark.eventLog.compress", "false"),
-            ("spark.eventLog.dir", f"file://{self.folder / 'events'}"),
-            ("spark.local.dir", str(self.folder / "local")),
-            ("spark.log.level", "INFO"),
-        ]
+    def settings(self) -> dict[str, str]:
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": f"file://{self.folder / 'events'}",
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.log.level": "INFO",
+        }
 
     @property
     def events(self) -> str:
@@ -207,7 +205,7 @@ def ran(place: Place, name: str, command: list[str], environment: dict[str, str]
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "env", "file"])
 def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_path: Path) -> None:
-    """Guards: everything in the README's section *Security*, at work."""
+    """Guards: everything in the page *Security*, at work."""
     place, secrets = Place(tmp_path / "place"), tmp_path / "secrets"
     for folder in (place.folder, secrets):
         folder.mkdir()
@@ -308,7 +306,7 @@ def test_under_spark_submit_neither_ui_nor_event_log_shows_a_password_of_the_com
     """Guards: Spark shows and logs the JVM's own command line, a program's arguments included."""
     place, [port] = Place(tmp_path), find_free_ports(1)
     settings = {
-        **dict(place.settings),
+        **place.settings,
         "spark.ui.enabled": "true",
         "spark.ui.port": str(port),
     }

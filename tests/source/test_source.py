@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,9 @@ def test_available_now_copies_everything_catches_up_and_ends(
     assert update["after"].toPython() == {"_id": 5, "x": "y"}
     assert last is not None
     offset = json.loads(last.sources[0].endOffset)
-    assert (offset["version"], offset["swept"], offset["copying"]) == (2, None, None)
+    assert (offset["version"], offset["swept"], offset["copying"]) == (3, None, None)
+    seconds, _, _ = offset["time"].partition(":")
+    assert offset["readable"] == f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
     edge = json.loads(last.sources[0].latestOffset)
     assert edge["time"] == edge["metrics"]["liveEdge"]
     assert edge["metrics"]["time"] == offset["time"]

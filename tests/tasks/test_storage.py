@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
+import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +14,7 @@ from pyarrow import fs
 
 from cdc.errors import BadOption, TableOwnedElsewhere
 from cdc.tasks import DataFiles, Part, Storage, explain, probe_file, remove
+from tests.mongo.capture import until
 from tests.object_store import ObjectStore, object_store
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
@@ -62,6 +66,52 @@ def test_a_task_that_fails_leaves_nothing_in_the_store(storage: Storage) -> None
     half.discard()
     assert done.size
     assert names(storage, BASE) == []
+
+
+def test_a_killed_task_leaves_parts_of_an_upload_and_no_object(
+    store: ObjectStore, storage: Storage
+) -> None:
+    """Guards: half of a file that a reader, or the next attempt, takes for a whole one."""
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, store.endpoint, f"{BASE}/killed"])
+    client = boto3.client(
+        "s3",
+        endpoint_url=store.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=store.access_key,
+        aws_secret_access_key=store.secret_key,
+    )
+
+    def uploads() -> list[str]:
+        return [
+            each["Key"] for each in client.list_multipart_uploads(Bucket="lake").get("Uploads", [])
+        ]
+
+    try:
+        until(uploads, 60)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert names(storage, f"{BASE}/killed") == []
+    [left] = uploads()
+    files = DataFiles(2**27, storage)
+    files.add(Part(f"{BASE}/killed", ROWS))
+    [file] = files.finish()
+    assert names(storage, f"{BASE}/killed") == [f"lake/shop/killed/{file.name}"]
+    assert not left.endswith(file.name)
+
+
+# A task that never completes its file.
+_WRITER = """
+import sys
+import numpy as np
+import pyarrow as pa
+from cdc.tasks import DataFiles, Part, Storage
+keys = {"access.key": "env:S3_ACCESS", "secret.key": "env:S3_SECRET"}
+files = DataFiles(2**40, Storage({"endpoint": sys.argv[1], **keys}))
+while True:
+    rows = pa.RecordBatch.from_pydict({"n": np.random.default_rng().integers(2**62, size=2**18)})
+    files.add(Part(sys.argv[2], rows))
+"""
 
 
 def test_leftovers_of_a_batch_are_removed_and_nothing_else(storage: Storage) -> None:

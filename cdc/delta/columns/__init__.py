@@ -4,34 +4,43 @@ from cdc.delta.columns.changelog_forms import (
     BATCH,
     CDF,
     EVENT,
+    FORMS,
     after_text,
     cdf,
+    debezium,
+    in_form,
     is_of,
     place,
     with_after,
 )
 from cdc.delta.columns.rescued import RESCUED, family_of, fields
 from cdc.delta.columns.table_columns import Columns, has_room, image, of_table, with_image
-from cdc.delta.columns.typed_column import REFUSED, TypedColumn, path_text
+from cdc.delta.columns.taken_text import taken_text
+from cdc.delta.columns.typed_column import REFUSED, TypedColumn, is_storable, path_text
 
 __all__ = [
     "BATCH",
     "CDF",
     "EVENT",
+    "FORMS",
     "REFUSED",
     "RESCUED",
     "Columns",
     "TypedColumn",
     "after_text",
     "cdf",
+    "debezium",
     "family_of",
     "fields",
     "has_room",
     "image",
+    "in_form",
     "is_of",
+    "is_storable",
     "of_table",
     "path_text",
     "place",
+    "taken_text",
     "with_after",
     "with_image",
 ]

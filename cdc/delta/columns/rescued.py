@@ -49,7 +49,7 @@ def to_variant(value: str, kind: DataType) -> str:
             each.name: to_variant(f"{value}.{quoted(each.name)}", each.dataType)
             for each in kind.fields
         }
-        inner = f"if({value} IS NULL, NULL, {_present(fields)})"
+        inner = f"if({value} IS NULL, NULL, {present(fields)})"
     elif isinstance(kind, T.DateType):
         return f"CAST(timestamp_micros({DAY} * unix_date({value})) AS variant)"
     elif isinstance(kind, T.VariantType):
@@ -80,20 +80,20 @@ def _whole(number: int, rescued: str, plan: Plan, columns: Sequence[TypedColumn]
     }
     listed = ", ".join(map(literal, inner))
     others = f"map_filter({known}, (name, each) -> name NOT IN ({listed}))"
-    every = f"map_concat({others}, {_present(inner)})"
+    every = f"map_concat({others}, {present(inner)})"
     made = f"if(size({rest}) > 0, to_variant_object({rest}), NULL)"
-    whole = _let(rest, every, f"coalesce({made}, {value})")
+    whole = let(rest, every, f"coalesce({made}, {value})")
     there = f"coalesce({fields(value)}, {_NO_FIELDS})"
-    return _let(value, rescued, _let(known, there, whole))
+    return let(value, rescued, let(known, there, whole))
 
 
-def _present(values: Mapping[str, str]) -> str:
+def present(values: Mapping[str, str]) -> str:
     """A map of the VARIANTs that are not null."""
     pairs = [f"{literal(name)}, {value}" for name, value in values.items()]
     return f"map_filter(map({', '.join(pairs)}), (name, each) -> each IS NOT NULL)"
 
 
-def _let(name: str, value: str, body: str) -> str:
+def let(name: str, value: str, body: str) -> str:
     """Return `body` with `name` bound to `value`.
 
     Spark computes an expression as often as it is written: without a binding, a path of n names

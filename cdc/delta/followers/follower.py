@@ -33,7 +33,7 @@ from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
 from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, Target, at_once
-from cdc.delta.tables import Begin, Table, Tables, writes
+from cdc.delta.tables import Begin, Table, Tables, configured_columns, writes
 
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
@@ -160,13 +160,21 @@ class Followers:
     def empty(self, spark: SparkSession, kind: str, table: Table) -> None:
         """Empty a table, or create it, so that `apply` gives it everything again.
 
-        Call it after `require_possible`.
+        It gets the columns of the configuration. A process that is killed before it has them leaves
+        a table that only another rebuild accepts. Call it after `require_possible`.
         """
         tables = self.kinds[kind]
         if table not in tables.known():
             found = {each: [table] if each == kind else [] for each in self.kinds}
             self.create(spark, found, NO_BATCH, self._writer.columns)
         rebuild.empty(spark, table, tables)
+        known = tables.state(table)
+        if known is not None and known.find_changed_columns(kind, table) is not None:
+            document = self._writer.columns["after"].dataType
+            form, key = KINDS[kind].form(document, table, configured_columns(kind, table))
+            begin = self._begin(table, NO_BATCH)
+            new = tables.describe_new(table, form, document.simpleString(), key, begin)
+            writes.replace_columns(spark, table, tables, new)
         self._count_emptied()
 
     def _count_emptied(self) -> None:

@@ -27,7 +27,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta.columns import BATCH, after_text
+from cdc.delta.columns import BATCH, Columns, after_text, of_table, taken_text
 from cdc.delta.followers.pending_batches import feeds
 from cdc.delta.landing import ROW_OPS, effects
 from cdc.delta.log import Target
@@ -140,8 +140,6 @@ def _query(spark: SparkSession, table: Table, mirrors: Tables, sources: Iterable
     name = table.namespace
     if name is None:
         raise _Impossible("the mirror contains several collections")
-    if mirrors.columns(table) is not None:
-        raise _Impossible("SQL cannot convert documents to typed columns; use cdc.live")
     if not all(source.is_name for source in sources):
         raise _Impossible("its changelog is not in a catalog")
     there = sorted(source for source in sources if source.exists(spark))
@@ -152,9 +150,9 @@ def _query(spark: SparkSession, table: Table, mirrors: Tables, sources: Iterable
     last, version = mirrors.last(table), mirrors.version(table)
     assert last is not None, "a mirror with a batch has a commit"
     held = f"{table.target.address} VERSION AS OF {version}"
-    columns = table.target.read(spark, version).schema.names
+    schema = table.target.read(spark, version).schema
     tails = [_tail(spark, source, last.batch) for source in there]
-    return view_text(table, name, held, columns, tails)
+    return view_text(table, name, held, schema.names, of_table(schema), tails)
 
 
 def _tail(spark: SparkSession, source: Target, applied: int) -> str:
@@ -166,7 +164,12 @@ def _tail(spark: SparkSession, source: Target, applied: int) -> str:
 
 
 def view_text(
-    table: Table, name: Namespace, held: str, columns: Sequence[str], tails: Iterable[str]
+    table: Table,
+    name: Namespace,
+    held: str,
+    columns: Sequence[str],
+    typed: Columns | None,
+    tails: Iterable[str],
 ) -> str:
     """The query of a view.
 
@@ -175,6 +178,7 @@ def view_text(
         name: its collection.
         held: the SQL for one version of the mirror.
         columns: the mirror's columns.
+        typed: those of them that are typed.
         tails: the SQL for the rows of later batches, from each changelog.
     """
     new = {
@@ -183,6 +187,16 @@ def view_text(
         "_deleted": "false",
         **{each: f"last.{each[1:]}" for each in ("_position", "_cluster_time", "_cluster_inc")},
     }
+    known = new.keys() | {each.name for each in typed.fields()} if typed else new.keys()
+    # What somebody has added to the mirror keeps its value, as it does in a MERGE.
+    others = {each: f"_other{n}" for n, each in enumerate(columns) if each not in known}
+    kept = "".join(f", h.{quoted(each)} AS {name}" for each, name in others.items())
+    made = f"""SELECT c.*{kept} FROM change AS c LEFT ANTI JOIN newer AS n ON c.key = n.key
+  {"LEFT JOIN held AS h ON c.key = h.key" if others else ""} WHERE c.last.op <> 'delete'"""
+    if typed:
+        taken = taken_text(made, "last.after", typed.columns)
+        made, new = taken.query, new | taken.columns
+    new |= others
     theirs = ", ".join(f"m.{quoted(each)}" for each in columns)
     ours = ", ".join(f"{new[each]} AS {quoted(each)}" for each in columns)
     change = ", ".join(("op", "after", "position", "cluster_time", "cluster_inc"))
@@ -199,8 +213,7 @@ newer AS (SELECT c.key FROM held AS m JOIN change AS c ON m.key = c.key
 SELECT {theirs} FROM held AS m LEFT ANTI JOIN change AS c
   ON m.key = c.key AND m._position < c.last.position {present}
 UNION ALL
-SELECT {ours} FROM (SELECT c.* FROM change AS c LEFT ANTI JOIN newer AS n ON c.key = n.key)
-  WHERE last.op <> 'delete'"""
+SELECT {ours} FROM ({made})"""
 
 
 # The rule of `effects.without_moves`.

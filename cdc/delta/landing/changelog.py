@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from cdc.delta.columns import BATCH, CDF, cdf, is_of
+from cdc.delta.columns import BATCH, in_form, is_of
 from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
@@ -52,7 +52,7 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     changelog alone contains everything that changed its collections.
     """
     facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
-    rows = cdf(rows) if table.options.changelog_form == CDF else rows
+    rows = in_form(rows, table.options.changelog_form)
     columns = _nullable(rows.schema)
     writes.create(spark, table, tables, columns, batch.document.simpleString(), _CLUSTER)
     writes.complete(spark, table, tables, columns)

@@ -53,7 +53,7 @@ class Destinations:
         found = {
             route.own(table).address
             for route in dict.fromkeys(routes)
-            for table in under(spark, route.glob())
+            for table in under(spark, route.literals())
         }
         return cls(layout, found, with_mirrors)
 

@@ -15,14 +15,21 @@ from cdc.delta.log.conflict import at_once
 from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
 from cdc.delta.log.live_files import LiveFile, LiveFiles, files_of_batches
 from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
+from cdc.delta.log.needed_files import list_unneeded
 from cdc.delta.log.suitable_table import UnsuitableTable, require_changeable, require_suitable
+from cdc.delta.log.table_reader import (
+    LocalReader,
+    NeedsSpark,
+    SparkReader,
+    TableReader,
+    is_readable_locally,
+    open_table,
+)
 from cdc.delta.log.target import (
     Size,
     Target,
     escape_glob,
     is_local,
-    like,
-    names_in,
     stated_size,
     under,
 )
@@ -34,6 +41,7 @@ from cdc.delta.log.transaction import (
     added,
     commit_files,
     create_table,
+    replace_table,
 )
 
 __all__ = [
@@ -43,11 +51,15 @@ __all__ = [
     "Commit",
     "LiveFile",
     "LiveFiles",
+    "LocalReader",
     "LogCheckpoints",
+    "NeedsSpark",
     "NewTable",
     "Size",
+    "SparkReader",
     "State",
     "TableExists",
+    "TableReader",
     "Target",
     "Transaction",
     "UnknownVector",
@@ -60,14 +72,16 @@ __all__ = [
     "escape_glob",
     "files_of_batches",
     "is_local",
+    "is_readable_locally",
     "keep",
-    "like",
+    "list_unneeded",
     "merging",
-    "names_in",
     "newest_commit",
     "newest_entry",
+    "open_table",
     "read_log",
     "read_vector",
+    "replace_table",
     "require_changeable",
     "require_suitable",
     "settings",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.log.commit_log import read_log
+from cdc.delta.log.commit_log import LogEntry, read_log
 from cdc.delta.log.target import Target
 from cdc.errors import CdcError
 from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, timestamp
@@ -196,7 +196,7 @@ def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
         target.set_property(spark, _KEPT, text)
 
 
-class _Newest(NamedTuple):
+class NewestCommit(NamedTuple):
     """The newest version of a table, and our newest commit up to it with its time.
 
     The time is in seconds since 1970; None if only a property of the table still states the commit.
@@ -207,14 +207,26 @@ class _Newest(NamedTuple):
     made: float | None
 
 
-def _newest(spark: SparkSession, target: Target) -> _Newest | None:
+def _newest(spark: SparkSession, target: Target) -> NewestCommit | None:
+    return find_commit(read_log(spark, target), lambda: target.properties(spark))
+
+
+def find_commit(
+    entries: Iterable[LogEntry], properties: Callable[[], Mapping[str, str]]
+) -> NewestCommit | None:
+    """Find the newest commit of this project.
+
+    Args:
+        entries: The commits in the log of the table, the newest first.
+        properties: Reads the properties of the table.
+    """
     version = None
-    for entry in read_log(spark, target):
+    for entry in entries:
         version = entry.version if version is None else version
         if commit := Commit.parse(entry.metadata):
-            return _Newest(version, commit, entry.made)
-    kept = Commit.parse(target.properties(spark).get(_KEPT))
-    return _Newest(version, kept, None) if kept and version is not None else None
+            return NewestCommit(version, commit, entry.made)
+    kept = Commit.parse(properties().get(_KEPT))
+    return NewestCommit(version, kept, None) if kept and version is not None else None
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -37,6 +37,18 @@ class UnknownVector(Exception):
     """A vector of a form that no released Delta writes for a table at a path."""
 
 
+def vector_path(vector: Descriptor | None) -> str | None:
+    """The file of a vector, relative to the folder of its table; None if it is in none there."""
+    if vector is None or vector["storageType"] != _IN_FILE:
+        return None
+    return _path_of(vector["pathOrInlineDv"])
+
+
+def _path_of(place: str) -> str:
+    prefix, name = place[:-20], UUID(bytes=_decode(place[-20:]))
+    return f"{prefix}/{_name(name)}" if prefix else _name(name)
+
+
 def read_vector(folder: Folder, vector: Descriptor | None) -> BitMap:
     """The numbers of the rows that a file lacks; none without a vector. `folder` is the table's.
 
@@ -49,10 +61,9 @@ def read_vector(folder: Folder, vector: Descriptor | None) -> BitMap:
         return _parse(_decode(place)[:size])
     if vector["storageType"] != _IN_FILE:
         raise UnknownVector(f"a deletion vector has the storage type {vector['storageType']}")
-    prefix, name = place[:-20], UUID(bytes=_decode(place[-20:]))
-    if not re.fullmatch(r"\w*", prefix, re.ASCII):
+    path = _path_of(place)
+    if not re.fullmatch(r"(\w+/)?[^/]+", path, re.ASCII):
         raise UnknownVector("the file of a deletion vector has an unusual place")
-    path = f"{prefix}/{_name(name)}" if prefix else _name(name)
     with closing(folder.open(path)) as stream:
         stream.seek(vector.get("offset") or 0)
         found = stream.read(4 + size + 4)

@@ -134,7 +134,7 @@ class LiveFiles:
             raise Outdated
         rows = DataFrame(snapshot.allFiles().toJSON().toDF(), spark).collect()
         found = (LiveFile.of(json.loads(row.value)) for row in rows)
-        self._files = {_identity(each.action): each for each in found}
+        self._files = {identity_of(each.action): each for each in found}
         self.version = version
 
 
@@ -195,14 +195,15 @@ def _replay(files: dict[_Identity, LiveFile], actions: Iterable[Mapping[str, Any
     added = list[Mapping[str, Any]]()
     for action in actions:
         if "remove" in action:
-            files.pop(_identity(action["remove"]), None)
+            files.pop(identity_of(action["remove"]), None)
         elif "add" in action:
             added.append(action["add"])
     for each in added:
-        files[_identity(each)] = LiveFile.of(each)
+        files[identity_of(each)] = LiveFile.of(each)
 
 
-def _identity(action: Mapping[str, Any]) -> _Identity:
+def identity_of(action: Mapping[str, Any]) -> _Identity:
+    """What distinguishes the file of an action `add` or `remove` from others in the table."""
     vector = action.get("deletionVector") or {}
     place = f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}"
     return action["path"], place if vector else ""

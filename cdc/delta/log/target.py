@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,12 +67,16 @@ class Target:
         TableOwnedElsewhere if there is a table at both places: an earlier version continued beside
         a newer one, and each table contains only a part of the changes.
         """
+        return self.settle(lambda target: target.exists(spark))
+
+    def settle(self, exists: Callable[[Target], bool]) -> Target:
+        """Like `settled`; `exists` finds out whether there is a table at a place."""
         if self.former is None:
             return self
         here, former = Target(self.address), Target(self.former)
-        if not former.exists(spark):
+        if not exists(former):
             return here
-        if here.exists(spark):
+        if exists(here):
             raise TableOwnedElsewhere(
                 f"There are two tables where one is to be: '{here}', and '{former}', the name that"
                 " earlier versions gave it.",
@@ -113,16 +117,19 @@ class Target:
         columns: StructType,
         properties: Mapping[str, str],
         cluster: Sequence[str],
+        replaces: bool = False,
     ) -> None:
         """Create a table that has a name, clustered by some columns, and its schema (database).
 
-        Raises AnalysisException if the table exists.
+        With `replaces`, a table that exists gets these columns and properties, and loses its rows,
+        in one commit. Otherwise raises AnalysisException if the table exists.
         """
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.address.rpartition('.`')[0]}")
+        declared = ", ".join(map(_declared, columns))
         # Delta's builder takes no name with a catalog.
         spark.sql(
-            f"CREATE TABLE {self.address} ({', '.join(map(_declared, columns))}) USING delta"
-            f" CLUSTER BY ({', '.join(map(quoted, cluster))})"
+            f"CREATE {'OR REPLACE ' if replaces else ''}TABLE {self.address} ({declared})"
+            f" USING delta CLUSTER BY ({', '.join(map(quoted, cluster))})"
             f" TBLPROPERTIES {_property_list(properties)}"
         )
 
@@ -207,8 +214,12 @@ def escape_glob(text: str) -> str:
     return _GLOB.sub(r"\\\1", text)
 
 
-def under(spark: SparkSession, glob: str) -> list[Target]:
-    """The tables at the paths that match a Hadoop glob, on any file system that Spark can reach."""
+def under(spark: SparkSession, parts: Sequence[str]) -> list[Target]:
+    """The tables at the paths that consist of `parts` with any text between them.
+
+    On any file system that Spark can reach.
+    """
+    glob = "*".join(map(escape_glob, parts))
     # Spark's own API lists files, and a table without rows has none.
     jvm: Any = spark._jvm
     pattern = jvm.org.apache.hadoop.fs.Path(f"{glob}/_delta_log")

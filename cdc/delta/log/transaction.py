@@ -164,14 +164,30 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
         raise TableExists
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForNewTable(metadata)
+    delta.create(transaction, [_cluster_by(transaction, new.cluster)], metadata)
+
+
+def replace_table(spark: SparkSession, target: Target, new: NewTable, commit: Commit) -> None:
+    """Give a table at a path, which has no rows, other columns and properties in one commit.
+
+    Fails if another commit comes in between.
+    """
+    delta = _Delta(spark)
+    transaction = delta.start(target)
+    metadata = delta.action(_metadata(new))
+    transaction.updateMetadataForTableOverwrite(metadata)
+    delta.replace(transaction, [_cluster_by(transaction, new.cluster)], metadata, commit)
+
+
+def _cluster_by(transaction: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """The action that clusters the table of a transaction by some of its columns."""
     # Settings of the session may map columns to other names.
     schema = json.loads(metadata_of(transaction)["schemaString"])
     physical = {
         each["name"]: each["metadata"].get(_PHYSICAL_NAME, each["name"])
         for each in schema["fields"]
     }
-    cluster = _clustering([physical[name] for name in new.cluster])
-    delta.create(transaction, [cluster], metadata)
+    return _clustering([physical[name] for name in columns])
 
 
 class _Delta:
@@ -242,6 +258,19 @@ class _Delta:
         operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
         nothing = self._jvm.scala.Option.empty()
         operation = operations.CreateTable(metadata, False, False, nothing)
+        transaction.commit(self._actions(actions), operation)
+
+    def replace(
+        self,
+        transaction: Any,
+        actions: Sequence[Mapping[str, Any]],
+        metadata: Any,
+        commit: Commit,
+    ) -> None:
+        operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
+        stated = self._jvm.scala.Option.apply(commit.text())
+        rest = [self._jvm.scala.Option.empty()] * 6
+        operation = operations.ReplaceTable(metadata, False, False, False, stated, *rest)
         transaction.commit(self._actions(actions), operation)
 
     def _actions(self, actions: Sequence[Mapping[str, Any]]) -> Any:

@@ -1,5 +1,6 @@
 """Compaction, retention, repair of mirrors, redelivery of dead letters."""
 
+from cdc.delta.maintenance.forecast import forecast
 from cdc.delta.maintenance.mirror_repair import (
     extend_changelog,
     extend_once,
@@ -17,6 +18,7 @@ __all__ = [
     "deliver",
     "extend_changelog",
     "extend_once",
+    "forecast",
     "lacking",
     "maintain",
     "repair_mirror",

@@ -120,5 +120,9 @@ def _apply(
         added = added.withColumn("_namespace", F.lit(str(namespace)))
     if "_deleted" in rows.columns:
         added = added.withColumn("_deleted", F.lit(False))
+    # What somebody has added to the mirror keeps its value, as it does in the MERGE.
+    kept = rows.drop(*(name for name in added.columns if name != "key"))
+    if kept.columns != ["key"]:
+        added = added.join(kept, "key", "left")
     unchanged = rows.join(few(changes.select("key")), "key", "left_anti")
     return unchanged.select(*rows.columns).unionByName(added.select(*rows.columns))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from cdc.delta.landing import Facts, Happened
+from cdc.delta.landing import NO_EVENTS, Facts, Happened
 from cdc.model import Namespace, Timestamp
 
 # The phases that the sink measures, in their order.
@@ -75,6 +75,21 @@ class BatchReport:
     latency: Latency | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     streamed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def copied(self) -> int:
+        """The number of copied documents."""
+        return sum(counts.get("read", 0) for counts in self.counts.values())
+
+    @property
+    def changes(self) -> int:
+        """The number of rows that are events: all but `read`, `resync` and `gap` rows."""
+        return sum(
+            count
+            for counts in self.counts.values()
+            for op, count in counts.items()
+            if op not in NO_EVENTS
+        )
 
     @classmethod
     def of(

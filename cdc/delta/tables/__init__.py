@@ -2,8 +2,8 @@
 
 from cdc.delta.tables import small_write_settings, writes
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
-from cdc.delta.tables.evolution import MOST_COLUMNS, families_of, grow, main_type
-from cdc.delta.tables.known_table import Begin, begin_of
+from cdc.delta.tables.evolution import MOST_COLUMNS, count_families, grow, main_type
+from cdc.delta.tables.known_table import Begin, KnownTable, begin_of, configured_columns
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -11,6 +11,7 @@ from cdc.delta.tables.layout import (
     KEYS,
     KINDS,
     MATCH,
+    OLD_NAMES,
     SOFT,
     Layout,
     Options,
@@ -34,17 +35,20 @@ __all__ = [
     "KINDS",
     "MATCH",
     "MOST_COLUMNS",
+    "OLD_NAMES",
     "PIPELINE",
     "SOFT",
     "Begin",
+    "KnownTable",
     "Layout",
     "Options",
     "Table",
     "Tables",
     "begin_of",
+    "configured_columns",
+    "count_families",
     "drop_view",
     "existing",
-    "families_of",
     "grow",
     "identity",
     "live_view",

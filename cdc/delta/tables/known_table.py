@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from cdc.delta.columns import EVENT, Columns, of_table
 from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, newest_commit
@@ -93,14 +94,23 @@ class KnownTable:
         cls, spark: SparkSession, kind: str, table: Table, properties: Mapping[str, str]
     ) -> Self:
         version, last = newest_commit(spark, table.target) or (None, None)
-        schema = table.target.read(spark).schema
-        columns = of_table(schema) if kind in TYPED else None
-        return cls.of(table, properties, last, columns, frozenset(schema.names), version)
+        known = cls.of_schema(kind, table, properties, table.target.read(spark).schema)
+        return replace(known, last=last, version=version)
 
-    def require_configured(self, kind: str, table: Table, document: str) -> None:
+    @classmethod
+    def of_schema(
+        cls, kind: str, table: Table, properties: Mapping[str, str], schema: StructType
+    ) -> Self:
+        """A table without what its commits state."""
+        columns = of_table(schema) if kind in TYPED else None
+        return cls.of(table, properties, None, columns, frozenset(schema.names))
+
+    def require_configured(
+        self, kind: str, table: Table, document: str, with_columns: bool = True
+    ) -> None:
         """Raise BadOption if the configuration does not fit the table.
 
-        It must demand the same type of images, the same form and the same columns.
+        It must demand the same type of images, the same form and, `with_columns`, the same columns.
         """
         if self.document != document:
             raise BadOption(
@@ -115,9 +125,16 @@ class KnownTable:
                 f"Keep the option '{_OPTION_OF_FORM[kind]}', or start anew with other paths"
                 " and checkpoint.",
             )
-        self._require_same_columns(kind, table)
+        if with_columns and (changed := self.find_changed_columns(kind, table)) is not None:
+            raise BadOption(
+                f"The {kind} at '{table.target}' has other columns than 'columns' says:"
+                f" {', '.join(changed)}.",
+                "Columns may only be added to a table that is there. Make it again from its"
+                " changelog: mongodb-cdc follow --rebuild --collection, with its name.",
+            )
 
-    def _require_same_columns(self, kind: str, table: Table) -> None:
+    def find_changed_columns(self, kind: str, table: Table) -> list[str] | None:
+        """Return the columns that have to be different to fit the configuration; None if none."""
         configured = configured_columns(kind, table)
         wanted = {column.name: column for column in configured.columns} if configured else {}
         own = {column.name: column for column in self.columns.columns} if self.columns else {}
@@ -127,12 +144,8 @@ class KnownTable:
             if wanted.get(name, column if column.is_evolved else None) != column
         ]
         if changed or bool(wanted) != bool(own):
-            raise BadOption(
-                f"The {kind} at '{table.target}' has other columns than 'columns' says:"
-                f" {', '.join(changed) or ('none' if wanted else 'typed ones')}.",
-                "Columns may only be added to a table that is there. For others start anew, with"
-                " another path and checkpoint.",
-            )
+            return changed or ["none" if wanted else "typed ones"]
+        return None
 
     def require_not_ahead(self, now: Commit) -> None:
         """Raise ForeignOffset if the table is ahead of the checkpoint.

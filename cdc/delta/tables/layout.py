@@ -8,18 +8,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cdc.delta.columns import CDF, EVENT, Columns
+from cdc.delta.columns import EVENT, FORMS, Columns
 from cdc.delta.log import Target
 from cdc.delta.tables.routing import Route, require_disjoint
 from cdc.errors import BadOption
 from cdc.model import Namespace, Selection
+from cdc.options import Mistakes, current_names
 from cdc.tasks import Storage
 
 LETTERS = "dead_letters"
 KINDS = ("changelog", "mirror", "history", LETTERS)
 # Those whose documents `columns` applies to.
 TYPED = ("mirror", "history")
-TRACK = "track_history_columns"
+TRACK = "track.history.columns"
+# The names that these had in the release before.
+OLD_NAMES = {"dead_letters": "dead.letters", "track_history_columns": TRACK}
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 _TRUTH = ("true", "false")
@@ -36,10 +39,15 @@ class Key(NamedTuple):
 KEYS: Mapping[str, Key] = {
     "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
     "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
-    LETTERS: Key(
+    "dead.letters": Key(
         "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
     ),
-    "form": Key(EVENT, (EVENT, CDF), "`cdf`: changelogs have the form of a change data feed."),
+    "form": Key(
+        EVENT,
+        FORMS,
+        "`cdf`: changelogs have the form of a change data feed; `debezium`: their rows also have"
+        " the fields of Debezium's events.",
+    ),
     "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
@@ -63,10 +71,12 @@ KEYS: Mapping[str, Key] = {
     ),
 }
 MATCH = "match"
+# The key of each kind of table.
+_TEMPLATES = {kind: "dead.letters" if kind == LETTERS else kind for kind in KINDS}
 
 
 def table() -> str:
-    """The keys as a table in Markdown, for the README."""
+    """The keys as a table in Markdown, for the documents."""
     rows = [
         f"| `{name}` | `{str(key.default).lower()}` | {key.doc} |" for name, key in KEYS.items()
     ]
@@ -96,14 +106,19 @@ class Options:
     ) -> Options:
         """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
         collection, but for its tables with templates that are `shared`. Raises BadOption."""
-        values = {name: _checked(name, given.get(name, key.default)) for name, key in KEYS.items()}
+        mistakes = Mistakes()
+        values = {
+            name: mistakes.check(name, _checked, name, given.get(name, key.default))
+            for name, key in KEYS.items()
+        }
+        mistakes.require_none()
         columns = _columns(values["columns"])
         return cls(
             changelog_form=values["form"],
             routes={
-                kind: Route(base, values[kind], None if (kind, values[kind]) in shared else only)
-                for kind in KINDS
-                if values[kind]
+                kind: Route(base, values[key], None if (kind, values[key]) in shared else only)
+                for kind, key in _TEMPLATES.items()
+                if values[key]
             },
             columns=columns,
             evolves=values["schema.evolution"],
@@ -161,14 +176,23 @@ class Layout:
         storage: Mapping[str, str] | None = None,
     ) -> Layout:
         """From `[table]`, the list of `[[override]]`, and `[storage]`. Raises BadOption."""
+        table = current_names(table, OLD_NAMES, are_old=True)
+        overrides = [current_names(each, OLD_NAMES, are_old=True) for each in overrides]
         given = [dict(table), *({**table, **override} for override in overrides)]
         uses = Counter(
-            (kind, str(each.get(kind, KEYS[kind].default))) for each in given for kind in KINDS
+            (kind, str(each.get(key, KEYS[key].default)))
+            for each in given
+            for kind, key in _TEMPLATES.items()
         )
         shared = {use for use, count in uses.items() if count > 1 or use[0] == LETTERS}
+        mistakes = Mistakes()
+        default = mistakes.check("table", Options.parse, table, base)
+        mistakes.require_none()  # each override has the options of the table, but for its own
+        others = [mistakes.check("override", _override, base, each, shared) for each in given[1:]]
+        mistakes.require_none()
         return cls(
-            Options.parse(table, base),
-            tuple(_override(base, each, shared) for each in given[1:]),
+            default,
+            tuple(others),
             Storage(dict(storage or {})),
             json.dumps(
                 [base, dict(table), [dict(override) for override in overrides], storage or {}]
@@ -250,7 +274,7 @@ def _checked(name: str, value: Any) -> Any:
     if isinstance(KEYS[name].default, bool):
         return _flag(name, value)
     choices = KEYS[name].choices
-    if name in KINDS and (not isinstance(value, str) or value.lower() in _TRUTH):
+    if name in _TEMPLATES.values() and (not isinstance(value, str) or value.lower() in _TRUTH):
         raise BadOption(
             f"Option '{name}' of a table cannot be '{str(value).lower()}'.",
             f"Write a template like {KEYS[name].default or '{db}/{coll}/history'}, or an empty text"

@@ -6,9 +6,7 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
-from cdc.delta.log import Target, like, names_in, under
+from cdc.delta.log import TableReader, Target
 from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.routing import Route
 from cdc.errors import TableOwnedElsewhere
@@ -59,31 +57,31 @@ def occupied(table: Table, ours: Mapping[str, str]) -> TableOwnedElsewhere:
     )
 
 
-def require_unoccupied(spark: SparkSession, table: Table, ours: Mapping[str, str]) -> None:
+def require_unoccupied(reader: TableReader, table: Table, ours: Mapping[str, str]) -> None:
     """Raise TableOwnedElsewhere if the folder of a new table contains files that no task of a
     pipeline wrote."""
-    if any(map(is_foreign, names_in(spark, table.target))):
+    if any(map(is_foreign, reader.names_in(table.target))):
         raise occupied(table, ours)
 
 
 def present(
-    spark: SparkSession, layout: Layout, kind: str, tables: Iterable[Table]
+    reader: TableReader, layout: Layout, kind: str, tables: Iterable[Table]
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
     """Yield those of these tables that exist, whoever created them, and their properties.
 
     Costs about 0.03 s for each existing table.
     """
-    settled = (replace(table, target=table.target.settled(spark)) for table in tables)
+    settled = (replace(table, target=table.target.settle(reader.exists)) for table in tables)
     wanted = {table.target: table for table in settled}
     routes = (options.routes.get(kind) for options in layout.all())
     for route in dict.fromkeys(filter(None, routes)):
-        for found in _matching(spark, route):
+        for found in _matching(reader, route):
             if (table := wanted.pop(route.own(found), None)) is not None:
-                yield table, found.properties(spark)
+                yield table, reader.properties(found)
 
 
 def existing(
-    spark: SparkSession, layout: Layout, kind: str, known: Container[Target] = ()
+    reader: TableReader, layout: Layout, kind: str, known: Container[Target] = ()
 ) -> Iterator[tuple[Table, Mapping[str, str]]]:
     """Yield the tables of a kind, of all pipelines, at the places of the layout.
 
@@ -93,11 +91,11 @@ def existing(
     for options in layout.all():
         if (route := options.routes.get(kind)) is None:
             continue
-        for found in _matching(spark, route):
+        for found in _matching(reader, route):
             own = route.own(found)
             if own in known:
                 continue
-            properties = found.properties(spark)
+            properties = reader.properties(found)
             if properties.get(_KIND) != kind:
                 continue
             name = json.loads(properties[_NAMESPACE])
@@ -107,7 +105,7 @@ def existing(
             else:
                 table = layout.table(kind, Namespace(*name))
             # A table that the layout puts elsewhere now is no table of the pipeline any more.
-            if table is not None and table.target.settled(spark) == own:
+            if table is not None and table.target.settle(reader.exists) == own:
                 yield replace(table, target=own), properties
 
 
@@ -116,7 +114,7 @@ def _name(text: str | None) -> str:
     return str(Namespace(*name)) if name else "several collections"
 
 
-def _matching(spark: SparkSession, route: Route) -> list[Target]:
+def _matching(reader: TableReader, route: Route) -> list[Target]:
     if route.is_name:
-        return like(spark, *route.patterns())
-    return under(spark, route.glob())
+        return reader.find_names(*route.patterns())
+    return reader.find(route.literals())

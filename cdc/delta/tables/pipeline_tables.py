@@ -6,7 +6,7 @@ may have written to the table. Nothing is written here: `cdc.delta.tables.writes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Columns, of_table
-from cdc.delta.log import Commit, NewTable, Target, Transaction, conflict, newest_entry
+from cdc.delta.log import Commit, NewTable, SparkReader, Target, Transaction, conflict, newest_entry
 from cdc.delta.tables.catalog_view import is_foreign_view
 from cdc.delta.tables.known_table import Begin, KnownTable, configured_columns, properties_of_new
 from cdc.delta.tables.layout import Layout, Table
@@ -131,7 +131,9 @@ class Tables:
         the tables that other programs created since.
         """
         self._spark = spark
-        for table, properties in existing(spark, self.layout, self.kind, frozenset(self._known)):
+        for table, properties in existing(
+            SparkReader(spark), self.layout, self.kind, frozenset(self._known)
+        ):
             if properties[PIPELINE] == self.pipeline:
                 self._read(spark, table, properties)
 
@@ -152,13 +154,15 @@ class Tables:
         for known in self._known.values():
             known.require_not_ahead(now)
 
-    def require_configured(self, document: str) -> None:
+    def require_configured(self, document: str, rebuilt: Collection[Table] = ()) -> None:
         """Raises BadOption if a known table has another form than the configuration demands.
 
-        `document` is the SQL type of the images.
+        `document` is the SQL type of the images. Those that are to be `rebuilt` may have other
+        columns.
         """
         for known in self._known.values():
-            known.require_configured(self.kind, known.table, document)
+            is_kept = known.table not in rebuilt
+            known.require_configured(self.kind, known.table, document, with_columns=is_kept)
 
     def claim(self, spark: SparkSession, table: Table, document: str, now: Commit) -> None:
         """Make sure that this batch may go to the table, there or not. Writes nothing.

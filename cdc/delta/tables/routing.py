@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from cdc.delta.log import Target, escape_glob
+from cdc.delta.log import Target
 from cdc.errors import BadOption
 from cdc.model import Namespace
 
@@ -167,10 +167,12 @@ class Route:
         depth = len(self._template_parts())
         return Target(self._under("/".join(found.address.split("/")[-depth:])))
 
-    def glob(self) -> str:
-        """A Hadoop glob that matches every path of this route, and perhaps folders of others."""
-        literals = _FIELD.split(self._under(self.template))[::2]
-        return "*".join(escape_glob(literal) for literal in literals)
+    def literals(self) -> list[str]:
+        """The text between the fields of a path of this route.
+
+        Paths that have this text in this order may be of other routes too.
+        """
+        return _FIELD.split(self._under(self.template))[::2]
 
     def patterns(self) -> tuple[str | None, re.Pattern[str], re.Pattern[str]]:
         """Of a name, the catalog (None: the session's), and what schema and table of each table of

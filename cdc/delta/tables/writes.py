@@ -14,7 +14,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import TypedColumn
-from cdc.delta.log import ChangedFiles, Commit, NewTable, TableExists, commit_files, create_table
+from cdc.delta.log import (
+    ChangedFiles,
+    Commit,
+    NewTable,
+    SparkReader,
+    TableExists,
+    commit_files,
+    create_table,
+    merging,
+    replace_table,
+)
 from cdc.delta.tables.catalog_view import drop_view
 from cdc.delta.tables.known_table import Begin, KnownTable
 from cdc.delta.tables.layout import Table
@@ -44,6 +54,24 @@ def create(
             tables.created(table, new)
 
 
+def replace_columns(
+    spark: SparkSession,
+    table: Table,
+    tables: Tables,
+    new: NewTable,
+) -> None:
+    """Give a table without rows other columns, in a commit that states what its last one does."""
+    last = tables.last(table)
+    assert last is not None, "a commit has emptied it"
+    if table.target.is_name:
+        with merging(spark, {"userMetadata": last.text()}):
+            table.target.create(spark, new.schema, new.properties, new.cluster, replaces=True)
+    else:
+        replace_table(spark, table.target, new, last)
+    properties = table.target.properties(spark)
+    tables.remember(KnownTable.read(spark, tables.kind, table, properties))
+
+
 def _create(spark: SparkSession, table: Table, tables: Tables, new: NewTable) -> None:
     # Not "if not exists": a table that another pipeline made meanwhile has to fail here.
     if table.target.is_name:
@@ -51,7 +79,7 @@ def _create(spark: SparkSession, table: Table, tables: Tables, new: NewTable) ->
         drop_view(spark, table.target, {PIPELINE: tables.pipeline})
         _create_by_spark(spark, table, tables, new)
         return
-    require_unoccupied(spark, table, tables.identity(table))
+    require_unoccupied(SparkReader(spark), table, tables.identity(table))
     try:
         create_table(spark, table.target, new)
     except TableExists as error:
@@ -107,7 +135,7 @@ def add_files(
     """
     known = tables.state(table)
     if known is None:
-        require_unoccupied(spark, table, tables.identity(table))
+        require_unoccupied(SparkReader(spark), table, tables.identity(table))
     try:
         version = commit_files(
             *(spark, table.target, files, tables.transaction_of(commit), commit),

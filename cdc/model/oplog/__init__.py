@@ -13,14 +13,19 @@ from cdc.model.oplog.operation import (
     PreImageKey,
     unfold,
 )
+from cdc.model.oplog.road import Comparison, Differs, Road, without_repeated_fields
 
 __all__ = [
+    "Comparison",
+    "Differs",
     "FindEntry",
     "NeedsChangeStream",
     "Operation",
     "PreImageKey",
+    "Road",
     "apply_diff",
     "change_event",
     "describe_diff",
     "unfold",
+    "without_repeated_fields",
 ]

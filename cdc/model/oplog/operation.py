@@ -34,10 +34,13 @@ _NEEDED: Final = frozenset(("ns", "ui", "o"))
 
 
 class NeedsChangeStream(Exception):
-    """A change stream must read this slice; `reason` is a few words without values of documents."""
+    """A change stream must read this slice; `reason` is a few words without values of documents.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    The text is `detail`, or the reason if there is none. Reasons are counted, so they are few.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(detail or reason)
         self.reason = reason
 
 

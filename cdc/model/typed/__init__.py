@@ -15,6 +15,7 @@ from cdc.model.typed.casts import (
     Scalar,
     Struct,
 )
+from cdc.model.typed.families import list_families
 from cdc.model.typed.typed_columns import Plan
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "Scalar",
     "Struct",
     "casts",
+    "list_families",
     "typed_columns",
 ]

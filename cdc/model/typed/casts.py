@@ -95,7 +95,7 @@ def scalar(value: bytes, kind: Kind) -> Any:
         return {v.TRUE << 2: True, v.FALSE << 2: False}.get(value[0], MISFIT)
     if kind in (Scalar.TIMESTAMP, Scalar.DATE):
         return _cast_time(value, kind)
-    number = _decode_number(value)
+    number = decode_number(value)
     if number is MISFIT:
         return MISFIT
     if isinstance(kind, Integer):
@@ -128,7 +128,7 @@ def _cast_time(value: bytes, kind: Kind) -> Any:
     return micros // DAY if micros % DAY == 0 else MISFIT
 
 
-def _decode_number(value: bytes) -> Any:
+def decode_number(value: bytes) -> Any:
     """Decode a number as int, float or Decimal; a Decimal has no trailing zeros."""
     kind = value[0] >> 2
     if value[0] & 3 != v.PRIMITIVE:

@@ -103,12 +103,12 @@ def estimate_documents(client: Client, namespace: Namespace) -> int:
 
 
 def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:
-    databases = {name.db for name in selection.names}
-    if selection.patterns:
-        reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
-        times.append(reply_time(reply))
-        databases |= {entry["name"] for entry in reply["databases"]} - INTERNAL
-    return sorted(databases)
+    if selection.databases is not None:
+        return sorted(selection.databases)
+    reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
+    times.append(reply_time(reply))
+    there = {entry["name"] for entry in reply["databases"]} - INTERNAL
+    return sorted(there | {name.db for name in selection.names})
 
 
 def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,10 @@ member, or resumes a cursor by itself, would break the rules of `cdc.mongo.read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from _thread import start_new_thread
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Event
 from typing import Any, Self
 
 import pymongo
@@ -43,7 +45,7 @@ LONGEST_MS = 3_600_000
 # A lagging member is waited for while it advances. One that does not advance for this long is
 # replaced by another.
 STALL_SECONDS = 600.0
-_KILL_SECONDS = 1.0
+_KILL_SECONDS, _KILL_WAIT_SECONDS = 10.0, 1.0
 _HELLO_TIMEOUT_MS = 1500
 _NO_SUCH_COMMAND = 59
 
@@ -79,7 +81,7 @@ class Member:
         self._pace.record(len(reply.raw))
         return reply
 
-    def find(self, namespace: Namespace, arguments: Mapping[str, Any]) -> Iterator[Batch]:
+    def find(self, namespace: Namespace, arguments: Mapping[str, Any]) -> Generator[Batch]:
         """Yield the replies of a find; close its cursor at the end, also if that is early.
 
         `arguments` must have a `batchSize`. Raises the driver's errors.
@@ -119,17 +121,26 @@ class Member:
         self._session.advance_cluster_time(cluster_time)
 
     def kill_cursor(self, namespace: str, cursor: int) -> None:
-        """Close a cursor on the server; give up after a second, and ignore a failure.
+        """Close a cursor on the server; return after at most a second, and ignore a failure.
 
         The server itself closes a cursor that is left open, later. A member that is gone has no
         cursors, and the caller must not wait: it is about to read another member.
+
+        The command is sent in a thread of its own. Python may collect an abandoned generator, and
+        so close its cursor, in the middle of the driver's code. If that code holds a lock that the
+        command needs, the command has to wait until this method has returned.
         """
         db, _, coll = namespace.partition(".")
-        try:
-            with pymongo.timeout(_KILL_SECONDS):
+        has_ended = Event()
+
+        def kill() -> None:
+            with suppress(pymongo.errors.PyMongoError), pymongo.timeout(_KILL_SECONDS):
                 self._client[db].command({"killCursors": coll, "cursors": [cursor]})
-        except pymongo.errors.PyMongoError:
-            return
+            has_ended.set()
+
+        # Not `threading.Thread`: it has locks of its own, with the same danger.
+        start_new_thread(kill, ())
+        has_ended.wait(_KILL_WAIT_SECONDS)
 
     def end(self) -> None:
         self._session.end_session()

@@ -7,6 +7,7 @@ grant.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from cdc.model import Namespace, Selection
 from cdc.mongo.connection.client import Client
 from cdc.mongo.connection.error_codes import translate_error
 
+# The role that an error suggests to create.
+_ROLE = "mongodbCdc"
+_MOST_LETTERS = 400
 # A privilege on all databases does not cover these.
 _NOT_COVERED_BY_ALL = frozenset({"local", "config"})
 OPLOG = Namespace("local", "oplog.rs")
@@ -41,11 +45,12 @@ class Rule(NamedTuple):
 
 
 _SCOPE = 'the captured database; all (`{db: "", collection: ""}`) if there are several'
+_ANY = r"regular expressions that do not begin with a database, as `shop\..*` does"
 REQUIRED = (
-    Rule(("find", "changeStream"), _SCOPE + " or regular expressions", "documents and changes"),
+    Rule(("find", "changeStream"), f"{_SCOPE} or {_ANY}", "documents and changes"),
     Rule(
         ("listCollections",),
-        "each captured database; all with regular expressions",
+        f"each captured database; all with {_ANY}",
         "which collections exist, their incarnations and images",
     ),
 )
@@ -115,7 +120,7 @@ def required_needs(selection: Selection, shards: tuple[str, ...] = ("",)) -> lis
     `shards` are those of the source. The only shard of a replica set has an empty name.
     """
     scope = selection.database or ""
-    databases = {""} if selection.patterns else {name.db for name in selection.names}
+    databases = {""} if selection.databases is None else selection.databases
     needs = [
         *(Need(action, scope) for action in ("find", "changeStream")),
         *(Need("listCollections", db) for db in sorted(databases)),
@@ -190,9 +195,42 @@ def name_missing_needs(clients: Mapping[str, Client], needs: Iterable[Need]) -> 
             raise
         raise NotPermitted(
             f"The server refused the user, who lacks {_describe(lacking)}.",
-            "Grant it by a role, as listed under 'Privileges'; check the user and the authSource in"
-            " 'uri'.",
+            f"Grant it by a role{_describe_grants(clients, lacking)}; check the user and the"
+            " authSource in 'uri'. See 'Privileges'.",
         ) from refusal.__cause__
+
+
+def _describe_grants(clients: Mapping[str, Client], lacking: Iterable[Need]) -> str:
+    """Return the commands for the shell that grant these needs to the user by a new role.
+
+    They continue a sentence. Empty if they are too long for an error.
+    """
+    by_shard: dict[str, list[Need]] = {}
+    for need in lacking:
+        by_shard.setdefault(need.shard, []).append(need)
+    commands = "; ".join(
+        f"{on_shards([shard])}: {' and '.join(_grants_of(clients[shard], needs))}"
+        for shard, needs in by_shard.items()
+    )
+    return commands if len(commands) <= _MOST_LETTERS else ""
+
+
+def _grants_of(client: Client, needs: Iterable[Need]) -> Iterator[str]:
+    by_resource: dict[tuple[str, str], list[str]] = {}
+    for need in needs:
+        by_resource.setdefault((need.db, need.coll), []).append(need.action)
+    privileges = [
+        {"resource": {"db": db, "collection": coll}, "actions": actions}
+        for (db, coll), actions in by_resource.items()
+    ]
+    yield _shell("admin", {"createRole": _ROLE, "privileges": privileges, "roles": []})
+    user = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"][0]
+    roles = [{"role": _ROLE, "db": "admin"}]
+    yield _shell(user["db"], {"grantRolesToUser": user["user"], "roles": roles})
+
+
+def _shell(db: str, command: dict[str, Any]) -> str:
+    return f"db.getSiblingDB({json.dumps(db)}).runCommand({json.dumps(command)})"
 
 
 def _describe(needs: Iterable[Need]) -> str:
@@ -210,7 +248,7 @@ def on_shards(shards: Iterable[str]) -> str:
 
 
 def table() -> str:
-    """Return the privileges as the Markdown table of the README."""
+    """Return the privileges as a Markdown table, for the documents."""
     rows = ["| action | on | for |", "| --- | --- | --- |"]
     for rule in (*REQUIRED, *REQUIRED_OF_CLUSTERS, *OPTIONAL):
         actions = ", ".join(f"`{action}`" for action in rule.actions)

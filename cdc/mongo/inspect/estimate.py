@@ -56,6 +56,7 @@ class Examination:
         work: the estimate of each collection.
         problems: the errors with which a run would fail.
         why_streams: why changes are read by change streams; None if they are read from the oplog.
+        requires_oplog: changes that the oplog does not have end the run.
     """
 
     source: str
@@ -69,6 +70,7 @@ class Examination:
     work: list[Work] = field(default_factory=list)
     problems: list[CdcError] = field(default_factory=list)
     why_streams: str | None = None
+    requires_oplog: bool = False
 
     @property
     def needs(self) -> list[Need]:

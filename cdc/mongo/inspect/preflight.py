@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -96,6 +97,15 @@ def list_needs(source: Source, wanted: Wanted) -> list[Need]:
     return privileges.required_needs(wanted.selection, source.shards)
 
 
+def record_images_command(namespace: Namespace) -> str:
+    """Return the command for the shell that makes a server record images, from MongoDB 6.0 on."""
+    db, coll = json.dumps(namespace.db), json.dumps(namespace.coll)
+    return (
+        f"db.getSiblingDB({db}).runCommand({{collMod: {coll},"
+        " changeStreamPreAndPostImages: {enabled: true}})"
+    )
+
+
 def find_problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[CdcError]:
     """Yield each problem of a run with this listing as an error.
 
@@ -109,8 +119,7 @@ def find_problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[Cd
     if wanted.images_required and without:
         yield ImagesMissing(
             f"{', '.join(map(str, without))} does not record pre- and post-images.",
-            f"Run db.getSiblingDB('{without[0].db}').runCommand({{collMod: '{without[0].coll}',"
-            " changeStreamPreAndPostImages: {enabled: true}}), or set images to auto.",
+            f"Run {record_images_command(without[0])}, or set images to auto.",
         )
     if wanted.excerpt.text:
         yield from _find_projection_errors(source, wanted.excerpt, found)

@@ -38,6 +38,16 @@ def scan_candidate(
     return CandidateEnd(end, (event_filter.unscanned_rows(selection, start, end, scanned),))
 
 
+def require_copy(start: Offset, capture: CaptureFilter, copies: bool) -> None:
+    """Raise BadOption if the capture filter changed and the run does not copy."""
+    if start.excerpt != capture.text and not copies:
+        raise BadOption(
+            "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
+            " the collections again.",
+            "Set mode to initial to copy all again, or restore the option's old value.",
+        )
+
+
 def reselect_candidate(
     selection: Selection,
     capture: CaptureFilter,
@@ -61,12 +71,7 @@ def reselect_candidate(
 
     Raises BadOption if the capture filter changed and the run does not copy.
     """
-    if start.excerpt != capture.text and not copies:
-        raise BadOption(
-            "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
-            " the collections again.",
-            "Set mode to initial to copy all again, or restore the option's old value.",
-        )
+    require_copy(start, capture, copies)
     names = added = [collection.namespace for collection in listed.collections]
     before = None
     if start.excerpt == capture.text:

@@ -17,7 +17,8 @@ from cdc.model import (
     streaming,
 )
 from cdc.mongo.plan.ddl_survey import EVENT_FIELDS, ReportedDdl, assign_reporters
-from cdc.mongo.plan.slicing import Limits, Slicer
+from cdc.mongo.plan.oplog_scan import Limits
+from cdc.mongo.plan.slicing import Slicer
 from cdc.mongo.plan.splits import span, stream_splits
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, change_stream
@@ -52,7 +53,7 @@ def window_splits(
     start = _mark_read(source, first)
     end = _mark_read(source, advance(start, until))
     slicer = Slicer()
-    slicer.find_end(source.clients, start, until, limits.unlimited)
+    slicer.find_end(source.open, source.shards, start, until, limits.unlimited)
     reported = list(_read_ddl(source, selection, start, end, retry_seconds))
     splits = list[StreamSplit]()
     # In each part a shard reports all of its DDL or none. There are as many parts as that takes.

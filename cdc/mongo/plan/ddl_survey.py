@@ -9,11 +9,10 @@ the same, whichever shard is the primary one by then.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.model import (
@@ -27,25 +26,16 @@ from cdc.model import (
     timestamp,
 )
 from cdc.mongo.connection import Member
+from cdc.mongo.plan.oplog_scan import has_only_row_changes
 from cdc.mongo.plan.splits import span
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, change_stream
-from cdc.mongo.topology import Source, first_time, reaches_back
+from cdc.mongo.topology import Source
 
 # The name of a shard, and a DDL event that it reports.
 ReportedDdl = tuple[str, Mapping[str, Any]]
 # A projection to the fields of an event that this module needs.
 EVENT_FIELDS = dict.fromkeys(("ns", "to", "operationType", "clusterTime", "collectionUUID"), 1)
-
-# Commands, which include transactions that create a collection, and the no-ops that record
-# operations of a cluster. Other no-ops have no `o2`.
-_OTHER_ENTRIES = {
-    "$nor": [
-        {"op": {"$in": ["i", "u", "d"]}},
-        {"op": "n", "o2": {"$exists": False}},
-        {"op": "c", "o.applyOps.op": {"$exists": True, "$nin": ["c"]}},
-    ]
-}
 
 
 class SurveyResult(NamedTuple):
@@ -85,6 +75,7 @@ def survey(
     ddl: event_filter.Condition,
     rows: Sequence[event_filter.Condition],
     retry_seconds: float,
+    rows_only: Container[str] = (),
 ) -> SurveyResult:
     """Read the events between two offsets that meet one of the conditions.
 
@@ -98,50 +89,30 @@ def survey(
         ddl: a condition for DDL events.
         rows: conditions for row events that the batch cannot contain.
         retry_seconds: how long a failed read is repeated.
+        rows_only: shards whose oplog has only changes of documents between the offsets.
     """
     if end.time <= start.time:
         return SurveyResult()
     stages = event_filter.pipeline([ddl, *rows], EVENT_FIELDS)
-    reported: list[ReportedDdl] = [
-        (split.shard, event)
-        for split in (span(start, end, shard, selection, stages) for shard in end.shards)
-        if rows or not _has_only_row_changes(partial(open_member, split.shard), split)
-        for event in _read_to_first(partial(open_member, split.shard), split, retry_seconds)
-    ]
+    reported: list[ReportedDdl] = []
+    for split in (span(start, end, shard, selection, stages) for shard in end.shards):
+        opener = partial(open_member, split.shard)
+        if rows or not _has_only_row_changes(opener, split, rows_only):
+            events = _read_to_first(opener, split, retry_seconds)
+            reported += ((split.shard, event) for event in events)
     time = min((e["clusterTime"] for _, e in reported if event_filter.ends_batch(e)), default=None)
     cutting = [(s, e) for s, e in reported if e["clusterTime"] == time and event_filter.cuts(e)]
     others = [(s, e) for s, e in reported if not event_filter.ends_batch(e)]
     return SurveyResult(time, tuple(cutting), tuple(others))
 
 
-def _has_only_row_changes(open_member: Callable[[], Member], split: StreamSplit) -> bool:
-    return not split.late and has_only_row_changes(open_member, split.after, split.upto)
-
-
-def has_only_row_changes(
-    open_member: Callable[[], Member], after: Timestamp, upto: Timestamp
+def _has_only_row_changes(
+    open_member: Callable[[], Member], split: StreamSplit, rows_only: Container[str]
 ) -> bool:
-    """Whether all entries with after < time ≤ upto exist and certainly are changes of documents.
-
-    A change stream can find DDL too, but it first makes an event of each entry. For 100,000
-    changes, that takes ten times as long as reading the entries themselves.
-
-    False also means unknown, for example if the user may not read the oplog. Then a change stream
-    has to be read.
-    """
-    try:
-        member = open_member()
-        try:
-            return _has_only_changes(member, after, upto) and reaches_back(member, after)
-        finally:
-            member.end()
-    except pymongo.errors.PyMongoError:
-        return False
-
-
-def _has_only_changes(member: Member, after: Timestamp, upto: Timestamp) -> bool:
-    entries = {"ts": {"$gt": after, "$lte": upto}, **_OTHER_ENTRIES}
-    return first_time(member, entries, afterClusterTime=upto) is None
+    # A late time is before those of the split.
+    return not split.late and (
+        split.shard in rows_only or has_only_row_changes(open_member, split.after, split.upto)
+    )
 
 
 def _read_to_first(

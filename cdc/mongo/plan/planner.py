@@ -19,7 +19,7 @@ of the time of the replacement, if the server still has that state. So no change
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from bson.timestamp import Timestamp
@@ -47,7 +47,8 @@ from cdc.mongo.plan import history_gap, missing_collections
 from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
 from cdc.mongo.plan.ddl_survey import SurveyResult, assign_reporters, survey
 from cdc.mongo.plan.next_scan import Sweeper
-from cdc.mongo.plan.slicing import Limits, Slicer
+from cdc.mongo.plan.oplog_scan import Limits
+from cdc.mongo.plan.slicing import Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.query import event_filter
 from cdc.mongo.topology import Source
@@ -181,7 +182,8 @@ class Planner:
                 intents.append(scan_candidate(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        reach = self._slicer.find_end(self.source.clients, start, edge, self.limits)
+        shards = self.source.shards
+        reach = self._slicer.find_end(self.open_member, shards, start, edge, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
         intents.append(CandidateEnd(advance(start, reach)))
@@ -194,7 +196,8 @@ class Planner:
         before = Selection.parse(start.selection)
         union = before.union(self.selection)
         for intent in intents:
-            found = self._survey(union, start, edge, event_filter.not_rows(before), intent.unless)
+            ddl = event_filter.not_rows(before)
+            found = self._survey(union, start, edge, ddl, intent.unless, self._slicer.rows_only)
             if found.time is not None and not found.ddl:
                 continue
             end = intent.end if found.time is None else advance(start, found.time)
@@ -262,11 +265,13 @@ class Planner:
         edge: Timestamp,
         ddl: event_filter.Condition,
         rows: Sequence[event_filter.Condition] = (),
+        rows_only: Container[str] = (),
     ) -> SurveyResult:
         end = start
         if edge > start.time:
             end = self._mark_read(advance(start, edge))
-        return survey(self.open_member, start, end, selection, ddl, rows, self.retry_seconds)
+        captured = selection, ddl, rows
+        return survey(self.open_member, start, end, *captured, self.retry_seconds, rows_only)
 
     def _mark_read(self, end: Offset) -> Offset:
         if end.time not in self._late:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 
 from cdc.model import MIN_KEY, ROW_EVENTS, Copying, Namespace, Offset, Selection, full_name, literal
 from cdc.mongo.query import projection
@@ -19,6 +21,8 @@ from cdc.mongo.query import projection
 CUTTING_EVENTS = ["drop", "rename", "dropDatabase"]
 
 Condition = dict[str, Any]
+# Stages are moved as bytes: values in them stay what they are.
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
 def pipeline(
@@ -40,6 +44,30 @@ def pipeline(
         stages.append({"$project": project})
     stages += then
     return bson.encode({"pipeline": stages})
+
+
+def narrow(
+    stages: bytes, operations: Iterable[str] | None = None, keys: Iterable[bytes] | None = None
+) -> bytes:
+    """Return the stages of `pipeline` for fewer of its events.
+
+    Args:
+        stages: BSON of the stages.
+        operations: the types of the events; None for all.
+        keys: BSON of `{"_id": K}` for each document whose row events pass, and no other events;
+            None for all events.
+    """
+    conditions = list[Condition]()
+    if operations is not None:
+        conditions.append({"operationType": {"$in": sorted(operations)}})
+    if keys is not None:
+        values = [literal(key) for key in keys]
+        conditions.append({"operationType": {"$in": ROW_EVENTS}})
+        conditions.append({"$expr": {"$in": ["$documentKey._id", values]}})
+    if not conditions:
+        return stages
+    first = bson.decode(pipeline([{"$and": conditions}]), _RAW)["pipeline"]
+    return bson.encode({"pipeline": [*first, *bson.decode(stages, _RAW)["pipeline"]]})
 
 
 def cutting_ddl(selection: Selection) -> Condition:

@@ -45,7 +45,7 @@ def read(
     images: Images,
     retry_seconds: float,
     at_once: bool = False,
-) -> Iterator[Sequence[Event]]:
+) -> Generator[Sequence[Event]]:
     """Yield the split's events in order, each once, in batches of at most 16 MiB plus lookups.
 
     Args:

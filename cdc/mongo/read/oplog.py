@@ -12,51 +12,61 @@ Each of these rules prevents a lost or an invented event:
   Before it, entries at the beginning of the split could be removed unnoticed. After it, the server
   refuses to continue a cursor whose place was removed (CappedPositionLost).
 * Pre-images come from the same member, and none may be missing.
-* Everything that the filter of a change stream could decide on is left to the change stream, and so
-  is DDL. See `StreamSplit.is_whole`.
+* DDL is left to the change stream. The pipeline of the split is applied by the server, see
+  `cdc.mongo.query.literal_documents`, unless it passes everything. See `StreamSplit.is_whole`.
+* A part of a slice that is to be verified is yielded only after the change stream has given the
+  same rows. So all rows before a difference are those of the change stream, and it can go on there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pymongo.errors
 from bson.errors import BSONError
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.errors import CdcError
-from cdc.model import NEVER, Selection, StreamSplit
-from cdc.model.oplog import FindEntry, NeedsChangeStream
+from cdc.errors import CdcError, OplogDiffers, OplogUnsuitable, TransientError, UnmappableValue
+from cdc.model import Change, Namespace, Selection, StreamSplit, event_row
+from cdc.model.oplog import Comparison, Differs, FindEntry, NeedsChangeStream, Road
 from cdc.mongo.connection import (
     LONGEST_MS,
     OPLOG,
     PRE_IMAGES,
     Batch,
     Member,
+    Progress,
     may_pass,
+    retry_attempts,
     translate_error,
 )
 from cdc.mongo.read import change_stream
 from cdc.mongo.read.event_run import Run
 from cdc.mongo.read.images import Event, Images
-from cdc.mongo.read.oplog_events import captured_operations
-from cdc.mongo.read.pre_images import PreImages
-from cdc.mongo.topology import reaches_back
+from cdc.mongo.read.oplog_events import captured_operations, select_passing
+from cdc.mongo.read.oplog_reading import PreImages, entries, find_entry
+from cdc.mongo.topology import has_committed
 
 _log = logging.getLogger(__name__)
 # The wire version of MongoDB 6.0. Older servers have no pre-images of this form; positions of newer
 # ones have another form.
 _WIRE_VERSION: Final = 17
 _OTHER_VERSION: Final = "the server is not MongoDB 6.0"
+_NO_IMAGES: Final = "'images' asks for none that are recorded"
 _BATCH: Final = 10_000
+_AUTO: Final = Road()
 
-# Called with the reason why a change stream reads a slice that the oplog could have.
+# Called with the reason why a change stream reads a slice, or the rest of it.
 Note = Callable[[str], None]
+
+
+class _Lags(NeedsChangeStream):
+    """The member has not reached the end of the slice yet."""
 
 
 def read(
@@ -64,33 +74,56 @@ def read(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    by_oplog: bool = True,
+    road: Road = _AUTO,
     note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     """Yield the split's events like `change_stream.read` with `at_once`.
 
-    With `by_oplog`, the oplog is read while it contains nothing but what is understood. A change
-    stream reads the rest, after the last event. An error of the server also ends the reading of the
-    oplog, because the change stream repeats failed attempts. `note` is called with the reason.
+    The oplog is read while it contains nothing but what is understood. A change stream reads the
+    rest, after the last event. An error of the server also ends the reading of the oplog, because
+    the change stream repeats failed attempts. `note` is called with the reason.
+
+    If the road is `oplog`, no change stream goes on. Attempts that failed are repeated as in a
+    change stream. OplogUnsuitable states the reason why they cannot succeed.
+
+    A slice that the road verifies is compared with a change stream. At a difference, the road
+    decides: OplogDiffers is raised, or the change stream goes on.
     """
+    exclusion = find_exclusion(split, images)
+    if road.requires_oplog:
+        if exclusion is not None:
+            raise _unsuitable(split, exclusion)
+        yield from _read_repeatedly(open_member, split, images, retry_seconds, road)
+        return
     rest = split
-    if by_oplog and is_suitable(split, images):
+    if road.reads_oplog:
         try:
-            for events in _read_oplog(open_member, split):
+            if exclusion is not None:
+                raise NeedsChangeStream(exclusion)
+            for events in _read_verified(open_member, split, images, retry_seconds, road):
                 rest = replace(rest, after_position=events[-1].position)
                 yield events
             return
+        except OplogDiffers:
+            raise
         except (NeedsChangeStream, CdcError, BSONError, pymongo.errors.PyMongoError) as error:
             reason = _describe(error)
-            _log.info("changes after %s are read by a change stream: %s", split.after, reason)
+            is_different = isinstance(error, Differs)
+            _log.log(
+                logging.WARNING if is_different else logging.INFO,
+                "changes after %s are read by a change stream: %s",
+                split.after,
+                error if is_different else reason,
+            )
             note(reason)
     yield from change_stream.read(open_member, rest, images, retry_seconds, at_once=True)
 
 
-def is_suitable(split: StreamSplit, images: Images) -> bool:
-    """Whether the oplog can have all that the rows of a split need."""
-    is_cut = bool(split.late or split.emitted)  # between transactions across shards
-    return split.is_whole and not is_cut and images.are_recorded
+def find_exclusion(split: StreamSplit, images: Images) -> str | None:
+    """Return why the oplog cannot have all that the rows of a split need; None if it can."""
+    if not images.are_recorded:
+        return _NO_IMAGES
+    return "a transaction across shards" if split.late or split.emitted else None
 
 
 def find_obstacle(member: Member, images: Images) -> str | None:
@@ -99,18 +132,22 @@ def find_obstacle(member: Member, images: Images) -> str | None:
     Raises TransientError.
     """
     if not images.are_recorded:
-        return "'images' asks for none that are recorded"
+        return _NO_IMAGES
     if member.hello()["maxWireVersion"] != _WIRE_VERSION:
         return _OTHER_VERSION
-    for namespace in (OPLOG, PRE_IMAGES):
-        try:
-            member.command(namespace.db, {"find": namespace.coll, "limit": 1, "singleBatch": True})
-        except pymongo.errors.PyMongoError as error:
-            problem = translate_error(error, f"Reading {namespace}")
-            if may_pass(problem):
-                raise problem from error
-            return f"the user lacks find on {namespace}"
-    return None
+    lacking = [str(each) for each in (OPLOG, PRE_IMAGES) if not _may_find(member, each)]
+    return f"the user lacks find on {' and '.join(lacking)}" if lacking else None
+
+
+def _may_find(member: Member, namespace: Namespace) -> bool:
+    try:
+        member.command(namespace.db, {"find": namespace.coll, "limit": 1, "singleBatch": True})
+    except pymongo.errors.PyMongoError as error:
+        problem = translate_error(error, f"Reading {namespace}")
+        if may_pass(problem):
+            raise problem from error
+        return False
+    return True
 
 
 def _describe(error: Exception) -> str:
@@ -120,7 +157,89 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__} {getattr(error, 'code', None) or ''}".rstrip()
 
 
-def _read_oplog(open_member: Callable[[], Member], split: StreamSplit) -> Iterator[Sequence[Event]]:
+def _read_repeatedly(
+    open_member: Callable[[], Member],
+    split: StreamSplit,
+    images: Images,
+    retry_seconds: float,
+    road: Road,
+) -> Iterator[Sequence[Event]]:
+    """Yield the events of a split from the oplog, which is read again after transient errors.
+
+    Raises OplogUnsuitable, OplogDiffers, HistoryLost, NotPermitted, and TransientError after
+    `retry_seconds`.
+    """
+    progress, rest = Progress(), split
+    attempted = (
+        f"Reading the oplog after {split.after} up to {split.upto}{split.capture.error_suffix}"
+    )
+    for attempt in retry_attempts(progress, retry_seconds, attempted):
+        with attempt:
+            try:
+                for events in _read_verified(open_member, rest, images, retry_seconds, road):
+                    rest = replace(rest, after_position=events[-1].position)
+                    yield events
+                    progress.record_progress()
+            except _Lags as error:
+                raise TransientError(f"{attempted}: {error.reason}.") from error
+            except (NeedsChangeStream, BSONError, UnmappableValue) as error:
+                raise _unsuitable(split, _describe(error)) from error
+
+
+def _unsuitable(split: StreamSplit, reason: str) -> OplogUnsuitable:
+    return OplogUnsuitable(
+        f"Changes after {split.after} up to {split.upto} cannot be read from the oplog: {reason}.",
+        "Set read.by to auto, at least until these changes are read, or remove the reason.",
+    )
+
+
+def _read_verified(
+    open_member: Callable[[], Member],
+    split: StreamSplit,
+    images: Images,
+    retry_seconds: float,
+    road: Road,
+) -> Iterator[Sequence[Event]]:
+    """Yield the events of a split in parts, each after it was compared if the road says so.
+
+    Raises OplogDiffers, or Differs if a change stream is to go on, and like `_read_oplog` and
+    `change_stream.read`.
+    """
+    if not road.verifies(split):
+        yield from _read_oplog(open_member, split)
+        return
+    parts = _read_oplog(open_member, split)
+    # An event that is too large for a change stream is none for the oplog, and must not fail.
+    lenient = replace(images, on_oversize="lookup")
+    stream = change_stream.read(open_member, split, lenient, retry_seconds, at_once=True)
+    # A cursor that garbage collection closes, within the driver, waits for the driver for ever.
+    with closing(stream), closing(parts):
+        comparison = Comparison(_rows(stream, split))
+        try:
+            for events in parts:
+                comparison.require_same(_rows([events], split))
+                yield events
+            comparison.require_end()
+        except Differs as error:
+            if road.on_difference == "change_stream":
+                raise
+            raise OplogDiffers(
+                f"Verifying changes after {split.after} up to {split.upto}: {error}.",
+                "Keep the oplog and report this. Set read.by to change_stream to go on.",
+            ) from error
+
+
+def _rows(parts: Iterable[Sequence[Event]], split: StreamSplit) -> Iterator[Change]:
+    """Yield the rows of events, with images in BSON."""
+    selection = Selection.parse(split.collections)
+    for events in parts:
+        for event in events:
+            yield event_row(*event, split.shard, selection, split.capture, bytes)
+
+
+def _read_oplog(
+    open_member: Callable[[], Member], split: StreamSplit
+) -> Generator[Sequence[Event]]:
     """Yield the events of a split in order, in parts that are not empty.
 
     Raises NeedsChangeStream, UnmappableValue and the driver's errors. The events of the part that
@@ -135,8 +254,10 @@ def _read_oplog(open_member: Callable[[], Member], split: StreamSplit) -> Iterat
             "maxTimeMS": LONGEST_MS,
         }
         images = PreImages(member, reading)
-        for batch in _entries(member, split, reading):
-            yield from _events(batch, split, images, partial(_find_entry, member))
+        with closing(entries(member, split, reading)) as replies:
+            for batch in replies:
+                for events in _events(batch, split, images, partial(find_entry, member)):
+                    yield from select_passing(member, split, events)
     finally:
         member.end()
 
@@ -145,53 +266,15 @@ def _require_reached(member: Member, time: Timestamp) -> None:
     hello = member.hello()
     if hello["maxWireVersion"] != _WIRE_VERSION:
         raise NeedsChangeStream(_OTHER_VERSION)
-    if hello.get("lastWrite", {}).get("majorityOpTime", {}).get("ts", NEVER) < time:
-        raise NeedsChangeStream("a member that lags")
-
-
-def _entries(member: Member, split: StreamSplit, reading: dict[str, Any]) -> Iterator[Batch]:
-    """Yield the replies with the entries of the split's time, in order."""
-    is_checked = False
-    for batch in member.find(OPLOG, {"filter": _condition(split), **reading}):
-        if not is_checked:
-            if not reaches_back(member, split.after):
-                raise NeedsChangeStream("an oplog that begins after the split")
-            is_checked = True
-        yield batch
-
-
-def _condition(split: StreamSplit) -> dict[str, Any]:
-    """Return the condition for entries in the split's time that concern its collections.
-
-    These are all operations on them, all transactions, because any of them may change a captured
-    document, and the DDL of their databases. A rename is always passed: its target may be in
-    another database.
-    """
-    selection = Selection.parse(split.collections)
-    databases = {"$in": sorted({"admin.$cmd", *(f"{name.db}.$cmd" for name in selection.names)})}
-    return {
-        "ts": {"$gt": split.after, "$lte": split.upto},
-        "$or": [
-            selection.full_condition("ns"),
-            {"op": "c", "ns": {"$regex": r"\.\$cmd$"} if selection.patterns else databases},
-            {"op": "c", "o.renameCollection": {"$exists": True}},
-        ],
-    }
-
-
-def _find_entry(member: Member, time: Timestamp) -> RawBSONDocument | None:
-    """Return the entry of that time; None if the oplog does not have it."""
-    found = member.command(
-        OPLOG.db, {"find": OPLOG.coll, "filter": {"ts": time}, "limit": 1, "singleBatch": True}
-    )
-    return next(iter(found["cursor"]["firstBatch"]), None)
+    if not has_committed(hello, time):
+        raise _Lags("a member that lags")
 
 
 def _events(
     batch: Batch, split: StreamSplit, images: PreImages, find_entry: FindEntry
 ) -> Iterator[Sequence[Event]]:
     """Yield the events of the entries in a reply, in parts whose pre-images fit in memory."""
-    operations = captured_operations(batch, Selection.parse(split.collections), find_entry)
+    operations = captured_operations(batch, split.selection, find_entry)
     first = 0
     while first < len(operations):
         part = operations[first : first + images.count]

@@ -1,24 +1,36 @@
-"""Change events of the operations in one reply of the oplog, by plain Python or as columns."""
+"""Change events of the operations in one reply of the oplog, by plain Python or as columns.
+
+Then the pipeline of the split, applied to these events by the server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import groupby
 from typing import Protocol
 
+import bson
 import numpy as np
 from bson.raw_bson import RawBSONDocument
 
 from cdc.kernel import event_columns as at
 from cdc.kernel import reply
 from cdc.kernel.oplog_reply import OperationCollection, Operations, Range
-from cdc.model import Namespace, Selection
-from cdc.model.oplog import FindEntry, Operation, PreImageKey, change_event, unfold
-from cdc.mongo.connection import Batch
+from cdc.model import Namespace, Selection, StreamSplit
+from cdc.model.oplog import (
+    FindEntry,
+    NeedsChangeStream,
+    Operation,
+    PreImageKey,
+    change_event,
+    unfold,
+)
+from cdc.mongo.connection import LONGEST_MS, Batch, Member
+from cdc.mongo.query import literal_documents
 from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import Event
-from cdc.mongo.read.pre_images import Found
+from cdc.mongo.read.oplog_reading import Found
 
 
 class Captured(Protocol):
@@ -68,7 +80,7 @@ class CompiledOperations:
         events = reply.locate_events(data, 0, len(data))
         if events is None or events[:, at.UNUSUAL].any():
             return self._plain().events(images)
-        return Run(Located(data, events), np.ones(len(events), np.bool_))
+        return _complete_run(Located(data, events))
 
 
 class PlainOperations:
@@ -106,7 +118,7 @@ class PlainOperations:
         return ranges
 
     def events(self, images: list[Found]) -> Sequence[Event]:
-        return [_with_after(raw) for raw in map(self.event_maker(images), range(len(self)))]
+        return [_complete(raw) for raw in map(self.event_maker(images), range(len(self)))]
 
     def event_maker(self, images: list[Found]) -> Callable[[int], RawBSONDocument]:
         """Return a function that makes the event of the operation with that number."""
@@ -133,6 +145,54 @@ def _event(operation: Operation, images: dict[PreImageKey, bytes]) -> RawBSONDoc
     return change_event(operation, None if key is None else images.get(key))
 
 
-def _with_after(raw: RawBSONDocument) -> Event:
+def select_passing(
+    member: Member, split: StreamSplit, events: Sequence[Event]
+) -> Iterator[Sequence[Event]]:
+    """Yield the events that the split's pipeline passes, as it changes them, in parts.
+
+    The server applies the pipeline, unless it passes all events unchanged. Parts are in order and
+    not empty. Raises NeedsChangeStream if an event is too large, and the driver's errors.
+    """
+    if split.is_whole:
+        yield events
+        return
+    documents = map(_require_fitting, _documents(events))
+    for command in literal_documents.commands(split.pipeline, split.collation, documents):
+        command["maxTimeMS"] = LONGEST_MS
+        batch = Batch.of(member.command(split.database or "admin", command))
+        if batch.cursor:
+            raise NeedsChangeStream("a reply with filtered changes that is too large")
+        passed = _unpack(batch)
+        if len(passed):
+            yield passed
+
+
+def _documents(events: Sequence[Event]) -> Iterator[bytes]:
+    if isinstance(events, Run):
+        return iter(events.located.places(at.START))
+    return (bson.encode(event.raw) for event in events)
+
+
+def _require_fitting(document: bytes) -> bytes:
+    if len(document) > literal_documents.MOST_BYTES:
+        raise NeedsChangeStream("a change that is too large to be filtered")
+    return document
+
+
+def _unpack(batch: Batch) -> Sequence[Event]:
+    """Return the events of a reply. Events with the marks of a filter are unusual, so no run."""
+    located = Located.of(batch)
+    if located is not None and not located.events[:, at.UNUSUAL].any():
+        return _complete_run(located)
+    return [_complete(RawBSONDocument(each)) for each in batch.documents]
+
+
+def _complete(raw: RawBSONDocument) -> Event:
+    """Return an event that has all its images, or lacks only those that a pipeline omits."""
     after = raw.get("fullDocument")
     return Event(raw, None if after is None else bytes(after.raw), exact=True)
+
+
+def _complete_run(located: Located) -> Run:
+    """Return a run of such events."""
+    return Run(located, np.ones(len(located), np.bool_))

@@ -20,6 +20,7 @@ from cdc.model import (
     literal,
     merge_key,
 )
+from cdc.model.oplog import Road
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, retry_call
 from cdc.mongo.read import change_stream, oplog
@@ -45,16 +46,16 @@ def changes(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    by_oplog: bool,
+    road: Road,
     note: oplog.Note,
 ) -> Iterator[Sequence[Event]]:
     """Read the events of one shard, like `change_stream.read` with `at_once`.
 
     A document that is to be looked up may have left this shard: then it is looked up on all shards.
-    `by_oplog` and `note` are those of `oplog.read`.
+    `road` and `note` are those of `oplog.read`.
     """
     opener = partial(cluster.open, split.shard)
-    for events in oplog.read(opener, split, images, retry_seconds, by_oplog, note):
+    for events in oplog.read(opener, split, images, retry_seconds, road, note):
         if isinstance(events, Run):  # a run needs no lookup
             yield events
             continue

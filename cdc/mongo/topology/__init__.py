@@ -13,7 +13,7 @@ from cdc.mongo.topology.oplog_window import (
     windows,
 )
 from cdc.mongo.topology.orphaned_cursors import end_cursors
-from cdc.mongo.topology.replica_set import discover
+from cdc.mongo.topology.replica_set import discover, has_committed
 from cdc.mongo.topology.sharded_cluster import Cluster, Source
 from cdc.mongo.topology.sharded_ranges import lesser_key
 
@@ -26,6 +26,7 @@ __all__ = [
     "discover",
     "end_cursors",
     "first_time",
+    "has_committed",
     "history_lost_error",
     "lesser_key",
     "oldest_common_time",

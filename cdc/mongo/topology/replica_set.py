@@ -160,6 +160,12 @@ def majority(hello: Mapping[str, Any]) -> OpTime | None:
     return OpTime(ts, int(term)) if isinstance(ts, Timestamp) and term is not None else None
 
 
+def has_committed(hello: Mapping[str, Any], time: Timestamp) -> bool:
+    """Whether the majority commit point in a `hello` is at or after `time`."""
+    edge = majority(hello)
+    return edge is not None and edge.time >= time
+
+
 def live_edge(hellos: Iterable[Mapping[str, Any]], floor: Timestamp) -> Timestamp:
     """Return the largest majority-committed time in replies to `hello`, at least `floor`."""
     return max([floor, *(edge.time for hello in hellos if (edge := majority(hello)))])
@@ -182,7 +188,7 @@ def discover(uri: str, timeout_ms: int) -> ReplicaSet:
     if reply.get("msg") == "isdbgrid":
         raise UnsuitableSource(
             "'uri' names a mongos, and changes are read from replica sets.",
-            "Set 'shards.direct' after reading about it in the README.",
+            "Set 'shards.direct' after reading docs/concepts/topologies.md.",
         )
     if "setName" not in reply:
         raise UnsuitableSource(

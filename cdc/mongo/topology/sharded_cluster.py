@@ -214,11 +214,13 @@ class Cluster:
 
     def _databases(self, selection: Selection) -> dict[str, list[str]]:
         """Return the databases that may have selected collections, by their primary shard."""
-        wanted = {name.db for name in selection.names}
+        wanted, named = selection.databases, {name.db for name in selection.names}
         by_shard: dict[str, list[str]] = {}
         for entry in self.metadata.find("databases", {}):
-            if entry["_id"] in wanted or (selection.patterns and entry["_id"] not in INTERNAL):
-                by_shard.setdefault(entry["primary"], []).append(entry["_id"])
+            database = entry["_id"]
+            is_any = wanted is None and database not in INTERNAL
+            if is_any or database in (wanted or named):
+                by_shard.setdefault(entry["primary"], []).append(database)
         return by_shard
 
     def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:

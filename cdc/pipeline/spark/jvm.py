@@ -14,9 +14,11 @@ from py4j.java_gateway import JavaPackage
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.file_lock import lock
+from cdc.logs import print_output
 from cdc.pipeline.spark.start_cache import compiled_pyspark
 from cdc.shutdown import kill_children_on_error
 
@@ -26,9 +28,11 @@ _PACKAGES = (
     *("org.apache.spark.api.python", "org.apache.spark.sql.delta.actions"),
     *("org.apache.spark.sql.execution.metric", "org.apache.spark.sql.streaming"),
 )
-STDERR = 2
 _FRAME = re.compile(r"at \S+\(.*\)$|\.\.\. \d+ more$")
 BUFFER_BYTES = 65536
+
+# Options of the JVM that only prints the command of Spark's JVM: half of its CPU time.
+_LAUNCHER = "SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 REMEDY = (
     "install Java 17 (on Debian and Ubuntu the package openjdk-17-jre-headless), and set JAVA_HOME "
@@ -46,6 +50,7 @@ def start_jvm(conf: SparkConf) -> None:
     case the message ends with the last lines that the JVM printed.
     """
     require_java()
+    os.environ.setdefault(*_LAUNCHER)
     settings = dict(conf.getAll())
     is_local = settings.get("spark.master", "").startswith("local")
     home = compiled_pyspark(settings) if is_local else nullcontext()
@@ -80,6 +85,21 @@ def declare_packages(jvm: Any) -> None:
             if part not in vars(place):
                 setattr(place, part, JavaPackage(fqn, jvm._gateway_client, jvm._id))
             place = vars(place)[part]
+
+
+def skip_discovery(spark: SparkSession) -> None:
+    """Let Spark not search the environment for data sources, which are modules `pyspark_…`.
+
+    The search takes a CPU second, in a Python process of its own. For a JVM of which all data
+    sources in Python are registered by its program.
+    """
+    jvm: Any = spark._jvm
+    packages = jvm.scala.collection.immutable, jvm.org.apache.spark.sql.execution.datasources
+    empty_map, manager = (
+        getattr(getattr(package, name), "MODULE$")
+        for package, name in zip(packages, ("Map$", "DataSourceManager$"), strict=True)
+    )
+    getattr(manager, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(empty_map.empty()))
 
 
 def end_jvm() -> None:
@@ -121,7 +141,7 @@ class _Relay(threading.Thread):
     def run(self) -> None:
         while chunk := os.read(self._reading, 65536):
             if self._forwarding.is_set():
-                os.write(STDERR, chunk)
+                print_output(chunk)
             else:
                 self._buffer = (self._buffer + chunk)[-BUFFER_BYTES:]
         os.close(self._reading)

@@ -85,7 +85,10 @@ def _explain_java(error: Py4JError) -> str:
 
 
 def _remedy(base: str) -> str:
-    jars = "Under spark-submit add the jars of its file system with --packages; see the README"
+    jars = (
+        "Under spark-submit add the jars of its file system with --packages;"
+        " see docs/deploy/object-stores.md"
+    )
     if scheme_of(base) not in S3_SCHEMES:
         return f"{jars}."
     return f"Correct 'endpoint', 'access.key' and 'secret.key' in [storage]. {jars}."

@@ -28,6 +28,7 @@ def prepare(report: Callable[[str], object]) -> None:
     report("compiling the encoders")
     loading.columns()
     loading.typed()
+    loading.oplog()
     report("downloading Delta's jars, unless they are there")
     end(session(_NAME))
     report("storing the classes that Spark loads")

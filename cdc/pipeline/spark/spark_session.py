@@ -22,11 +22,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
+from cdc.kernel import loading
 from cdc.model import CONNECTION_STRING
 from cdc.pipeline.config import Config
 from cdc.pipeline.spark.jvm import declare_packages, end_jvm, start_jvm
 from cdc.pipeline.spark.object_storage import connect, packages
-from cdc.pipeline.spark.start_cache import PACKAGES, record_jars, use_cache
+from cdc.pipeline.spark.start_cache import JAVA_OPTIONS, PACKAGES, record_jars, use_cache
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -86,6 +87,9 @@ SETTINGS = {
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
     # Jobs of the followers share the cores with the batches instead of delaying them.
     "spark.scheduler.mode": "FAIR",
+    # A batch read of the source then reads less. By default Spark offers its filters to no Python
+    # source.
+    "spark.sql.python.filterPushdown.enabled": "true",
     # cluster_time is an instant: show the same text on every machine.
     "spark.sql.session.timeZone": "UTC",
 }
@@ -111,7 +115,7 @@ LOCAL = {
     # Delta reads a table's log in 50 tasks, most of them empty on one machine.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": _RENAMES,
-    "spark.driver.extraJavaOptions": f"{ONE_COMPILER} -Dlog4j2.configurationFile="
+    JAVA_OPTIONS: f"{ONE_COMPILER} -Dlog4j2.configurationFile="
     + Path(__file__).with_name("log4j2.properties").as_uri(),
 }
 
@@ -146,16 +150,23 @@ def session(
         app_name: The name that Spark shows for the program.
         master: `local[*]` by default.
         extra: Settings that override `SETTINGS` and `LOCAL`.
-        config: The pipeline. A JVM that is started gets the jars of its object store, and the
-            session its `[storage]`.
+        config: The pipeline. A JVM that is started gets the jars of its object store and the
+            settings of `[spark]`, and the session its `[storage]`.
+
+    Executors on other machines get the encoders that this machine has compiled.
 
     Raises `CdcError` if Java is missing or too old, if Spark does not start (the first start
     downloads Delta's jars, 16 MB), or if a JVM that already runs lacks Delta;
     `BadOption` if it does not reach the object store.
     """
-    base = config.base if config else ""
-    spark = _session(app_name, master, {**(extra or {})}, packages(base))
+    base, settings = (config.base, {**config.spark}) if config else ("", {})
+    if JAVA_OPTIONS in settings:
+        settings[JAVA_OPTIONS] = f"{LOCAL[JAVA_OPTIONS]} {settings[JAVA_OPTIONS]}"
+    spark = _session(app_name, master, {**settings, **(extra or {})}, packages(base))
     declare_packages(spark._jvm)
+    if not str(spark.sparkContext.master).startswith("local"):
+        for library in loading.stored_libraries():
+            spark.sparkContext.addFile(str(library))
     if config is not None:
         connect(spark, config.storage, base)
     return spark

@@ -131,7 +131,7 @@ def compiled_pyspark(settings: Mapping[str, str]) -> Iterator[None]:
 def _light_home(settings: Mapping[str, str]) -> Path | None:
     """Return a copy, made of links, of the installed PySpark without its folder `python`."""
     interpreters = {os.environ.get("PYSPARK_PYTHON"), settings.get(_PYTHON), sys.executable, None}
-    if "SPARK_HOME" in os.environ or len(interpreters) > 2 or _has_default(_PYTHON):
+    if "SPARK_HOME" in os.environ or len(interpreters) > 2 or has_default(_PYTHON):
         return None
     real = Path(_spark_home())
     if str(real.parent) not in _import_paths():
@@ -153,9 +153,10 @@ def _light_home(settings: Mapping[str, str]) -> Path | None:
 
 
 def _import_paths() -> set[str]:
-    """Folders from which any process of this interpreter imports packages."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {sysconfig.get_path("purelib"), site.getusersitepackages(), *given}
+    """Folders, without links, from which any process of this interpreter imports packages."""
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = (sysconfig.get_path("purelib"), site.getusersitepackages(), *given)
+    return set(map(os.path.realpath, paths))
 
 
 def _remove_old_archives(folder: Path) -> None:
@@ -165,10 +166,10 @@ def _remove_old_archives(folder: Path) -> None:
 
 
 def _has_jars_of_its_own() -> bool:
-    return _has_default("spark.jars", CLASS_PATH)
+    return has_default("spark.jars", CLASS_PATH)
 
 
-def _has_default(*names: str) -> bool:
+def has_default(*names: str) -> bool:
     """Whether `spark-defaults.conf`, which Spark reads itself, has a setting that begins so."""
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_spark_home(), "conf"))
     try:
@@ -204,7 +205,8 @@ def _digest(paths: list[str]) -> str:
 
 
 def _spark_home() -> str:
-    return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    # Without links: an environment that is also reached by a link needs no second archive.
+    return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).resolve().parent)
 
 
 def _folder() -> Path:

@@ -23,6 +23,8 @@ class OfShards:
     by hash."""
 
     name = "two shards"
+    # No oplog has what its shard reports of a transaction across shards, or of a move.
+    roads = ("auto", "change_stream")
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

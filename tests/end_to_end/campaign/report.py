@@ -18,8 +18,8 @@ OUT = Path("build/soak.json")
 @dataclass
 class Report:
     """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
-    `documents_checked` those of copies; `endings` are exit codes of the job, by how often;
-    `writes_refused` those whose outcome the writers do not know."""
+    `documents_checked` those of copies; `roads` counts rounds by `read.by`; `endings` are exit
+    codes of the job, by how often; `writes_refused` those whose outcome the writers do not know."""
 
     source: str
     seed: int
@@ -27,6 +27,7 @@ class Report:
     began: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     seconds: float = 0.0
     rounds: int = 0
+    roads: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     events_checked: int = 0
     documents_checked: int = 0
@@ -51,8 +52,12 @@ class Report:
             table.add_row(kind, str(times))
         console.print(table)
         console.print(
-            f"{self.seconds:,.0f} s, {self.rounds} rounds, {self.faults.total():,} faults,"
-            f" {self.documents_checked:,} documents copied and {self.events_checked:,} events"
-            f" checked, {len(self.violations)} violations",
+            f"{self.seconds:,.0f} s, {self.rounds} rounds ({_text(self.roads)}),"
+            f" {self.faults.total():,} faults, {self.documents_checked:,} documents copied and"
+            f" {self.events_checked:,} events checked, {len(self.violations)} violations",
             highlight=False,
         )
+
+
+def _text(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,9 @@ _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
 
 class Campaign:
-    """Rounds on new collections, with one stream of chance."""
+    """Rounds on new collections, with one stream of chance. `roads`: the `read.by` of one round
+    after the other, again and again. By default it is all that the source has, and the seed decides
+    which one is the first."""
 
     def __init__(
         self,
@@ -50,8 +53,11 @@ class Campaign:
         spark: SparkSession,
         pipeline: Callable[..., Config],
         seed: int,
+        roads: Sequence[str] = (),
     ) -> None:
         self._source, self._spark, self._pipeline = source, spark, pipeline
+        first = seed % len(source.roads)
+        self._roads = itertools.cycle(roads or (*source.roads[first:], *source.roads[:first]))
         self._chance = random.Random(seed)
         with MongoClient[dict[str, Any]](source.uri) as client:
             self.report = Report(source.name, seed, machine(client.server_info()["version"]))
@@ -64,12 +70,13 @@ class Campaign:
         namespaces = self._source.begin(number, chance)
         folder = folder / str(number)
         folder.mkdir()
+        road = next(self._roads)
         options = [f"{name}={chance.choice(values)}" for name, values in _OPTIONS.items()]
         config = self._pipeline(
             ",".join(map(str, namespaces)),
             f"uri={self._source.uri}",
             f"sink.path={folder / 'lakehouse'}",
-            *("heartbeat.interval=1", *options, *self._source.options),
+            *("heartbeat.interval=1", f"read.by={road}", *options, *self._source.options),
         )
         checkpoint = Checkpoint(config)
         with Supervised(config, folder, chance.choice(_COMMANDS)) as job:
@@ -88,6 +95,7 @@ class Campaign:
         self.report.violations += job.unexpected + load.broken
         self._judge(scenes[0], checkpoint)
         self.report.rounds += 1
+        self.report.roads[road] += 1
         if not self.report.violations:
             self._source.end()
             shutil.rmtree(folder)

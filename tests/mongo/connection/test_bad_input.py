@@ -215,7 +215,7 @@ def copied(uri: str) -> list[str]:
 
 
 def test_a_reader_needs_the_privilege_to_find_by_uuid_only_before_6_0(guarded: Guarded) -> None:
-    """Guards: the README's table of privileges."""
+    """Guards: the documented table of privileges."""
     rights = guarded.client["rights"]
     rights.drop_collection("a")
     filled(rights, "a", [1])

@@ -95,7 +95,7 @@ def way(uri: str) -> tuple[Any, bool]:
 
 
 def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> None:
-    """Guards: server.timeout.ms; the README's list of what does not hold."""
+    """Guards: server.timeout.ms; the documented list of what does not hold."""
     times = "serverSelectionTimeoutMS=7000&connectTimeoutMS=7000&timeoutMS=7000"
     given = f"mongodb://h:1/?{times}&readConcernLevel=local&appName=mine"
     direct = client.connect_directly(given, 1000, "h:1")

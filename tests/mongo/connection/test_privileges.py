@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,9 +20,10 @@ from cdc.mongo.connection import OPLOG, Need, privileges
 from cdc.mongo.connection.privileges import missing_needs, optional_needs, required_needs
 from cdc.mongo.topology import discover, oplog_window
 from cdc.source import inquiry
-from tests.documents import README
+from tests.documents import DOCUMENTS, code
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Capture, Client, Document, contents, filled
+from tests.shell import run_in_shell
 
 _numbers = itertools.count(1)
 
@@ -67,7 +69,7 @@ def test_a_user_with_the_documented_privileges_copies_and_follows(
     extra: list[str],
     strategy: str,
 ) -> None:
-    """Guards: the README's table is enough, for each strategy; nothing needs `local`."""
+    """Guards: the documented table is enough, for each strategy; nothing needs `local`."""
     caplog.set_level(logging.INFO, logger="cdc.mongo.collections.split_points")
     allowed = [need for need in optional_needs([orders(shop)]) if need.action in extra]
     uri = guarded.user([*needed(shop), *allowed], guarded.by_uuid)
@@ -92,6 +94,31 @@ def test_the_builtin_role_read_is_enough_for_one_database(
     assert missing_needs(discover(uri, 3000).clients, needed(shop)) == []
 
 
+def test_the_documented_commands_create_users_that_lack_nothing(
+    guarded: Guarded, shop: Database[Document]
+) -> None:
+    """Guards: what a newcomer pastes into MongoDB's shell."""
+    one, role, granted, several = (
+        each.replace('"shop"', f'"{shop.name}"').replace("change-me", SECRET)
+        for each in code("Create a user", "js")
+    )
+    run_in_shell(guarded.client, one)
+    if guarded.by_uuid:
+        guarded.client.admin.command("grantRolesToUser", "cdc", roles=guarded.by_uuid)
+    start(guarded.uri("cdc"), str(orders(shop)))
+    clients = discover(guarded.uri("cdc"), 3000).clients
+    assert missing_needs(clients, needed(shop)) == []
+    assert missing_needs(clients, optional_needs([orders(shop)])) != []
+    run_in_shell(guarded.client, role)
+    run_in_shell(guarded.client, granted)
+    clients = discover(guarded.uri("cdc"), 3000).clients
+    assert missing_needs(clients, optional_needs([orders(shop)])) == []
+    run_in_shell(guarded.client, several)
+    clients = discover(guarded.uri("cdcAll"), 3000).clients
+    everything = required_needs(Selection.parse(r"shop\..*"))
+    assert missing_needs(clients, everything) == []
+
+
 @pytest.mark.parametrize("action", ["find", "changeStream", "listCollections"])
 def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
     guarded: Guarded, shop: Database[Document], action: str
@@ -107,6 +134,15 @@ def test_a_run_without_a_privilege_fails_at_its_start_and_names_it(
         assert f'lacks {action} on {{db: "{shop.name}", collection: ""}}.' in str(raised.value)
         assert "Privileges" in str(raised.value)
         assert SECRET not in str(raised.value)
+    commands = re.findall(r"db\.getSiblingDB\(.*?\}\)", str(raised.value))
+    assert len(commands) == 2
+    try:
+        for command in commands:
+            run_in_shell(guarded.client, command)
+        inquiry.preflight(declared.parse(given))
+        source.ChangeReader(declared.parse(given), None).initialOffset()  # type: ignore[arg-type]
+    finally:
+        guarded.client.admin.command("dropRole", "mongodbCdc")
 
 
 def test_a_batch_read_does_without_change_streams(
@@ -138,7 +174,7 @@ def test_a_regular_expression_needs_every_database(
     guarded: Guarded, shop: Database[Document]
 ) -> None:
     """Guards: listDatabases itself needs no privilege."""
-    pattern = f"{shop.name}\\..*"
+    pattern = f"{shop.name}..*"
     with pytest.raises(NotPermitted, match=r'changeStream on \{db: "", collection: ""\}'):
         start(guarded.user(roles=[{"role": "read", "db": shop.name}]), pattern)
     uri = guarded.user(required_needs(Selection.parse(pattern)), guarded.by_uuid)
@@ -146,6 +182,21 @@ def test_a_regular_expression_needs_every_database(
     pipeline = Capture(uri, pattern, documents_per_split=None)
     pipeline.run()
     assert pipeline.replayed(shop["orders-a.b"]) == contents(shop["orders-a.b"])
+
+
+def test_a_regular_expression_that_begins_with_a_database_needs_that_database_only(
+    guarded: Guarded, shop: Database[Document]
+) -> None:
+    uri = guarded.user(roles=[{"role": "read", "db": shop.name}])
+    pipeline = Capture(uri, f"{shop.name}\\.orders.*", documents_per_split=None)
+    pipeline.run()
+    shop["orders-a.b"].insert_one({"_id": "later"})
+    filled(shop, "orders_new", range(3))
+    filled(shop, "another_new", range(3))
+    pipeline.run()
+    for name in ("orders-a.b", "orders_new"):
+        assert pipeline.replayed(shop[name]) == contents(shop[name])
+    assert "another_new" not in {row.coll for row in pipeline.rows}
 
 
 def test_what_a_role_grants_is_what_the_server_allows(
@@ -212,8 +263,8 @@ def test_the_oplog_window_is_reported_by_whom_the_user_may_ask(
     assert oplog_window(discover(guarded.user(needed(shop)), 3000).client) is None
 
 
-def test_the_readme_prints_the_privileges_as_they_are_declared() -> None:
-    assert privileges.table() in README
+def test_the_documents_print_the_privileges_as_they_are_declared() -> None:
+    assert privileges.table() in DOCUMENTS
 
 
 @pytest.mark.parametrize("collections", ["shop.orders", "shop.orders,crm.people", r"shop\..*"])

@@ -20,6 +20,7 @@ from cdc.errors import NotPermitted, TransientError
 from cdc.source import inquiry
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Client, Document, failing, filled
+from tests.slow import slow_but
 
 # Of a server that goes, or is a primary no more.
 CODES = {
@@ -58,7 +59,7 @@ def shop(database: Database[Document]) -> Database[Document]:
     return database
 
 
-@pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("turn", slow_but([0], range(4)))
 def test_a_start_asks_again_whatever_a_server_that_goes_refuses(
     mongod: ReplicaSet,
     mongo: Client,

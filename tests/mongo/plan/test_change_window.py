@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
 from pymongo.database import Database
+from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
-from cdc import source
 from cdc.demo import ReplicaSet
 from cdc.errors import BadOption
 from cdc.model import Change, timestamp
+from cdc.source.batch_readers import FilteredWindowReader
 from cdc.tasks import task
 from tests.mongo.capture import Document, filled, id_of
 
 
-def window(uri: str, collections: str, **bounds: Any) -> list[Change]:
-    """The rows of a window, in order."""
+def window(
+    uri: str, collections: str, filters: Iterable[Filter] = (), **bounds: Any
+) -> list[Change]:
+    """The rows of a window that are read for a query with these filters, in order."""
     given = {"uri": uri, "collections": collections, "document.format": "bson"}
     given |= {name.strip("_").replace("_", "."): text(each) for name, each in bounds.items()}
     options = declared.parse(given)
-    parts = source.WindowReader(options, StructType()).partitions()
-    splits = [split for part in parts for split in part.splits]  # type: ignore[attr-defined]
+    reader = FilteredWindowReader(options, StructType())
+    reader.pushFilters(list(filters))
+    splits = [split for part in reader.partitions() for split in part.splits]  # type: ignore[attr-defined]
     rows = [row for split in splits for row in task.read_split(split, options, may_be_void=False)]
     return sorted(rows, key=lambda row: row.position)
 

@@ -12,6 +12,7 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from cdc.demo import ReplicaSet
 from cdc.model import timestamp
 from cdc.mongo.plan import Limits
 from cdc.mongo.topology.replica_set import ReplicaSet as Source
@@ -117,6 +118,22 @@ def test_a_batch_ends_exactly_at_the_ddl_and_the_new_content_arrives(
     assert (cut.end.time.time, cut.end.time.inc) == (row.cluster_time // 1_000_000, row.cluster_inc)
     assert cut.end.copying is None or cut.end.copying.namespace.coll != row.coll
     pipeline.run()
+    same(pipeline, database, "a", "b", "c")
+
+
+@pytest.mark.parametrize("ddl", [drop_database_and_create, rename_onto, rename_away])
+def test_ddl_is_found_where_an_expression_begins_with_its_database(
+    mongod: ReplicaSet, database: Database[Document], ddl: Ddl
+) -> None:
+    """Guards: such a stream is one of the database, like that of names, and ends with it."""
+    a, b, _ = (filled(database, name, OLD) for name in "abc")
+    pipeline = Capture(mongod.uri, rf"{database.name}\.[abc]")
+    advance_to("streaming", pipeline, b)
+    a.update_one({"_id": 0}, {"$inc": {"n": 1}})
+    op = ddl(database)
+    database["a"].insert_one({"_id": "after"})
+    pipeline.run()
+    assert op in {row.op for row in pipeline.rows}
     same(pipeline, database, "a", "b", "c")
 
 

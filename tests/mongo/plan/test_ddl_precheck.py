@@ -13,7 +13,7 @@ from cdc.demo import ReplicaSet
 from cdc.model import Namespace, Selection
 from cdc.mongo.connection import member
 from cdc.mongo.connection.privileges import required_needs
-from cdc.mongo.plan.ddl_survey import has_only_row_changes
+from cdc.mongo.plan.oplog_scan import has_only_row_changes
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Capture, Client, Document, asked, filled, last_write
 from tests.mongo.forgetful import forgetful, push_out

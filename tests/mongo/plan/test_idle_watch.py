@@ -153,6 +153,7 @@ def cursors(mongo: Client) -> int:
     return sum(each.get("type") == "idleCursor" for each in found)
 
 
+@pytest.mark.slow
 def test_a_planner_that_cannot_ask_only_means_that_there_is_nothing_new_yet(
     reader: Callable[..., Reader], database: Database[Document], mongo: Client
 ) -> None:

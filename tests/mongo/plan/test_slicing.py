@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from cdc import source
 from cdc.model import Offset
-from cdc.mongo.plan import Limits, slicing
+from cdc.mongo.plan import Limits, oplog_scan, slicing
 from tests.mongo.abilities import abilities
 from tests.mongo.access import Guarded
 from tests.mongo.capture import Batch, Capture, Document, contents, filled, id_of, until
@@ -85,6 +85,18 @@ def test_a_batch_holds_no_more_events_than_it_may(
     assert max(reported) <= 100
     assert len(reported) <= 6
     assert pipeline.replayed(database.a).keys() == {str(number) for number in range(5)}
+
+
+def test_a_batch_holds_up_to_a_tenth_more_if_nothing_is_left_then(
+    capture: Begin, database: Database[Document]
+) -> None:
+    """Guards: a batch of its own for a few changes."""
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(100, 2**30, 2))
+    updates(database, 210)
+    assert counts(pipeline.run()) == [100, 110]
+    updates(database, 211)
+    assert counts(pipeline.run()) == [100, 100, 11]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +191,92 @@ def test_a_copy_waits_for_the_backlog_and_is_exact(
     assert not following.snapshot_splits
     pipeline.run()
     assert pipeline.replayed(database.a) == contents(database.a)
+
+
+@pytest.fixture
+def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a backlog only the first few entries are all counted."""
+    monkeypatch.setattr(oplog_scan, "_ALL_COUNTED", 20)
+    monkeypatch.setattr(oplog_scan, "_SHARE", 4)
+
+
+@pytest.mark.usefixtures("estimated")
+def test_of_a_long_backlog_the_number_of_changes_is_estimated(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(1000, 2**30, 2))
+    for _ in range(30):
+        database.other.insert_many({} for _ in range(50))
+        database.a.insert_many({} for _ in range(100))
+    batches = pipeline.run()
+    assert sum(counts(batches)) == 3000
+    assert 600 < counts(batches)[0] < 1500
+    for split in batches[0].stream_splits:
+        assert abs(len(pipeline.rows_of(split)) - counts(batches)[0] / 2) < 250
+    assert len({row.key for row in pipeline.rows}) == 3000
+
+
+@pytest.mark.usefixtures("estimated")
+def test_large_transactions_late_in_a_long_backlog_are_not_missed_and_go_alone(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(500, 2**30, 2))
+    for number in range(4):
+        updates(database, 50)
+        in_a_transaction(database, 600, pad=str(number))
+    assert counts(pipeline.run()) == [50, 600] * 4
+
+
+def test_a_large_transaction_that_is_all_a_search_finds_does_not_take_the_rest_along(
+    capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oplog_scan, "_ALL_COUNTED", 1)
+    monkeypatch.setattr(oplog_scan, "_SHARE", 4)
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(50, 2**30, 2))
+    in_a_transaction(database, 300)
+    updates(database, 40)
+    first, *others = counts(pipeline.run())
+    assert 300 <= first < 340
+    assert first + sum(others) == 340
+
+
+@pytest.mark.usefixtures("estimated")
+def test_small_transactions_in_a_long_backlog_count_as_their_changes(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(500, 2**30, 2))
+    for number in range(500):
+        in_a_transaction(database, 3, pad=str(number))
+    reported = counts(pipeline.run())
+    assert sum(reported) == 1500
+    assert 200 < reported[0] < 900
+
+
+@pytest.mark.usefixtures("estimated")
+def test_a_drop_late_in_a_long_backlog_ends_its_batch(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(10**6, 2**30, 3))
+    updates(database, 150)
+    database.a.drop()
+    filled(database, "a", range(5))
+    updates(database, 150)
+    assert counts(pipeline.run()) == [150, 155]
+    assert pipeline.replayed(database.a) == contents(database.a)
+
+
+def test_an_array_of_a_document_is_not_taken_for_the_operations_of_a_transaction(
+    capture: Begin, database: Database[Document]
+) -> None:
+    filled(database, "a", range(5))
+    pipeline = capture("a", mode="latest", limits=Limits(10, 2**30, 1))
+    database.a.insert_many({"applyOps": [{"op": "c"}] * 50} for _ in range(10))
+    assert counts([pipeline.batch()]) == [10]
 
 
 def test_a_drop_within_the_backlog_ends_its_batch(

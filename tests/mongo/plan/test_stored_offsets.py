@@ -52,7 +52,7 @@ def shop() -> Iterator[ReplicaSet]:
         yield replica_set
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("name", COPIED)
 def test_a_stored_offset_goes_on_where_it_stood(shop: ReplicaSet, name: str, version: int) -> None:
     with shop.client() as client:

@@ -142,7 +142,7 @@ def test_a_collection_without_images_is_refused_where_they_are_required(
     filled(database, "a", [1], images=False)
     with pytest.raises(ImagesMissing) as raised:
         source.ChangeReader(capture("a", images="required").options, None).initialOffset()  # type: ignore[arg-type]
-    assert "collMod: 'a'" in str(raised.value)
+    assert 'collMod: "a"' in str(raised.value)
     source.ChangeReader(capture("a").options, None).initialOffset()  # type: ignore[arg-type]
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from cdc.kernel import oplog_reply
 from cdc.model import Change
 from tests.mongo.capture import Capture
 from tests.mongo.cluster import Cluster
+from tests.mongo.read.test_oplog import encoders as encoders_fixture
 from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog_filter import copied, rows_of
 from tests.mongo.topology.test_sharded_cluster import Orders, capture, update
 
-roads = roads_fixture
+encoders, roads = encoders_fixture, roads_fixture
 
 
-def rows_of(pipeline: Capture) -> list[Change]:
+def sorted_rows(pipeline: Capture) -> list[Change]:
     pipeline.run()
     return sorted(pipeline.rows, key=lambda row: (row.position, row.key or ""))
 
@@ -33,23 +32,23 @@ def write(orders: Orders, chance: random.Random) -> None:
         orders.update(region)
 
 
-@pytest.mark.parametrize("worth", [0, 2**62], ids=["compiled", "plain Python"])
 def test_writes_and_moving_chunks_have_the_same_rows_by_both_roads(
-    cluster: Cluster, db: str, roads: list[str], monkeypatch: pytest.MonkeyPatch, worth: int
+    cluster: Cluster, db: str, encoders: None, roads: list[str]
 ) -> None:
-    monkeypatch.setattr(oplog_reply, "WORTH", worth)
     orders, chance = Orders(cluster, db), random.Random(1)
     by_oplog = capture(cluster, orders.full, mode="latest")
     by_stream = capture(cluster, orders.full, mode="latest", read_by="change_stream")
+    verified = capture(cluster, orders.full, mode="latest", oplog_verify="1")
     for step in range(6):
         for _ in range(10):
             write(orders, chance)
         if step in (2, 4):
             orders.move(3, "s2" if step == 2 else "s1", up_to=4)
         by_oplog.batch()
-    rows = rows_of(by_oplog)
+    rows = sorted_rows(by_oplog)
     assert roads.count("oplog") >= 2
-    assert rows == rows_of(by_stream)
+    assert rows == sorted_rows(by_stream)
+    assert rows == sorted_rows(verified)
     assert {row.op for row in rows} >= {"insert", "update", "delete"}
 
 
@@ -61,7 +60,32 @@ def test_a_transaction_across_shards_is_read_by_change_streams(
     by_oplog = capture(cluster, orders.full, mode="latest")
     by_stream = capture(cluster, orders.full, mode="latest", read_by="change_stream")
     cluster.transaction(db, s1=[update(4, n=-2)], s2=[update(9, n=-2)]).commit()
-    rows = rows_of(by_oplog)
+    rows = sorted_rows(by_oplog)
     assert "change stream" in roads
     assert len(rows) == 2
-    assert rows == rows_of(by_stream)
+    assert rows == sorted_rows(by_stream)
+
+
+def test_changes_during_a_filtered_copy_have_the_same_rows_by_both_roads(
+    cluster: Cluster, db: str, roads: list[str]
+) -> None:
+    """Chunks move meanwhile: slices with the entries of a move are read by change streams."""
+    orders, chance = Orders(cluster, db), random.Random(2)
+    captured = {"filter": '{"n": {"$lt": 3}}', "fields": "-pad"}
+    pipeline = capture(cluster, orders.full, documents_per_split=8, splits_per_batch=2, **captured)
+
+    def happen() -> None:
+        for _ in range(5):
+            write(orders, chance)
+        if chance.random() < 0.3:
+            low = chance.randrange(9)
+            orders.move(low, "s2" if orders.owner(low) == "s1" else "s1", low + 1)
+
+    rows = 0
+    for batch in copied(pipeline, happen):
+        for split in batch.stream_splits:
+            own = rows_of(split, pipeline, "auto")
+            assert own == rows_of(split, pipeline, "change_stream")
+            rows += len(own)
+    assert rows > 100
+    assert roads.count("oplog") - roads.count("change stream") > 5

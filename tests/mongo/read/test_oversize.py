@@ -460,6 +460,7 @@ def test_small_changes_of_large_ids_keep_all_their_images(
     assert changes.replayed(coll) == contents(coll)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session_of", [ALONE, in_transaction], ids=["", "in a transaction"])
 def test_beside_large_ids_only_the_change_that_is_too_large_itself_lacks_images(
     capture: Begin,

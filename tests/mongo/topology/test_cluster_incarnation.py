@@ -83,6 +83,7 @@ def test_what_a_shard_alone_takes_for_gone_is_not_passed_over(
         pipeline.read(end)
 
 
+@pytest.mark.slow
 def test_a_cluster_is_read_on_when_its_feature_compatibility_version_is_raised() -> None:
     """Guards: with 5.0, chunks go by the collection's UUID and versions have a timestamp."""
     with Cluster() as cluster:

@@ -317,6 +317,7 @@ def test_a_primary_alone_is_read_and_a_secondary_alone_refused_where_a_copy_woul
     assert primary.batch().ids("read") == [1]
 
 
+@pytest.mark.slow
 def test_without_the_member_that_is_asked_for_a_run_ends_and_goes_on_when_it_is_back(
     four: Four,
 ) -> None:

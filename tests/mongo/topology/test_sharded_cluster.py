@@ -19,6 +19,7 @@ import bson.json_util
 import pytest
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pyspark.sql.datasource import GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -65,6 +66,7 @@ from tests.mongo.capture import replayed as all_replayed
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster, Transaction
 from tests.mongo.plan.test_change_window import window
 from tests.mongo.plan.test_idle_watch import Reader
+from tests.slow import slow_but
 
 
 def capture(cluster: Cluster, *names: str, **settings: Any) -> Capture:
@@ -174,7 +176,7 @@ def test_the_changes_of_all_shards_arrive_in_the_order_of_their_times(
     assert ops == expected
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", slow_but([1], [1, 2]))
 def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_time(
     cluster: Cluster, db: str, seed: int
 ) -> None:
@@ -258,6 +260,7 @@ def test_two_documents_with_one_id_on_two_shards_are_one_to_a_mirror(
     assert len(list(cluster.contents(db, "orders"))) == 2
 
 
+@pytest.mark.slow
 def test_a_hashed_collection_is_read_like_any_other(cluster: Cluster, db: str) -> None:
     cluster.shard_collection(db, "hashed", {"h": "hashed"})
     for shard in cluster.shards:
@@ -470,6 +473,12 @@ def test_windows_that_adjoin_hold_a_transaction_across_shards_once(
     assert sorted(row.op for row in first) == sorted(["delete", "update", "insert"] * 2)
     assert sorted([*first, *second]) == sorted(whole)
     assert len(whole) == len(first) + 20
+    # A query for its last rows only: they belong to a time before that of its filter.
+    for position in sorted({row.position for row in whole if row.txn}):
+        filters = [GreaterThanOrEqual(("position",), position)]
+        narrowed = window(**bounds, from_=start, to=end, filters=filters)
+        expected = [row for row in whole if row.position >= position]
+        assert sorted(row for row in narrowed if row.position >= position) == sorted(expected)
 
 
 def test_an_aborted_transaction_is_not_waited_for(cluster: Cluster, db: str) -> None:
@@ -646,7 +655,7 @@ def test_it_is_reported_which_shard_all_changes_wait_for(
 # --- times that cannot be read any more ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("forgotten_by", ["s1", "s2", "all of them"])
+@pytest.mark.parametrize("forgotten_by", slow_but(["all of them"], ["s1", "s2", "all of them"]))
 def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
     cluster: Cluster, db: str, forgotten_by: str
 ) -> None:
@@ -788,7 +797,7 @@ def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> I
 # --- collections that are distributed anew ------------------------------------------------------
 
 
-@pytest.mark.parametrize("copied", [30, 50, 100])
+@pytest.mark.parametrize("copied", slow_but([50], [30, 50, 100]))
 def test_a_collection_that_is_resharded_in_the_midst_of_its_copy_is_copied_anew(
     cluster: Cluster, db: str, copied: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -831,6 +840,7 @@ def test_a_collection_that_is_resharded_while_its_changes_are_read_goes_on(
     same(pipeline, orders)
 
 
+@pytest.mark.slow
 def test_a_refined_shard_key_changes_nothing_for_a_copy_under_way(
     cluster: Cluster, db: str
 ) -> None:
@@ -864,7 +874,7 @@ def test_a_collection_dropped_and_made_anew_in_the_midst_of_its_copy_is_copied_a
     same(pipeline, orders)
 
 
-@pytest.mark.parametrize("when", ["before", "while", "after"])
+@pytest.mark.parametrize("when", slow_but(["while"], ["before", "while", "after"]))
 def test_an_unsharded_collection_may_move_with_its_database(
     cluster: Cluster, db: str, when: str
 ) -> None:
@@ -996,6 +1006,7 @@ def test_metrics_of_a_cluster_are_those_of_all_its_shards(
 # --- shards that do not answer -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_shard_that_changes_its_primary_while_a_batch_is_planned_ends_nothing(
     cluster: Cluster, db: str
 ) -> None:
@@ -1022,6 +1033,7 @@ def growing() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go(
     growing: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1089,6 +1101,7 @@ def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Clu
             job.plan()
 
 
+@pytest.mark.slow
 def test_what_happened_meanwhile_on_a_shard_that_had_been_empty_is_not_lost_in_silence(
     growing: Cluster,
 ) -> None:
@@ -1108,6 +1121,7 @@ def test_what_happened_meanwhile_on_a_shard_that_had_been_empty_is_not_lost_in_s
         pipeline.run()
 
 
+@pytest.mark.slow
 def test_a_shard_that_came_and_went_while_nothing_ran_is_not_lost_in_silence(
     growing: Cluster,
 ) -> None:
