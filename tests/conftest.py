@@ -41,9 +41,11 @@ def mongod() -> Iterator[ReplicaSet]:
 
     A test that needs faults of the server as a whole starts a `ReplicaSet` of its own.
     """
-    parameters = {"enableTestCommands": True}
-    # With less, 5.0 repeats an update of 9 MB with recordPreImages for ever (write conflicts).
-    with ReplicaSet(set_parameters=parameters, cache_gigabytes=0.5) as replica_set:
+    # A machine that stalls must not end a test's transaction before the time limit of the test.
+    parameters = {"enableTestCommands": True, "transactionLifetimeLimitSeconds": 300}
+    # With less than half a gigabyte, 5.0 repeats an update of 9 MB with recordPreImages for ever
+    # (write conflicts), and transactions with large documents wait for eviction.
+    with ReplicaSet(set_parameters=parameters, cache_gigabytes=1.0) as replica_set:
         yield replica_set
 
 

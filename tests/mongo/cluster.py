@@ -38,6 +38,7 @@ NEVER = Timestamp(0, 0)
 QUICK = {
     "enableTestCommands": True,
     "orphanCleanupDelaySecs": 0,
+    "transactionLifetimeLimitSeconds": 300,
 }
 
 
