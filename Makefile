@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser lint docs audit soak load bench bench-growth bench-start lock dist clean java
+.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser test-wheel lint docs audit soak load bench bench-growth bench-start lock dist clean java
 
 # Every program starts several Python processes. None of them is to compile this project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,6 +40,9 @@ test-airflow: $(INSTALLED) $(AIRFLOW)/.installed ## the DAGs in a real Airflow, 
 
 test-browser: $(INSTALLED) ## the page of `status --html` in Chromium, which has to be there
 	@$(BIN)/pytest -m browser -n 0
+
+test-wheel: $(INSTALLED) ## the wheel in an empty environment, with its demo: PYTHONS="python3.12 python3.13"
+	@$(BIN)/pytest -m wheel -n 0
 
 lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .

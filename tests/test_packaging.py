@@ -30,7 +30,7 @@ from cdc.pipeline.spark.spark_session import session
 print(session("discovery").read.format("mongodb-cdc").load())
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a slow registry is not a hanging one
+pytestmark = pytest.mark.timeout(1800)  # a slow registry is not a hanging one
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ def ran(*command: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[
     return done
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests(
     built: Built,
 ) -> None:
@@ -102,6 +103,7 @@ def test_the_wheel_holds_all_modules_and_what_they_read_and_nothing_of_the_tests
     }
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(built: Built) -> None:
     modules = {name for name in built.in_wheel if name.endswith(".py")}
     others = {
@@ -116,6 +118,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_of_the_tests(buil
     assert not {name for name in built.in_sdist if name.startswith("tests/")}
 
 
+@pytest.mark.wheel
 @pytest.mark.parametrize("python", PYTHONS)
 def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     built: Built, tmp_path: Path, python: str
@@ -136,6 +139,7 @@ def test_an_empty_environment_with_the_wheel_has_the_whole_program(
     assert "Option 'uri' is not set" in refused.stderr, refused.stderr  # pytest would shorten it
 
 
+@pytest.mark.slow
 def test_an_editable_installation_is_a_path_on_which_spark_finds_the_source(tmp_path: Path) -> None:
     """Guards: Spark lists the modules on paths, and an import hook lists none."""
     copied(tmp_path / "tree")

@@ -49,17 +49,14 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
                 "mongo-spark": lambda s: _theirs(s, s.fresh("theirs")),
                 "drain": lambda s: _drained(s, slices[s.window], workers, drains.entries),
                 "stream drain": lambda s: _drained(s, slices[s.window], workers, drains.events),
-                **{
-                    f"{n} slices": lambda _, n=n: _stream(backlog, "log", n, _NO_MIRROR)
-                    for n in _SLICES
-                },
+                **{f"{n} slices": lambda s, n=n: _stream(s, "log", n, _NO_MIRROR) for n in _SLICES},
                 "mirror": lambda _: _followed(backlog, landed, stage.fresh("followed")),
                 "merge": lambda _: _plain_merge(backlog, parquet, stage.fresh("merged")),
             },
         )
-    whole = {"changelog", "by streams", "mongo-spark", "drain", "stream drain"}
+    of_part = {"mirror", "merge"}
     rate = {
-        name: (stage if name in whole else backlog).window.count / figure.median
+        name: (backlog if name in of_part else stage).window.count / figure.median
         for name, figure in taken.items()
     }
     yield from _changelogs(rate, taken)

@@ -144,8 +144,14 @@ def _be_killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", ["", 'columns = { n = "int", status = "string" }\n'])
+# For typed columns `tests/delta/test_sql_view.py` shows the same, without writers.
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param("", marks=pytest.mark.slow),
+        pytest.param('columns = { n = "int", status = "string" }\n', marks=pytest.mark.soak),
+    ],
+)
 def test_the_sql_view_of_a_mirror_in_a_catalog_equals_the_source_under_writers(
     spark: SparkSession,
     mongod: ReplicaSet,

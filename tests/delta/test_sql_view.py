@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from pyspark.sql import functions as F
 
 from cdc.delta.followers import renew_view
 from cdc.delta.log import Commit
-from cdc.delta.reading import live
 from cdc.delta.tables import Layout
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import Namespace
 from tests.delta.batches import batch, change, position, sink
 from tests.delta.test_followers import BATCHES, caught_up, copied, lagging
+from tests.delta.test_live_view import mirrored, view
 from tests.documents import code
 
 ORDERS = Namespace("shop", "orders")
@@ -68,7 +69,7 @@ def content(rows: DataFrame) -> list[str]:
 
 
 def now(spark: SparkSession, base: Path, table: dict[str, Any]) -> list[str]:
-    return content(live(spark, Layout.parse(str(base), table), ORDERS).rows)
+    return content(view(spark, base, table).rows)
 
 
 def moved(spark: SparkSession) -> DataFrame:
@@ -105,7 +106,9 @@ def test_a_view_contains_what_its_mirror_lacks(spark: SparkSession, tmp_path: Pa
 def test_a_view_gives_what_its_mirror_will_contain(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
-    """Guards: changes, deletes and inserts again of keys that the mirror has or has not; a drop
+    """So does the live view in Python, beside it.
+
+    Guards: changes, deletes and inserts again of keys that the mirror has or has not; a drop
     among them; a move between shards; a later state that a backfill gave the mirror; a query
     during which the mirror applies batches that the query has, or has not, read."""
     table = tables(tmp_path, **FORMS[form])
@@ -118,12 +121,17 @@ def test_a_view_gives_what_its_mirror_will_contain(
         if number == 2:
             states[number] = content(spark.table(name))
             assert states[number] == now(spark, tmp_path, table)
-    early, expected = spark.table(name), now(spark, tmp_path, table)
+    before, found = mirrored(spark, tmp_path, table), view(spark, tmp_path, table)
+    assert found.state.version == before.state.version
+    early, expected = spark.table(name), content(found.rows)
     assert content(early) == expected
     caught_up(spark, tmp_path, len(batches), **table)
+    after = mirrored(spark, tmp_path, table).state
+    assert after.version > before.state.version
+    assert replace(found.state, version=after.version) == after
     assert content(spark.table(name.removesuffix("_live")).where(IS_PRESENT[form])) == expected
-    assert content(early) == expected
-    assert content(spark.table(name)) == expected
+    for each in (early, found.rows, spark.table(name)):
+        assert content(each) == expected
     # A query that got its text and read the changelog before the mirror was changed.
     log = table["changelog"].format(db="shop", coll="orders")
     for row in DeltaTable.forName(spark, log).history().collect():
