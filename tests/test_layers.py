@@ -112,9 +112,9 @@ LAYERS: dict[str, set[str]] = {
         "cdc.delta.tables",
     },
     "cdc.delta.maintenance": {
-        *("deltalake", "pyspark", "cdc.model", "cdc.model.encoding", "cdc.delta.columns"),
-        *("cdc.delta.followers", "cdc.delta.landing", "cdc.delta.log", "cdc.delta.sql"),
-        "cdc.delta.tables",
+        *("deltalake", "py4j", "pyspark", "cdc.model", "cdc.model.encoding"),
+        *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.log"),
+        *("cdc.delta.sql", "cdc.delta.tables"),
     },
     "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model"},
     "cdc.pipeline": {

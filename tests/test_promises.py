@@ -12,10 +12,12 @@ from tests.documents import ROOT, section
 
 _LINK = re.compile(r'\[test\]\((\S+) "(\w+)"\)')
 _PAGE = ROOT / "docs" / "concepts"
-_SECTION = section("Guarantees")
+_SECTION, _RULES = section("Guarantees"), section("Rules of landing")
 _SHORT = re.findall(r"^\* .*", section("What is guaranteed"), re.M)
 # A point of a list, with the lines that go on, or a row of a table but for its head.
-_POINTS = re.findall(r"^\* .*(?:\n  .*)*|(?<=\| --- \|\n)\|(?:.|\n\|)*", _SECTION, re.M)
+_POINTS = re.findall(
+    r"^\* .*(?:\n  .*)*|(?<=\| --- \|\n)\|(?:.|\n\|)*", f"{_SECTION}\n{_RULES}", re.M
+)
 _PROMISES = [line for point in _POINTS for line in re.split(r"\n(?=\|)", point)]
 
 
@@ -24,7 +26,7 @@ def test_each_promise_is_linked_to_what_shows_it(promise: str) -> None:
     assert _LINK.search(promise), promise
 
 
-@pytest.mark.parametrize(("file", "name"), _LINK.findall(_SECTION))
+@pytest.mark.parametrize(("file", "name"), _LINK.findall(_SECTION + _RULES))
 def test_each_linked_test_is_there(file: str, name: str) -> None:
     assert name in functions(_PAGE / file)
 

@@ -1,4 +1,4 @@
-"""Program `maintain`: purge tombstones, compact tables, delete unused files."""
+"""Program `maintain`: purge tombstones, compact tables, delete unused files and uploads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ from cdc.terminal import Terminal
 
 
 def show(console: Console, done: list[Maintained]) -> None:
-    """Print one line per table; `?` where a dry run cannot know a number."""
-    table = rich.table.Table("table", "tombstones", "files rewritten", "into", "files deleted")
+    """Print one line per table, `?` where a number is unknown, and one per unfinished upload."""
+    table = rich.table.Table(
+        *("table", "tombstones", "files rewritten", "into", "files deleted", "uploads aborted")
+    )
     for each in done:
-        rewritten, added = ("?" if n is None else f"{n:,}" for n in (each.rewritten, each.added))
-        table.add_row(each.table, f"{each.purged:,}", rewritten, added, f"{each.vacuumed:,}")
+        uploads = None if each.uploads is None else len(each.uploads)
+        numbers = each.purged, each.rewritten, each.added, each.vacuumed, uploads
+        table.add_row(each.table, *("?" if n is None else f"{n:,}" for n in numbers))
     console.print(table)
+    for upload in (upload for each in done for upload in each.uploads or ()):
+        console.print(f"unfinished upload of {upload.begun}: {upload.url}", soft_wrap=True)
 
 
 @click.command()

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cdc import options as declared
 from cdc.model import Offset
 from cdc.source import ChangeReader
-from tests.bench.memory import most_held
+from tests.bench.processes import most_held
 from tests.bench.result import Result
 from tests.bench.stage import ORDERS, TENTH, Namespace, Stage, copied
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-
-import psutil
 
 from tests.bench.changes import land_changes
-from tests.bench.processes import DRIVER, WORKERS, workers
+from tests.bench.processes import WORKERS, most_held
 from tests.bench.result import Result
 from tests.bench.snapshots import land_snapshot
 from tests.bench.stage import Namespace, Stage, Window, now
 
 _LARGE = Namespace("bench", "large")
 _LARGE_EVENTS, _LARGE_BYTES = 60, 7 * 2**20
-_SECONDS = 0.05
 
 
 def run(stage: Stage) -> Iterator[Result]:
@@ -41,31 +35,3 @@ def run(stage: Stage) -> Iterator[Result]:
         goal="at most 400 MB RSS, for one split of all orders and events of 14 MB",
         met=most[WORKERS] <= 400e6,
     )
-
-
-@contextmanager
-def most_held() -> Iterator[Counter[str]]:
-    """The greatest RSS of a Python worker meanwhile, and of the JVM, in bytes."""
-    most, stop = Counter[str](), threading.Event()
-    own = psutil.Process().children()
-    jvm = [process for process in own if process.name() == "java"]
-
-    def watch() -> None:
-        while not stop.wait(_SECONDS):
-            for kind, processes in ((WORKERS, workers()), (DRIVER, jvm)):
-                most[kind] = max([most[kind], *map(_rss, processes)])
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield most
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _rss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return 0

@@ -1,9 +1,11 @@
-"""The processes that a work runs in, and the CPU time of each kind of them."""
+"""The processes that a work runs in, and the CPU time and the memory of each kind of them."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ THREADS = {
     "VM Thread": "garbage collector",
 }
 SERVER, WORKERS, DRIVER = "MongoDB", "Python workers", "rest of the driver"
+_SECONDS = 0.05
 KINDS = (SERVER, WORKERS, *dict.fromkeys(THREADS.values()), DRIVER)
 
 
@@ -39,6 +42,27 @@ def cpu_seconds() -> Counter[str]:
         except psutil.NoSuchProcess:
             continue
     return used
+
+
+@contextmanager
+def most_held() -> Iterator[Counter[str]]:
+    """The greatest RSS of a Python worker meanwhile, and of the JVM, in bytes."""
+    most, stop = Counter[str](), threading.Event()
+    own = psutil.Process().children()
+    jvm = [process for process in own if process.name() == "java"]
+
+    def watch() -> None:
+        while not stop.wait(_SECONDS):
+            for kind, processes in ((WORKERS, workers()), (DRIVER, jvm)):
+                most[kind] = max([most[kind], *map(_rss, processes)])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _of(process: psutil.Process, is_worker: bool) -> Counter[str]:
@@ -75,3 +99,10 @@ def _is_daemon(process: psutil.Process) -> bool:
         return "pyspark.daemon" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,8 +32,8 @@ def fill(spark: SparkSession, base: Path, batches: range) -> None:
 def test_a_checkpoint_is_written_when_enough_commits_have_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: a log that every reader replays from its first commit on."""
-    target = Target(str(tmp_path / LOG))
+    """Guards: a log that every reader replays from its first commit on, and that grows for ever."""
+    target, log = Target(str(tmp_path / LOG)), tmp_path / LOG / "_delta_log"
     fill(spark, tmp_path, range(4))
     assert write_if_due(spark, target, commits=5) == 4
     assert checkpoints(tmp_path / LOG) == []
@@ -39,8 +41,12 @@ def test_a_checkpoint_is_written_when_enough_commits_have_none(
     assert checkpoints(tmp_path / LOG) == [3]
     assert write_if_due(spark, target, commits=1) == 0
     fill(spark, tmp_path, range(4, 6))
+    long_ago = time.time() - timedelta(days=10).total_seconds()
+    for each in log.iterdir():
+        os.utime(each, (long_ago, long_ago))
     assert write_if_due(spark, target, commits=2) == 0
-    assert checkpoints(tmp_path / LOG) == [3, 5]
+    assert checkpoints(tmp_path / LOG)[-1] == 5
+    assert not (log / f"{0:020}.json").exists()
     assert len(ops(tmp_path / LOG)) == 6
 
 

@@ -21,7 +21,7 @@ from cdc.delta.log import (
     newest_commit,
     settings,
 )
-from cdc.delta.maintenance import table_maintenance
+from cdc.delta.maintenance import table_maintenance, unfinished_uploads
 from cdc.model import Namespace
 from cdc.pipeline import Config, forecast, maintain
 from cdc.pipeline import config as configuration
@@ -178,3 +178,23 @@ def test_a_retention_that_jobs_are_not_safe_with_is_refused(hours: str) -> None:
 def _configure(folder: Path, table: dict[str, str]) -> Config:
     given = ["uri=mongodb://h", "collections=shop.orders", f"sink.path={folder}"]
     return configuration.load(None, [*given, *(f"table.{k}={v}" for k, v in table.items())])
+
+
+def test_a_file_system_that_lists_no_uploads_is_reported_in_one_line(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: a crash after the tables were maintained; silence about what may be left there."""
+    path = f"{tmp_path}/t"
+    spark.range(1).write.format("delta").save(path)
+    assert unfinished_uploads.abort_uploads(spark, Target(path), 168, False) == ()
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    configuration.set("fs.viewfs.mounttable.lake.link./t", f"file:{path}")
+    with caplog.at_level("WARNING"):
+        for _ in range(2):  # as for two tables
+            target = Target("viewfs://lake/t")
+            assert unfinished_uploads.abort_uploads(spark, target, 168, False) is None
+    [line] = [each.getMessage() for each in caplog.records if "uploads" in each.getMessage()]
+    assert line == (
+        "unfinished uploads in viewfs://lake/ are left to the store:"
+        " Hadoop's file system of viewfs:// does not list them"
+    )

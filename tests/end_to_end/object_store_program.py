@@ -11,17 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boto3
 from pyarrow import fs
 from pymongo import MongoClient
 from pyspark.sql import functions as F
+from rich.console import Console
 
+from cdc.cli.maintain import show
 from cdc.delta.columns import BATCH
 from cdc.errors import BadOption
 from cdc.model import Namespace
-from cdc.pipeline import Config, Replication, session, verify
+from cdc.pipeline import Config, Replication, maintain, session, verify
 from cdc.pipeline import config as configuration
 from cdc.pipeline.replication import writes_by_tasks
 from cdc.pipeline.spark import connect
+from tests.object_store import YOUNG
 
 
 def main(uri: str, checkpoint: str, endpoint: str) -> None:
@@ -52,6 +56,13 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
     found["before"], found["replayed"] = before, (counts(spark, config, name), data_files(config))
     found["equal again"] = verify(spark, config, name, False).is_equal
 
+    begin_uploads(endpoint)
+    for dry_run in (True, False):
+        done = maintain(spark, config, dry_run=dry_run)
+        show(Console(stderr=True, width=500), done)
+        kept = {each.url: each.begun for table in done for each in table.uploads or ()}
+        found["dry run" if dry_run else "maintained"] = kept, unfinished_uploads(endpoint)
+
     os.environ["S3_SECRET"] = "wrong-and-secret"
     found["by tasks"] = writes_by_tasks(spark, replace(config, write_by="auto"))
     found["errors"] = []
@@ -64,6 +75,34 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
         except BadOption as error:
             found["errors"].append(str(error))
     Path(checkpoint, "found.json").write_text(json.dumps(found))
+
+
+# Keys of unfinished uploads, by the way in which `maintain` is to treat them.
+UPLOADS = {
+    "aborted": ("of/it/stored/orders/changelog/cdc-old.parquet", "of/it/stored/orders/mirror/a/b"),
+    "young": (f"of/it/stored/orders/changelog/cdc-{YOUNG}.parquet",),
+    "of others": ("of/it/stored/orders/changelog-of-others/x", "of/it/x", "x"),
+}
+
+
+def store(endpoint: str) -> Any:
+    keys = {
+        "aws_access_key_id": os.environ["S3_ACCESS"],
+        "aws_secret_access_key": os.environ["S3_SECRET"],
+    }
+    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+
+
+def begin_uploads(endpoint: str) -> None:
+    client = store(endpoint)
+    for key in (key for keys in UPLOADS.values() for key in keys):
+        upload = client.create_multipart_upload(Bucket="lake", Key=key)["UploadId"]
+        client.upload_part(Bucket="lake", Key=key, UploadId=upload, PartNumber=1, Body=b"x")
+
+
+def unfinished_uploads(endpoint: str) -> list[str]:
+    found = store(endpoint).list_multipart_uploads(Bucket="lake").get("Uploads", [])
+    return sorted(each["Key"] for each in found)
 
 
 def forget_after_sink(spark: Any, config: Config, name: Namespace, checkpoint: Path) -> None:

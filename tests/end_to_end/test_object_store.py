@@ -13,6 +13,7 @@ import pytest
 from pymongo import MongoClient
 
 from cdc.demo import ReplicaSet
+from tests.end_to_end.object_store_program import UPLOADS
 from tests.object_store import object_store
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,8 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     mongod: ReplicaSet, mongo: MongoClient[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Guards: rows written twice or left out; probes and files of a replay that stay; a wrong key
-    that is printed, or that leads to Spark's way without a word."""
+    that is printed, or that leads to Spark's way without a word; uploads of killed tasks that stay
+    for ever, and those of running tasks and of others that `maintain` aborts."""
     mongo.drop_database("stored")
     images = {"enabled": True}
     mongo.stored.create_collection("orders", changeStreamPreAndPostImages=images)
@@ -49,6 +51,13 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     assert found["replayed"] == found["before"]
     assert found["before"][1]
     assert not any("probe" in name for name in found["before"][1])
+
+    begun, ended = sorted(sum(UPLOADS.values(), ())), UPLOADS["aborted"]
+    expected = dict.fromkeys((f"s3a://lake/{key}" for key in ended), "2010-11-10T20:48:33+00:00")
+    assert found["dry run"] == [expected, begun]
+    assert found["maintained"] == [expected, [key for key in begun if key not in ended]]
+    for url, time in expected.items():
+        assert done.stderr.count(f"unfinished upload of {time}: {url}\n") == 2
 
     assert not found["by tasks"]
     assert "Spark writes all rows, because pyarrow cannot write" in done.stderr

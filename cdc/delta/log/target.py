@@ -137,6 +137,10 @@ class Target:
         """The newest version of the table, as Delta has it in the JVM. Starts no Spark job."""
         return _newest(spark, self.delta(spark)._jdt.deltaLog())
 
+    def folder(self, spark: SparkSession) -> str:
+        """The URL of the existing table's folder, wherever a catalog has put it."""
+        return str(self.delta(spark)._jdt.deltaLog().dataPath().toString())
+
     def properties(self, spark: SparkSession) -> dict[str, str]:
         return dict(metadata_of(self.snapshot(spark))["configuration"])
 

@@ -22,7 +22,7 @@ def forecast(kind: str, table: Table, hours: float, days: float) -> Maintained:
     if kind == "mirror" and table.options.delete == SOFT:
         purged = _count_tombstones(table.target, now - days * _DAY)
     deleted = list_unneeded(table.target, now - hours * _HOUR)
-    return Maintained(str(table.target), purged, None, None, len(deleted))
+    return Maintained(str(table.target), purged, None, None, len(deleted), uploads=())
 
 
 def _count_tombstones(target: Target, before: float) -> int:

@@ -1,4 +1,4 @@
-"""Maintenance of tables: tombstones, small files, unused files."""
+"""Maintenance of tables: tombstones, small files, unused files, unfinished uploads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.log import conflict, keep, settings
+from cdc.delta.maintenance.unfinished_uploads import Upload, abort_uploads
 from cdc.delta.tables import SOFT, Table
 
 # Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
@@ -24,7 +25,7 @@ class Maintained:
     """The result for a table, or in a dry run the expected result.
 
     Attributes: tombstones purged; files rewritten into `added` larger ones (None: unknown in a dry
-    run); files deleted from storage.
+    run); files deleted from storage; unfinished uploads aborted (None: the store does not say).
     """
 
     table: str
@@ -32,15 +33,16 @@ class Maintained:
     rewritten: int | None
     added: int | None
     vacuumed: int
+    uploads: tuple[Upload, ...] | None
 
 
 def maintain(
     spark: SparkSession, kind: str, table: Table, hours: float, days: float, dry_run: bool
 ) -> Maintained:
-    """Purge tombstones, OPTIMIZE, and VACUUM the files that no retained version needs.
+    """Purge tombstones, OPTIMIZE, VACUUM files that no retained version needs, abort old uploads.
 
     Tombstones are rows of documents that were deleted more than `days` ago, in mirrors with
-    `delete = soft`. Versions younger than `hours` are retained.
+    `delete = soft`. Versions and uploads younger than `hours` are retained.
 
     The jobs that write the table may continue. Raises ConflictsUnresolved if they leave no gap.
     """
@@ -54,7 +56,9 @@ def maintain(
     if not dry_run:
         conflict.repeated(partial(keep, spark, target, KEEP_AFTER), target)
         rewritten, added = conflict.repeated(partial(_compact, spark, table), target)
-    return Maintained(str(target), purged, rewritten, added, _vacuum(spark, table, hours, dry_run))
+    vacuumed = _vacuum(spark, table, hours, dry_run)
+    uploads = abort_uploads(spark, target, hours, dry_run)
+    return Maintained(str(target), purged, rewritten, added, vacuumed, uploads)
 
 
 def _ago(days: float) -> Column:
