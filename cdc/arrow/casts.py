@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cdc.arrow.cells import Cells, validity
 from cdc.kernel import MISFIT, MISSING, TAKEN, Numbers, loading
-from cdc.model.encoding import NULL, UTF16
+from cdc.model.encoding import UTF16
 from cdc.model.typed import Array, Decimals, Integer, Kind, Map, Scalar, Struct, casts
 
 # Places for shapes of objects; a shape may take that of another one.
@@ -173,15 +173,13 @@ class Documents:
 
     def _cast_lists(self, places: Places, kind: Array | Map, arrow: pa.DataType) -> CastValues:
         status, ends = np.empty(len(places), np.uint8), np.zeros(len(places) + 1, np.int32)
-        table, at = np.empty((self.kernel.ELEMENT, len(places) + 64), np.int64), 0
-        while at < len(places):
-            located = self.data, *places.arrays, self.metadata, self._names
-            at, why = self.kernel.list_elements(
-                *located, isinstance(kind, Map), at, table, ends, status
-            )
-            if why == self.kernel.FULL:
-                table = np.concatenate([table, np.empty_like(table)], axis=1)
-        table = np.ascontiguousarray(table[:, : ends[-1]])
+        count = self.kernel.count_elements(self.data, places.starts, places.stops)
+        is_map = isinstance(kind, Map)
+        table = np.empty((self.kernel.ENTRY if is_map else self.kernel.ELEMENT, count), np.int64)
+        located = self.data, *places.arrays, self.metadata, self._names
+        self.kernel.list_elements(*located, is_map, table, ends, status)
+        if ends[-1] < count:
+            table = table[:, : ends[-1]].copy()
         inner = Places(*table[:3])
         if isinstance(kind, Map):
             values = self.cast(inner, kind.value, arrow.item_type)
@@ -219,14 +217,8 @@ class Documents:
         for child in children:
             fits &= child.status != MISFIT
         status = np.where(fits, TAKEN, MISFIT).astype(np.uint8)
-        status[self._is_missing(places)] = MISSING
+        status[sizes == self.kernel.ABSENT] = MISSING
         return _make_array(arrow, status, [], [child.array for child in children])
-
-    def _is_missing(self, places: Places) -> Any:
-        is_missing = places.starts < 0
-        at = np.flatnonzero(~is_missing)
-        is_missing[at] = self.data[places.starts[at]] == NULL
-        return is_missing
 
 
 def _locate(column: pa.Array) -> tuple[Any, Numbers, Numbers]:

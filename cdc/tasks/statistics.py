@@ -23,6 +23,11 @@ _GREATEST_CHARACTER = "\U0010ffff"
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
+def columns_with_statistics(schema: pa.Schema) -> list[str]:
+    """Parquet's names of the columns whose statistics `file_statistics` reads."""
+    return [".".join(path) for path in _leaves(schema) if path is not None]
+
+
 def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
     """Return Delta's statistics of a file as JSON, as the `stats` of an `add` action has them.
 

@@ -123,9 +123,12 @@ def split_rows(
     for name in names:
         encoded = rows.column(name).dictionary_encode(null_encoding="encode")
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+    if len(rows) and (codes == codes[0]).all():  # without a sort, which most rows do not need
+        yield tuple(rows.column(name)[0].as_py() for name in names), rows
+        return
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     for number in np.argsort(first):
-        part = rows if len(first) == 1 else rows.filter(pa.array(inverse == number))
+        part = rows.filter(pa.array(inverse == number))
         row = int(first[number])
         yield tuple(rows.column(name)[row].as_py() for name in names), part
 

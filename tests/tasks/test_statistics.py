@@ -78,6 +78,25 @@ def test_only_columns_with_an_order_that_all_readers_share_have_bounds(tmp_path:
     }
 
 
+def test_parquet_compares_only_the_values_whose_bounds_a_commit_states(tmp_path: Path) -> None:
+    """Guards: time spent on the bounds of documents, which no reader uses."""
+    parts = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    rows = {
+        "key": pa.array(["1"]),
+        "after": pa.array([{"value": b"a", "metadata": b"b"}], pa.struct(parts)),
+        "tags": pa.array([["z"]]),
+        "txn": pa.array([{"n": 5}]),
+        "a.b": pa.array([3]),
+    }
+    files = DataFiles(2**20, Storage())
+    files.add(Part(str(tmp_path), pa.RecordBatch.from_pydict(rows)))
+    [file] = files.finish()
+    group = pq.ParquetFile(file.path).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    compared = [each.path_in_schema for each in columns if each.statistics is not None]
+    assert compared == ["key", "txn.n", "a.b"]
+
+
 def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path: Path) -> None:
     """Guards also: more rows in memory than a row group has bytes."""
     files = DataFiles(2**40, Storage())

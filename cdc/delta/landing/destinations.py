@@ -78,7 +78,8 @@ class Destinations:
         if folder is not None:
             yield Part(folder, with_batch(rows, batch))
         if mirror is not None:
-            copied = rows.filter(pc.equal(rows.column("op"), _READ))
+            is_copied = pc.equal(rows.column("op"), _READ)
+            copied = rows if is_copied.true_count == len(rows) else rows.filter(is_copied)
             if len(copied):
                 yield Part(mirror[0], mirror_rows(copied, mirror[1]), is_copy=True)
 

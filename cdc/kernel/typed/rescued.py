@@ -196,13 +196,3 @@ def _write_object(
             offset_at = put(out, offset_at, offset, new_width)
             offset += size
     put(out, offset_at, offset, new_width)
-
-
-def compile_all() -> None:
-    """Compile or load `write_rests` by calling it."""
-    data, one, ends = np.frombuffer(b"\0", np.uint8), np.array([0]), np.zeros(2, np.int32)
-    tree, found = np.zeros((1, TREE), np.int64), np.full((3, 1, 1), -1)
-    sizes, status, left = found[0], np.zeros((1, 1), np.uint8), np.zeros((1, LEFT), np.int64)
-    write_rests(
-        data, one, one + 1, tree, found, sizes, status, 0, left, np.zeros(8, np.uint8), ends
-    )

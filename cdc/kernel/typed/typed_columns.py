@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson.elements import REFUSED
-from cdc.kernel.columns import DONE, FULL, Ends, gather
-from cdc.kernel.compiled import entry, part
+from cdc.kernel.columns import FULL, Ends, gather
+from cdc.kernel.compiled import entry, hot, part
 from cdc.kernel.numbers import Bytes, is_text, uint64
 from cdc.kernel.places import MISFIT, MISSING, TAKEN
 from cdc.kernel.typed import casts, rescued
@@ -38,10 +38,13 @@ from cdc.model.encoding import variant_bytes as v
 
 # What callers use from here.
 __all__ = [
+    "ABSENT",
     "DICTIONARY",
     "ELEMENT",
+    "ENTRY",
     "FULL",
     "casts",
+    "count_elements",
     "find_fields",
     "gather",
     "list_elements",
@@ -55,13 +58,19 @@ __all__ = [
 START: Final = 0
 STOP: Final = 1
 INDEX: Final = 2
-# A value in an array or map: START and STOP, its row, and the position of its name.
+# A value in an array or map: START and STOP, its row, and in a map the position of its name.
 ROW: Final = 2
+ELEMENT: Final = 3
 NAME: Final = 3
 NAME_STOP: Final = 4
-ELEMENT: Final = 5
+ENTRY: Final = 5
+
+# In place of a number of fields: there is no value, or null.
+ABSENT: Final = -2
 
 _HASH: Final = 2**32 - 1
+# In the header of an object: the width of its ids, and of its number of fields.
+_ID_BITS: Final = 0b111 << 4
 
 Found = np.ndarray[tuple[int, int, int], np.dtype[np.int64]]
 
@@ -108,80 +117,72 @@ def find_fields(
         alike: for the hash of ids, the last object that was searched; -1 for none. Its size is a
             power of two.
         found: the positions.
-        sizes: the number of fields of each object, negative for a value that is no object.
+        sizes: the number of fields of each object, ABSENT for none, REFUSED for other values.
     """
+    last = REFUSED
     for place in range(len(starts)):
         for index in range(len(ends) - 1):
             found[START, first + index, place] = -1
-        sizes[place] = REFUSED
-        if starts[place] < 0:
-            continue
         start, stop, row = starts[place], stops[place], rows[place]
-        count = filled_object(data, start, stop)
+        sizes[place] = ABSENT if start < 0 or data[start] == v.NULL else REFUSED
+        count = REFUSED if start < 0 else filled_object(data, start, stop)
         if count < 0:
             continue
-        slot = _slot_of_ids(data, start, stop, len(alike) - 1)
-        other = alike[slot]
-        if other >= 0 and rows[other] == row and _has_ids(data, start, stop, starts[other]):
-            _take_places(data, start, stop, other, len(ends) - 1, first, found, place)
+        _, ids, _, offsets, width, begin = layout(data, start, stop)
+        if not _is_alike(data, starts, rows, place, last, offsets):
+            slot = _slot_of_ids(data, ids, offsets, len(alike) - 1)
+            last = alike[slot]
+            if not _is_alike(data, starts, rows, place, last, offsets):
+                last = REFUSED
+                if has_names(data, start, stop, metadata, names, row):
+                    _find(
+                        data, start, stop, row, metadata, names, wanted, ends, first, found, place
+                    )
+                    last = alike[slot] = place
+        if last >= 0:
             sizes[place] = count
-        else:
-            sizes[place] = count if has_names(data, start, stop, metadata, names, row) else REFUSED
-            if sizes[place] >= 0:
-                _find(data, start, stop, row, metadata, names, wanted, ends, first, found, place)
-                alike[slot] = place
+            if last != place:
+                for name in range(first, first + len(ends) - 1):
+                    if found[START, name, last] >= 0:
+                        index = found[INDEX, name, last]
+                        at = begin + number(data, offsets + index * width, width)
+                        found[START, name, place] = at
+                        found[STOP, name, place] = stop_of(data, at, stop)
+                        found[INDEX, name, place] = index
 
 
 @part
-def _slot_of_ids(data: Bytes, start: int, stop: int, mask: int) -> int:
-    count, ids, id_width, _, _, _ = layout(data, start, stop)
-    end, hashed = ids + count * id_width, count
-    while ids + 8 <= end:
+def _slot_of_ids(data: Bytes, ids: int, offsets: int, mask: int) -> int:
+    hashed = 0
+    while ids + 8 <= offsets:
         hashed = slot_of(np.uint64(hashed) ^ uint64(data, ids), _HASH)
         ids += 8
-    while ids < end:
+    while ids < offsets:
         hashed = slot_of(np.uint64(hashed) ^ np.uint64(data[np.uint64(ids)]), _HASH)
         ids += 1
     return hashed & mask
 
 
-@part
-def _has_ids(data: Bytes, start: int, stop: int, other: int) -> bool:
-    """Whether the object has the same ids as the one at `other`, which has been searched."""
-    count, ids, id_width, _, _, _ = layout(data, start, stop)
-    other_count, other_ids, other_width, _, _, _ = layout(data, other, len(data))
-    if count != other_count or id_width != other_width:
+@hot
+def _is_alike(
+    data: Bytes, starts: Numbers, rows: Numbers, place: int, other: int, offsets: int
+) -> bool:
+    """Whether an object, whose offsets are at `offsets`, has the same ids and dictionary as that of
+    place `other`, which has been searched."""
+    if other < 0 or rows[other] != rows[place]:
         return False
-    end = ids + count * id_width
-    while ids + 8 <= end:
-        if uint64(data, ids) != uint64(data, other_ids):
+    at, same = starts[place], starts[other]
+    if (data[at] ^ data[same]) & _ID_BITS or same + offsets - at > len(data):
+        return False
+    # The number of fields, then their ids.
+    at, same = at + 1, same + 1
+    while at + 8 <= offsets:
+        if uint64(data, at) != uint64(data, same):
             return False
-        ids, other_ids = ids + 8, other_ids + 8
-    while ids < end and data[np.uint64(ids)] == data[np.uint64(other_ids)]:
-        ids, other_ids = ids + 1, other_ids + 1
-    return ids == end
-
-
-@part
-def _take_places(
-    data: Bytes,
-    start: int,
-    stop: int,
-    other: int,
-    wanted: int,
-    first: int,
-    found: Found,
-    place: int,
-) -> None:
-    """Find the fields at the indices that they have in the object of place `other`."""
-    _, _, _, offsets, width, begin = layout(data, start, stop)
-    for name in range(first, first + wanted):
-        if found[START, name, other] >= 0:
-            index = found[INDEX, name, other]
-            at = begin + number(data, offsets + index * width, width)
-            found[START, name, place] = at
-            found[STOP, name, place] = stop_of(data, at, stop)
-            found[INDEX, name, place] = index
+        at, same = at + 8, same + 8
+    while at < offsets and data[np.uint64(at)] == data[np.uint64(same)]:
+        at, same = at + 1, same + 1
+    return at == offsets
 
 
 @part
@@ -219,6 +220,16 @@ def _find(
 
 
 @entry
+def count_elements(data: Bytes, starts: Numbers, stops: Numbers) -> int:
+    """The number of values that the arrays and objects state; at most one for each byte of them."""
+    count = 0
+    for place in range(len(starts)):
+        if starts[place] >= 0 and np.int64(data[starts[place]]) & 3 >= v.OBJECT:
+            count += max(layout(data, starts[place], stops[place])[0], 0)
+    return count
+
+
+@entry
 def list_elements(
     data: Bytes,
     starts: Numbers,
@@ -227,28 +238,27 @@ def list_elements(
     metadata: Bytes,
     names: Table,
     is_map: bool,
-    at: int,
     out: Table,
     ends: Ends,
     status: Bytes,
-) -> tuple[int, int]:
-    """List the elements of arrays or, with `is_map`, the fields of objects and their names."""
-    while at < len(starts):
-        start, stop, row, place = starts[at], stops[at], rows[at], np.int64(ends[at])
+) -> None:
+    """List the elements of arrays or, with `is_map`, the fields of objects and their names.
+
+    `out` must have room for `count_elements`.
+    """
+    place = 0
+    for at in range(len(starts)):
+        start, stop, row = starts[at], stops[at], rows[at]
         status[at] = MISSING if start < 0 or data[start] == v.NULL else MISFIT
         if status[at] == MISFIT:
             if is_map:
                 count = object_size(data, start, stop, metadata, names, row)
             else:
                 count = array_size(data, start, stop)
-            if place + count > out.shape[1]:
-                return at, FULL
             if count >= 0 and _list_values(data, start, stop, row, metadata, names, out, place):
                 status[at] = TAKEN
                 place += count
-        at += 1
-        ends[at] = place
-    return at, DONE
+        ends[at + 1] = place
 
 
 @part

@@ -34,6 +34,8 @@ DICTIONARY: Final = 4
 def number(data: Bytes, at: int, width: int) -> int:
     if width == 1:
         return np.int64(data[np.uint64(at)])
+    if width == 2:
+        return np.int64(data[np.uint64(at)]) | np.int64(data[np.uint64(at + 1)]) << 8
     found = np.int64(0)
     for index in range(width):
         found |= np.int64(data[np.uint64(at + index)]) << (8 * index)
