@@ -15,12 +15,12 @@ from cdc.delta.reading import live
 from cdc.delta.tables import Layout
 from cdc.model import Namespace, readable_id
 from tests.delta import delta_rs
-from tests.delta.batches import batch, change, commits, content
+from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_followers import caught_up, lagging
 from tests.delta.test_rebuild import begun, empty
 from tests.model.ids import texts_by_key
 
-MIRROR, HISTORY = "shop/orders/mirror", "shop/orders/history"
+MIRROR = "shop/orders/mirror"
 KEYS = sorted(texts_by_key())
 # Of keys of each kind: those that are copied, and those that come later.
 COPIED, LATER = KEYS[::2], KEYS[1::2]
@@ -93,27 +93,23 @@ def test_a_table_of_an_earlier_release_goes_on_without_ids_until_it_is_rebuilt(
 ) -> None:
     """Guards: a mirror that is refused, or merged by Spark alone; files with a column that the
     table does not have; ids that are null in older rows."""
-    table = {"overrides": [{"match": "shop.orders", "history": "{db}/{coll}/history"}]}
     with monkeypatch.context() as earlier:
         without = classmethod(lambda cls, typed: cls(typed, has_id=False))
         earlier.setattr(Image, "of_new", without)
-        write(spark, tmp_path, 0, **table)
-        caught_up(spark, tmp_path, 1, **table)
-    write(spark, tmp_path, 1, **table)
+        write(spark, tmp_path, 0)
+        caught_up(spark, tmp_path, 1)
+    write(spark, tmp_path, 1)
     more = [change("read", "copied later", {"n": 1}, time=12)]
-    lagging(tmp_path, 2, batch(spark, more, until=12), **table)
-    caught_up(spark, tmp_path, 3, **table)
+    sink(tmp_path).write_batch(batch(spark, more, until=12), 2)
     before = content(tmp_path / MIRROR)
     assert before.keys() == expected(COPIED[1]).keys() | {"copied later"}
     assert "MERGE" not in commits(tmp_path / MIRROR)
-    for path in (tmp_path / MIRROR, tmp_path / HISTORY):
-        files = DeltaTable(str(path)).file_uris()
-        assert files
-        assert not any("_id" in pq.read_schema(file).names for file in files)
-    again = begun(spark, tmp_path, 3, **table)
+    files = DeltaTable(str(tmp_path / MIRROR)).file_uris()
+    assert files
+    assert not any("_id" in pq.read_schema(file).names for file in files)
+    again = begun(spark, tmp_path, 3)
     empty(spark, again)
     again._followers.apply(spark)
     assert content(tmp_path / MIRROR) == before
     texts = {**expected(), "copied later": "copied later"}
-    assert ids(tmp_path / HISTORY) == texts
     assert ids(tmp_path / MIRROR) == {key: texts[key] for key in before}
