@@ -20,12 +20,13 @@ from pyspark.sql.types import VariantType
 
 from cdc import errors
 from cdc.cli.commands import EXIT_CODES, main
+from cdc.delta.columns import Image
 from cdc.delta.followers import mirror
 from cdc.delta.log import Target
 from cdc.delta.tables import KEYS, MATCH
 from cdc.delta.tables.layout import Options, Table
 from cdc.errors import CdcError, UnmappableValue
-from cdc.model import Change, Namespace, Selection, merge_key
+from cdc.model import Change, Namespace, Selection, merge_key, readable_id
 from cdc.options import OPTIONS
 from cdc.pipeline.sections import SINK_KEYS, flatten
 from cdc.tasks import STORAGE_KEYS
@@ -123,14 +124,18 @@ def test_a_link_out_of_the_pages_becomes_a_path_on_the_site() -> None:
 
 def test_the_columns_of_a_mirror_are_documented() -> None:
     options = Options.parse({"delete": "soft", "mirror": "all"}, "lake")
-    made = mirror.schema(VariantType(), Table(Target("lake/all"), None, options), None)
+    made = mirror.schema(
+        VariantType(), Table(Target("lake/all"), None, options), Image.of_new(None)
+    )
     assert [spans(name)[0] for name, *_ in rows(section("Mirror"))] == made.names
 
 
 def test_each_example_of_a_key_is_one() -> None:
     shown = rows(section("How key looks"))
-    for (kind, value, key), _id in zip(shown, _KEYS, strict=True):
-        assert spans(key) == [merge_key(bson.encode({"_id": _id}))], (kind, value)
+    for (kind, value, key, text), _id in zip(shown, _KEYS, strict=True):
+        found = merge_key(bson.encode({"_id": _id}))
+        assert spans(key) == [found], (kind, value)
+        assert (spans(text) if text != "as `key`" else spans(key)) == [readable_id(found)], value
 
 
 # --- links, programs, targets --------------------------------------------------------------------

@@ -36,3 +36,7 @@ def test_what_is_compiled_is_loaded_when_it_is_used_and_not_when_it_is_imported(
     found = imported("cdc.source, cdc.delta.sink, cdc.cli.replicate, cdc.cli.verify")
     assert "pyspark" in found
     assert not found & {"llvmlite", "matplotlib", "numba", "pandas"}
+
+
+def test_the_process_that_creates_the_source_of_a_stream_imports_spark_alone() -> None:
+    assert imported("cdc.delta.landing_source") & SLOW == {"pyspark"}

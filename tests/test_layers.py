@@ -97,6 +97,7 @@ LAYERS: dict[str, set[str]] = {
         *("pyarrow", "pyspark", "cdc.model", "cdc.model.encoding", "cdc.options"),
         *("cdc.source", "cdc.tasks", "cdc.delta.columns", "cdc.delta.log", "cdc.delta.tables"),
     },
+    "cdc.delta.landing_source": {"pyspark", "cdc.delta.landing"},
     "cdc.delta.followers": {
         *("delta", "numpy", "py4j", "pyarrow", "pyroaring", "pyspark", "cdc.model", "cdc.tasks"),
         *("cdc.delta.columns", "cdc.delta.landing", "cdc.delta.log", "cdc.delta.sql"),
@@ -132,7 +133,7 @@ LAYERS: dict[str, set[str]] = {
         ),
         *("cdc.kernel", "cdc.model", "cdc.options", "cdc.shutdown", "cdc.source", "cdc.tasks"),
         *("cdc.mongo.connection", "cdc.mongo.destination", "cdc.mongo.inspect"),
-        "cdc.mongo.topology",
+        *("cdc.mongo.topology", "cdc.delta.landing_source"),
         *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.log"),
         *("cdc.delta.maintenance", "cdc.delta.reading", "cdc.delta.sink", "cdc.delta.tables"),
     },

@@ -5,5 +5,6 @@ one.
 """
 
 from cdc.arrow import cells, typed_columns
+from cdc.arrow.readable_ids import readable_ids
 
-__all__ = ["cells", "typed_columns"]
+__all__ = ["cells", "readable_ids", "typed_columns"]

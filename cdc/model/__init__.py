@@ -52,7 +52,7 @@ from cdc.model.hand_over import (
     silence,
 )
 from cdc.model.match_expression import Expression
-from cdc.model.merge_key import document_key_json, merge_key
+from cdc.model.merge_key import document_key_json, merge_key, readable_id
 from cdc.model.offset import (
     NEVER,
     Again,
@@ -149,6 +149,7 @@ __all__ = [
     "point_range",
     "quotable_name",
     "read_row",
+    "readable_id",
     "require_connection_string",
     "require_uri",
     "reselect",

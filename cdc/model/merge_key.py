@@ -1,4 +1,4 @@
-"""The merge key: equal text for `_id`s that the server treats as equal.
+"""The merge key: equal text for `_id`s that the server treats as equal; and a readable text of it.
 
 Equality is that of the unique index on `_id` under the simple collation. Numbers compare by exact
 value whatever their type, symbols like strings. Documents compare by their fields in order, arrays
@@ -7,8 +7,11 @@ by their elements. Every rule was checked on a real server, see tests/model/test
 
 from __future__ import annotations
 
+import base64
 import decimal
 import json
+import re
+import uuid
 
 from cdc.errors import UnmappableValue
 from cdc.model.bson import Element, decimal128, element, elements, extended_json
@@ -32,6 +35,30 @@ def merge_key(id_document: bytes) -> str:
     if len(fields) != 1:
         raise UnmappableValue(f"a key document has one field, not {len(fields)}")
     return _value_text(id_document, fields[0], 0)
+
+
+# The keys of ids that have a shorter text. A user's own `{"$oid": …}` has a second `$` there.
+_OBJECT_ID = re.compile(r'\{"\$oid":"(.{24})"\}')
+_UUID = re.compile(r'\{"\$binary":\{"base64":"(.{22}==)","subType":"04"\}\}')
+_DOUBLE = re.compile(r'\{"\$numberDouble":"(.*)"\}')
+
+
+def readable_id(key: str) -> str:
+    """Return the text of an `_id` as people write it, from its merge key.
+
+    An ObjectId is its 24 hexadecimal digits, a string is itself, a UUID is its text, a number is
+    its digits: what a reference to it becomes as text in VARIANT. Every other `_id` is its merge
+    key. The texts of ids of several types may be equal: the string `7` and the number 7 both give
+    `7`, and only their keys differ.
+    """
+    if key.startswith('"'):
+        # A string that is not UTF-8 has no text of its own, see `_quote`.
+        return key if "\\ud" in key.replace("\\\\", "") else str(json.loads(key))
+    if (found := _OBJECT_ID.fullmatch(key)) or (found := _DOUBLE.fullmatch(key)):
+        return found[1]
+    if found := _UUID.fullmatch(key):
+        return str(uuid.UUID(bytes=base64.b64decode(found[1])))
+    return key
 
 
 def document_key_json(document_key: bytes) -> str:

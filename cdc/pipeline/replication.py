@@ -18,7 +18,8 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc.checkpoint import COMMITS, Folder, HadoopFiles, is_local
 from cdc.delta.followers import KINDS, Backlog
-from cdc.delta.landing import LANDING, Destinations, LandingSource, landing_options, obstacles
+from cdc.delta.landing import Destinations, obstacles
+from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
@@ -29,7 +30,7 @@ from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
 from cdc.source import NAME, register, row_schema
-from cdc.tasks import discover_once, is_remote
+from cdc.tasks import MANIFEST, discover_once, is_remote
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
@@ -65,9 +66,9 @@ class Replication:
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
         self._rows = row_columns(config)
-        source = NAME
+        reader = spark.readStream.format(NAME)
         if writes_by_tasks(spark, config):
-            source = LANDING
+            reader = spark.readStream.format(LANDING).schema(MANIFEST)
             spark.dataSource.register(LandingSource)
             # A document's `_id` is unique on each shard only, and a mirror has one row for it.
             has_one_key = not config.options.shards_direct
@@ -75,7 +76,7 @@ class Replication:
             destinations = Destinations.discover(spark, config.layout, with_mirrors)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
         self._begin(spark)
-        batches = spark.readStream.format(source).options(**options).load()
+        batches = reader.options(**options).load()
         writer = batches.writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", config.checkpoint)
         if available_now:

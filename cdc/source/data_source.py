@@ -19,7 +19,7 @@ from cdc.source.batch_readers import (
 )
 from cdc.source.columns import require_readable, row_schema
 from cdc.source.pushdown import is_offered
-from cdc.source.sql_table import options_of, table_options, with_options
+from cdc.source.sql_table import options_of, require_options, table_options, with_options
 from cdc.source.stream_reader import ChangeReader
 from cdc.source.translation import plain_errors
 
@@ -52,7 +52,9 @@ class MongoCdcSource(DataSource):
         return ChangeReader(self._parse_options(schema), schema)
 
     def _parse_options(self, schema: StructType) -> SourceOptions:
-        options = declared.parse({**options_of(schema), **self.options})
+        given = {**options_of(schema), **self.options}
+        require_options(given)
+        options = declared.parse(given)
         require_readable(schema, options.document_format)
         return options
 

@@ -42,6 +42,16 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     return options
 
 
+def require_options(given: Mapping[str, str]) -> None:
+    """Raise BadOption if a table was created with a list of columns: it has lost its options."""
+    if not given:
+        raise BadOption(
+            "No option of the source is set.",
+            "Set 'uri' and 'collections'. Spark gives a table with a list of columns none of its"
+            " options: create it without the list, and select columns in a query.",
+        )
+
+
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a table with these options."""
     first, *others = schema

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import bson
 import pytest
+from bson import ObjectId
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.columns import id_text
+from cdc.model import merge_key
 from tests.documents import code
 
 _RESULT = "-- → "
@@ -45,6 +49,26 @@ def part(name: str, value: object) -> str:
 def test_each_query_of_the_cookbook_gives_what_the_page_says(
     spark: SparkSession, shop: None, query: str
 ) -> None:
+    require_result(spark, query)
+
+
+def test_each_join_by_reference_gives_what_the_page_says(spark: SparkSession) -> None:
+    [shown] = code("Join by reference", "json")
+    for name, documents in json.loads(shown).items():
+        ids = [ObjectId(each["_id"]) if name == "customers" else each["_id"] for each in documents]
+        keys = [merge_key(bson.encode({"_id": each})) for each in ids]
+        rows = list(zip(keys, map(json.dumps, documents), strict=True))
+        frame = spark.createDataFrame(rows, "key string, json string")
+        image = {"_id": F.expr(id_text("key")), "document": F.parse_json("json")}
+        frame.withColumns(image).createOrReplaceTempView(name)
+    changes = "'read' AS op, key, document AS after"
+    spark.sql(f"SELECT {changes} FROM orders").createOrReplaceTempView("changes")
+    for query in code("Join by reference", "sql"):
+        require_result(spark, query)
+
+
+def require_result(spark: SparkSession, query: str) -> None:
+    """The query gives the lines after its arrows."""
     expected = [line[len(_RESULT) :] for line in query.splitlines() if line.startswith(_RESULT)]
     found = spark.sql(query).collect()
     shown = [["NULL" if value is None else str(value) for value in row] for row in found]

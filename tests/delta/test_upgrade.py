@@ -14,7 +14,7 @@ import pytest
 from cdc.delta.followers import Pending
 from cdc.delta.log import Commit, Target
 from cdc.delta.tables import Layout, Table
-from cdc.delta.tables.known_table import KnownTable, configured_columns
+from cdc.delta.tables.known_table import KnownTable, configured_image
 from cdc.model import Namespace, Offset, timestamp
 
 SAMPLES = Path(__file__).parent / "releases"
@@ -45,7 +45,7 @@ def test_what_a_release_has_stated_of_its_tables_is_understood(sample: str, kind
         assert Offset.from_json(commit.offset).time == commit.watermark
         assert json.loads(commit.text()) == given
         assert Pending.of([(table.target, commit, 0)]) is None
-        columns = configured_columns(kind, table)
+        columns = configured_image(kind, table)
         known = KnownTable.of(table, found["properties"], commit, columns, frozenset())
         assert known.begin is None
         known.require_not_ahead(Commit(commit.batch, commit.watermark, offset=commit.offset))

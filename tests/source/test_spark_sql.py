@@ -84,6 +84,20 @@ def test_the_options_of_a_table_are_checked_when_it_is_created(spark: SparkSessi
         spark.sql("CREATE TABLE wrong USING mongodb_cdc OPTIONS (uri 'env:X', collection 'a.b')")
 
 
+def test_a_table_with_a_list_of_columns_says_that_it_has_lost_its_options(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    session = spark.newSession()
+    session.sql("SET spark.sql.catalog.spark_catalog = builtin")
+    listed = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    session.sql(f"CREATE TABLE with_columns (key string) USING mongodb_cdc OPTIONS ({listed})")
+    try:
+        with pytest.raises(PySparkException, match="none of its options: create it without"):
+            session.table("with_columns").collect()
+    finally:
+        session.sql("DROP TABLE with_columns")
+
+
 def test_a_schema_chooses_columns_and_their_order(
     spark: SparkSession, options: dict[str, str]
 ) -> None:

@@ -13,8 +13,9 @@ from cdc.delta.columns.changelog_forms import (
     place,
     with_after,
 )
+from cdc.delta.columns.image import ID, Image, id_text
 from cdc.delta.columns.rescued import RESCUED, family_of, fields
-from cdc.delta.columns.table_columns import Columns, has_room, image, of_table, with_image
+from cdc.delta.columns.table_columns import Columns, has_room, of_table
 from cdc.delta.columns.taken_text import taken_text
 from cdc.delta.columns.typed_column import REFUSED, TypedColumn, is_storable, path_text
 
@@ -23,9 +24,11 @@ __all__ = [
     "CDF",
     "EVENT",
     "FORMS",
+    "ID",
     "REFUSED",
     "RESCUED",
     "Columns",
+    "Image",
     "TypedColumn",
     "after_text",
     "cdf",
@@ -33,7 +36,7 @@ __all__ = [
     "family_of",
     "fields",
     "has_room",
-    "image",
+    "id_text",
     "in_form",
     "is_of",
     "is_storable",
@@ -42,5 +45,4 @@ __all__ = [
     "place",
     "taken_text",
     "with_after",
-    "with_image",
 ]

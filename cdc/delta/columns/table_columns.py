@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType, VariantType
+from pyspark.sql.types import StructField, StructType, VariantType
 
 from cdc.delta.columns import arrow_columns, typed_column
 from cdc.delta.columns.rescued import RESCUED, document_text
@@ -108,16 +108,6 @@ def of_table(schema: StructType) -> Columns | None:
     found = map(typed_column.of_field, schema.fields)
     columns = tuple(column for column in found if column is not None)
     return Columns(columns) if columns else None
-
-
-def image(document: DataType, typed: Columns | None) -> list[StructField]:
-    """The columns in which a table stores documents: typed columns, or the whole document."""
-    return typed.fields() if typed else [StructField(_DOCUMENT, document)]
-
-
-def with_image(rows: DataFrame, typed: Columns | None) -> DataFrame:
-    """The rows with these columns instead of their `document`."""
-    return typed.select(rows, _DOCUMENT) if typed else rows
 
 
 def has_room(name: str, columns: Iterable[TypedColumn]) -> bool:

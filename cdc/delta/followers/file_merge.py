@@ -26,6 +26,7 @@ from pyroaring import BitMap
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from cdc.delta.columns import Image
 from cdc.delta.followers import mirror
 from cdc.delta.followers.key_search import find_outdated, have_common_keys
 from cdc.delta.followers.last_changes import LastChanges, TooManyChanges, read_changes
@@ -41,6 +42,7 @@ from cdc.delta.log import (
     is_local,
     require_changeable,
     require_suitable,
+    schema_of,
     write_vectors,
 )
 from cdc.delta.tables import Table, Tables, writes
@@ -112,10 +114,11 @@ class _Merge:
         self._address, self._storage = table.target.address, tables.layout.storage
         self._folder = open_folder(self._address, self._storage)
         self._names = effects.changed(table, batch.facts, tables)
+        self._image = tables.image(table)
 
     def commit(self, spark: SparkSession, known: LiveFiles) -> None:
         table, tables, batch = self._table, self._tables, self._batch
-        columns = mirror.schema(batch.document, table, tables.columns(table))
+        columns = mirror.schema(batch.document, table, self._image)
         snapshot = table.target.snapshot(spark)
         self._require_possible(snapshot, columns)
         version = int(snapshot.version())
@@ -147,7 +150,8 @@ class _Merge:
                         self._folder.remove(vectors)
 
     def _require_possible(self, snapshot: Any, columns: StructType) -> None:
-        """What the commit would find only after all the work. Raises UnsuitableTable."""
+        """What the commit would find only after all the work. Raises UnsuitableTable; Outdated."""
+        self._tables.require_current_columns(self._table, schema_of(snapshot))
         require_suitable(snapshot, columns)
         if any(self._batch.facts.counts[name].keys() - {"read"} for name in self._names):
             require_changeable(snapshot, columns)
@@ -156,7 +160,9 @@ class _Merge:
         """The files of copies that may be added as they are, and the changes besides them."""
         copies, found = self._files.copies, self._files.changes
         own = [LiveFile.of(added(file)["add"]) for file in copies]
-        if copies and have_common_keys(own, there, self._folder):
+        # Tasks write copies in the columns of a new table.
+        is_other = self._image != Image.of_new(self._table.options.columns)
+        if copies and (is_other or have_common_keys(own, there, self._folder)):
             # A second row of a key would stay for ever.
             copies, found = [], [(file, False) for file, _ in found]
         changes = read_changes(found, self._names, self._storage, _MOST_BYTES)
@@ -167,9 +173,8 @@ class _Merge:
 
     def _write(self, rows: pa.Table) -> list[DataFile]:
         """Write images as rows of the mirror."""
-        columns = self._tables.columns(self._table)
         parts = (
-            Part(self._address, mirror_rows(each, columns), is_copy=True)
+            Part(self._address, mirror_rows(each, self._image), is_copy=True)
             for each in rows.to_batches()
             if len(each)
         )

@@ -33,7 +33,7 @@ from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
 from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, Target, at_once
-from cdc.delta.tables import Begin, Table, Tables, configured_columns, writes
+from cdc.delta.tables import Begin, Table, Tables, configured_image, writes
 
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
@@ -134,7 +134,7 @@ class Followers:
         document = columns["after"].dataType
         for kind, tables in self.kinds.items():
             for table in found[kind]:
-                form, key = KINDS[kind].form(document, table, tables.columns(table))
+                form, key = KINDS[kind].form(document, table, tables.image(table))
                 begin = None if before is None else self._begin(table, before)
                 writes.create(spark, table, tables, form, document.simpleString(), key, begin)
 
@@ -169,9 +169,9 @@ class Followers:
             self.create(spark, found, NO_BATCH, self._writer.columns)
         rebuild.empty(spark, table, tables)
         known = tables.state(table)
-        if known is not None and known.find_changed_columns(kind, table) is not None:
+        if known is not None and not known.is_as_new(kind, table):
             document = self._writer.columns["after"].dataType
-            form, key = KINDS[kind].form(document, table, configured_columns(kind, table))
+            form, key = KINDS[kind].form(document, table, configured_image(kind, table))
             begin = self._begin(table, NO_BATCH)
             new = tables.describe_new(table, form, document.simpleString(), key, begin)
             writes.replace_columns(spark, table, tables, new)

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from cdc.delta.columns import Columns, image, with_after, with_image
+from cdc.delta.columns import Image, with_after
 from cdc.delta.followers.scd2_merge import (
     END,
     NAMESPACE,
@@ -67,15 +67,15 @@ def history(
     return found.select(*_SHARED_KEYS, "image.*", *places)
 
 
-def shape(document: DataType, table: Table, typed: Columns | None) -> Shape:
+def shape(document: DataType, table: Table, image: Image) -> Shape:
     """The columns of the collection's history."""
     keys = _SHARED_KEYS if table.is_shared else _KEYS
-    return Shape(keys, tuple(image(document, typed)), table.options.track)
+    return Shape(keys, tuple(image.fields(document)), table.options.track)
 
 
-def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
+def form(document: DataType, table: Table, image: Image) -> tuple[StructType, list[str]]:
     """The columns of the history, and those that identify a document."""
-    own = shape(document, table, typed)
+    own = shape(document, table, image)
     return own.schema(), [*own.keys]
 
 
@@ -103,11 +103,11 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     rows = effects.rows(batch.read(spark), names, [], facts)
     if names:
         grow(spark, rows, table, tables)
-    typed = tables.columns(table)
-    own = shape(batch.document, table, typed)
+    image = tables.image(table)
+    own = shape(batch.document, table, image)
     # Typed columns can have any name but one of these.
     place = F.col("position").alias("_position"), F.col("op").alias("_op")
-    rows = with_image(rows.select(*own.keys, *place, F.col("after").alias("document")), typed)
+    rows = image.select(rows.select(*own.keys, *place, F.col("after").alias("document")))
     place = F.col("_position").alias("position"), F.col("_op").alias("op")
     changes = rows.select(*own.keys, *place, own.struct().alias("image"))
     scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]

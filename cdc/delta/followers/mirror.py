@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdc.delta.columns import Columns, image, with_image
+from cdc.delta.columns import Image
 from cdc.delta.landing import Batch, Bounds, Facts, effects
 from cdc.delta.log import Commit, Target, merging, newest_commit
 from cdc.delta.sql import quoted
@@ -94,14 +94,14 @@ def present(frame: DataFrame, table: Table) -> DataFrame:
     return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
 
 
-def schema(document: DataType, table: Table, typed: Columns | None) -> StructType:
+def schema(document: DataType, table: Table, image: Image) -> StructType:
     """Key and document, or its typed columns, the guard, and the time of the last change (for
     readers of the table)."""
     columns = StructType()
     if table.is_shared:
         columns.add("_namespace", StringType())
     columns.add("key", StringType())
-    for each in image(document, typed):
+    for each in image.fields(document):
         columns.add(each)
     if table.options.delete == SOFT:
         columns.add("_deleted", BooleanType())
@@ -137,17 +137,17 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
         grow(spark, effects.rows(rows, names, emptied, facts), table, tables)
     if names or emptied:
         with merging(spark, tables.transaction(commit)):
-            typed, held = tables.columns(table), table.target.delta(spark)
+            image, held = tables.image(table), table.target.delta(spark)
             tables.require_current_columns(table, held.toDF().schema)
-            _merge(held, rows, table, typed, names, emptied, facts).execute()
+            _merge(held, rows, table, image, names, emptied, facts).execute()
         tables.committed(table, commit)
     else:
         writes.commit_nothing(spark, table, tables, commit)
 
 
-def form(document: DataType, table: Table, typed: Columns | None) -> tuple[StructType, list[str]]:
+def form(document: DataType, table: Table, image: Image) -> tuple[StructType, list[str]]:
     """The columns of the mirror, and those that identify a row."""
-    return schema(document, table, typed), key_of(table)
+    return schema(document, table, image), key_of(table)
 
 
 def key_of(table: Table) -> list[str]:
@@ -163,19 +163,19 @@ def _merge(
     held: DeltaTable,
     batch: DataFrame,
     table: Table,
-    typed: Columns | None,
+    image: Image,
     names: list[Namespace],
     emptied: list[NamespaceEvent],
     facts: Facts,
 ) -> DeltaMergeBuilder:
     count = sum(facts.rows(name) for name in names)
     rows = placed(effects.rows(batch, names, emptied, facts), key_of(table), count)
-    last = with_image(last_changes(rows, key_of(table)), typed)
+    last = image.select(last_changes(rows, key_of(table)))
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
     if not emptied:  # else every row of the mirror is looked at
         same.append(_within([facts.keys[name] for name in names]))
     merge = held.alias("mirror").merge(last.alias("change"), reduce(and_, same))
-    merge = with_changes(merge, table, typed, "change._position > mirror._position")
+    merge = with_changes(merge, table, image, "change._position > mirror._position")
     for each in emptied:
         merge = _with_void(merge, each, table)
     return merge
@@ -188,22 +188,21 @@ def _within(bounds: list[Bounds]) -> Column:
 
 
 def with_changes(
-    merge: DeltaMergeBuilder, table: Table, typed: Columns | None, later: str
+    merge: DeltaMergeBuilder, table: Table, image: Image, later: str
 ) -> DeltaMergeBuilder:
     """Add the clauses that apply `change` to `mirror`.
 
     Args:
         merge: a MERGE of `change` into `mirror`.
         table: the mirror.
-        typed: its typed columns.
+        image: its columns of documents.
         later: the SQL condition under which a change replaces the row of its key.
 
-    `change` has one row per key: the columns of `with_image`, `_op`, `_position`, `_cluster_time`
+    `change` has one row per key: those of `image`, `_op`, `_position`, `_cluster_time`
     and `_cluster_inc`.
     """
-    names = [field.name for field in image(StringType(), typed)]
     deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
-    stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *names, *_STAMP)
+    stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *image.names(), *_STAMP)
     if table.options.delete == SOFT:
         mark: _Values = {"_deleted": "change._op = 'delete'"}
         merge = merge.whenMatchedUpdate(deleted, stamp | mark)

@@ -27,7 +27,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.delta.columns import BATCH, Columns, after_text, of_table, taken_text
+from cdc.delta.columns import BATCH, ID, Image, after_text, id_text, taken_text
 from cdc.delta.followers.pending_batches import feeds
 from cdc.delta.landing import ROW_OPS, effects
 from cdc.delta.log import Target
@@ -152,7 +152,7 @@ def _query(spark: SparkSession, table: Table, mirrors: Tables, sources: Iterable
     held = f"{table.target.address} VERSION AS OF {version}"
     schema = table.target.read(spark, version).schema
     tails = [_tail(spark, source, last.batch) for source in there]
-    return view_text(table, name, held, schema.names, of_table(schema), tails)
+    return view_text(table, name, held, schema.names, Image.of_table(schema), tails)
 
 
 def _tail(spark: SparkSession, source: Target, applied: int) -> str:
@@ -168,7 +168,7 @@ def view_text(
     name: Namespace,
     held: str,
     columns: Sequence[str],
-    typed: Columns | None,
+    image: Image,
     tails: Iterable[str],
 ) -> str:
     """The query of a view.
@@ -178,7 +178,7 @@ def view_text(
         name: its collection.
         held: the SQL for one version of the mirror.
         columns: the mirror's columns.
-        typed: those of them that are typed.
+        image: those of them that contain the document.
         tails: the SQL for the rows of later batches, from each changelog.
     """
     new = {
@@ -187,14 +187,16 @@ def view_text(
         "_deleted": "false",
         **{each: f"last.{each[1:]}" for each in ("_position", "_cluster_time", "_cluster_inc")},
     }
-    known = new.keys() | {each.name for each in typed.fields()} if typed else new.keys()
+    if image.has_id:
+        new[ID] = id_text("key")
+    known = new.keys() | set(image.names())
     # What somebody has added to the mirror keeps its value, as it does in a MERGE.
     others = {each: f"_other{n}" for n, each in enumerate(columns) if each not in known}
     kept = "".join(f", h.{quoted(each)} AS {name}" for each, name in others.items())
     made = f"""SELECT c.*{kept} FROM change AS c LEFT ANTI JOIN newer AS n ON c.key = n.key
   {"LEFT JOIN held AS h ON c.key = h.key" if others else ""} WHERE c.last.op <> 'delete'"""
-    if typed:
-        taken = taken_text(made, "last.after", typed.columns)
+    if image.typed:
+        taken = taken_text(made, "last.after", image.typed.columns)
         made, new = taken.query, new | taken.columns
     new |= others
     theirs = ", ".join(f"m.{quoted(each)}" for each in columns)

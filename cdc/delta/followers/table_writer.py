@@ -13,7 +13,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from cdc.delta.columns import Columns
+from cdc.delta.columns import Image
 from cdc.delta.followers import history, mirror, rebuild
 from cdc.delta.followers.file_merge import FileMerge
 from cdc.delta.followers.pending import Pending, join, units
@@ -36,7 +36,7 @@ class _Kind(_Writer, Protocol):
     def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
 
     def form(
-        self, document: DataType, table: Table, typed: Columns | None
+        self, document: DataType, table: Table, image: Image
     ) -> tuple[StructType, list[str]]: ...
 
 

@@ -14,7 +14,7 @@ from cdc.delta.landing.dead_letters import IMAGES
 from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles, takes_copies
 from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
-from cdc.delta.landing.landing_source import LANDING, LandingSource, landing_options
+from cdc.delta.landing.landing_reader import LandingReader
 from cdc.delta.landing.placeholder import is_stand_in
 from cdc.delta.landing.summarize import (
     facts_of,
@@ -26,7 +26,6 @@ from cdc.delta.landing.summarize import (
 
 __all__ = [
     "IMAGES",
-    "LANDING",
     "NO_EVENTS",
     "ROW_OPS",
     "Batch",
@@ -36,7 +35,7 @@ __all__ = [
     "Facts",
     "Happened",
     "LandedBatch",
-    "LandingSource",
+    "LandingReader",
     "changelog",
     "dead_letters",
     "effects",
@@ -44,7 +43,6 @@ __all__ = [
     "is_manifest",
     "is_stand_in",
     "join_facts",
-    "landing_options",
     "mirror_rows",
     "obstacles",
     "read_facts",

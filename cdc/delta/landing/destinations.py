@@ -13,10 +13,9 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StructType, VariantType
+from pyspark.sql.types import VariantType
 
-from cdc.delta.columns import BATCH, EVENT, Columns
+from cdc.delta.columns import BATCH, EVENT, Columns, Image
 from cdc.delta.log import Target, is_local, under
 from cdc.delta.tables import HARD, Layout, Table
 from cdc.model import Namespace
@@ -86,13 +85,13 @@ class Destinations:
     def _find_changelog(self, namespace: Namespace) -> str | None:
         return self._address(self._layout.table(CHANGELOG, namespace))
 
-    def _find_mirror(self, namespace: Namespace) -> tuple[str, Columns | None] | None:
+    def _find_mirror(self, namespace: Namespace) -> tuple[str, Image] | None:
         table = self._layout.table(MIRROR, namespace) if self._with_mirrors else None
         if table is None or not takes_copies(table):
             return None
         address = self._address(table)
         assert address is not None, "the table has one"
-        return address, table.options.columns
+        return address, Image.of_new(table.options.columns)
 
     def _address(self, table: Table | None) -> str | None:
         if table is None:
@@ -126,29 +125,17 @@ def _is_flat(typed: Columns | None) -> bool:
     )
 
 
-def mirror_rows(rows: pa.RecordBatch, typed: Columns | None) -> pa.RecordBatch:
+def mirror_rows(rows: pa.RecordBatch, image: Image) -> pa.RecordBatch:
     """The rows of copied documents as rows of a mirror."""
-    documents = rows.column("after")
-    images = {"document": documents} if typed is None else _typed(documents, typed)
+    key = rows.column("key")
     columns = {
-        "key": rows.column("key"),
-        **images,
+        "key": key,
+        **image.take(key, rows.column("after")),
         "_position": rows.column("position"),
         "_cluster_time": rows.column("cluster_time"),
         "_cluster_inc": rows.column("cluster_inc"),
     }
     return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
-
-
-def _typed(documents: pa.StructArray, typed: Columns) -> dict[str, pa.Array]:
-    kind = StructType(typed.fields())
-    taken = typed.take(documents, _arrow(kind))
-    return {field.name: taken.field(number) for number, field in enumerate(taken.type)}
-
-
-@lru_cache(maxsize=16)
-def _arrow(kind: DataType) -> pa.StructType:
-    return to_arrow_type(kind, timezone="UTC")
 
 
 def obstacles(spark: SparkSession, layout: Layout) -> Iterator[str]:

@@ -30,6 +30,7 @@ from cdc.delta.log.target import (
     Target,
     escape_glob,
     is_local,
+    schema_of,
     stated_size,
     under,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "replace_table",
     "require_changeable",
     "require_suitable",
+    "schema_of",
     "settings",
     "stated_size",
     "under",

@@ -168,6 +168,11 @@ def metadata_of(snapshot: Any) -> dict[str, Any]:
     return found
 
 
+def schema_of(snapshot: Any) -> StructType:
+    """The columns of a snapshot."""
+    return StructType.fromJson(json.loads(metadata_of(snapshot)["schemaString"]))
+
+
 class Size(NamedTuple):
     """The data files of a table: their number and their bytes."""
 

@@ -15,7 +15,7 @@ from operator import and_
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.columns import of_table, with_image
+from cdc.delta.columns import Image
 from cdc.delta.followers import mirror
 from cdc.delta.log import Commit, conflict, merging, newest_entry, read_log
 from cdc.delta.tables import SOFT, Table
@@ -100,7 +100,7 @@ def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
 
 
 def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
-    typed = of_table(table.target.read(spark).schema)
+    image = Image.of_table(table.target.read(spark).schema)
     change = rows.select(
         F.concat("db", F.lit("."), "coll").alias("_namespace"),
         "key",
@@ -110,11 +110,11 @@ def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) ->
         F.col("cluster_time").alias("_cluster_time"),
         F.col("cluster_inc").alias("_cluster_inc"),
     )
-    change = with_image(change, typed).alias("change")
+    change = image.select(change).alias("change")
     same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
     merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
     # What is there may have been read as of the same time, and damaged since.
-    merge = mirror.with_changes(merge, table, typed, "change._position >= mirror._position")
+    merge = mirror.with_changes(merge, table, image, "change._position >= mirror._position")
     with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
         merge.execute()
 

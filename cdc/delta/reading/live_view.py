@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import with_after, with_image
+from cdc.delta.columns import with_after
 from cdc.delta.followers import MirrorState, PendingBatches, feeds, join, mirror
 from cdc.delta.landing import Batch, effects
 from cdc.delta.tables import PIPELINE, Layout, Table, Tables
@@ -108,7 +108,7 @@ def _apply(
         return F.broadcast(frame) if count <= _MOST_BROADCAST else frame
 
     reported = effects.rows(batch.read(rows.sparkSession), [namespace], emptied, facts)
-    changes = with_image(mirror.last_changes(reported, ["key"]), tables.columns(table))
+    changes = tables.image(table).select(mirror.last_changes(reported, ["key"]))
     # A backfill or a repair may have given the mirror a later state of a key.
     bounds = facts.keys[namespace]
     held = rows.where(F.col("key").between(F.lit(bounds.least), F.lit(bounds.greatest)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.columns import is_of, with_after
+from cdc.delta.columns import ID, id_text, is_of, with_after
 from cdc.delta.landing import ROW_OPS, effects
 from cdc.delta.log import Target, newest_commit
 from cdc.errors import NotCovered
@@ -23,8 +23,8 @@ def as_of(
 ) -> DataFrame:
     """Return the documents of a collection as of a time, with all changes up to and at `at`.
 
-    The columns are `key`, `document_key`, `document`, `exact`, `position`, `cluster_time` and
-    `cluster_inc` of the row that each document comes from.
+    The columns are `key`, `_id` as text, `document_key`, `document`, `exact`, `position`,
+    `cluster_time` and `cluster_inc` of the row that each document comes from.
 
     The changelog may have either form, contain other collections too, and be written meanwhile.
     `complete_until` is a time up to which it is known to be complete, if that is later than its own
@@ -120,6 +120,7 @@ def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:
     exact = F.col("stated.exact") & (F.col("stated.position") == F.col("last"))
     return last.where(F.col("stated.op") != "delete").select(
         "key",
+        F.expr(id_text("key")).alias(ID),
         "stated.document_key",
         "stated.document",
         exact.alias("exact"),

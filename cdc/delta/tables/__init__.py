@@ -3,7 +3,7 @@
 from cdc.delta.tables import small_write_settings, writes
 from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
 from cdc.delta.tables.evolution import MOST_COLUMNS, count_families, grow, main_type
-from cdc.delta.tables.known_table import Begin, KnownTable, begin_of, configured_columns
+from cdc.delta.tables.known_table import Begin, KnownTable, begin_of, configured_image
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -45,7 +45,7 @@ __all__ = [
     "Table",
     "Tables",
     "begin_of",
-    "configured_columns",
+    "configured_image",
     "count_families",
     "drop_view",
     "existing",

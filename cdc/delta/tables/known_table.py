@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import EVENT, Columns, of_table
+from cdc.delta.columns import EVENT, Columns, Image
 from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, newest_commit
 from cdc.delta.tables.layout import TRACK, TYPED, Table
 from cdc.delta.tables.ownership import identity
@@ -59,7 +59,7 @@ class KnownTable:
         document: the SQL type of its images.
         form: see `form_of`.
         last: its newest commit by this pipeline, if there is one.
-        columns: its typed columns; None if it contains documents.
+        image: how it stores documents; of no meaning for tables that have no such columns.
         names: the names of all columns.
         begin: where it began, if it was created to follow changelogs.
         version: a version of the table that contains what `last` states: the one that it made, or
@@ -70,7 +70,7 @@ class KnownTable:
     document: str
     form: str
     last: Commit | None
-    columns: Columns | None
+    image: Image
     names: frozenset[str]
     begin: Begin | None
     version: int | None = None
@@ -81,13 +81,13 @@ class KnownTable:
         table: Table,
         properties: Mapping[str, str],
         last: Commit | None,
-        columns: Columns | None,
+        image: Image,
         names: frozenset[str],
         version: int | None = None,
     ) -> Self:
         begin = _begin(properties)
         document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
-        return cls(table, document, form, last, columns, names, begin, version)
+        return cls(table, document, form, last, image, names, begin, version)
 
     @classmethod
     def read(
@@ -102,8 +102,13 @@ class KnownTable:
         cls, kind: str, table: Table, properties: Mapping[str, str], schema: StructType
     ) -> Self:
         """A table without what its commits state."""
-        columns = of_table(schema) if kind in TYPED else None
-        return cls.of(table, properties, None, columns, frozenset(schema.names))
+        image = Image.of_table(schema) if kind in TYPED else configured_image(kind, table)
+        return cls.of(table, properties, None, image, frozenset(schema.names))
+
+    @property
+    def columns(self) -> Columns | None:
+        """Its typed columns; None if it contains whole documents."""
+        return self.image.typed
 
     def require_configured(
         self, kind: str, table: Table, document: str, with_columns: bool = True
@@ -135,7 +140,7 @@ class KnownTable:
 
     def find_changed_columns(self, kind: str, table: Table) -> list[str] | None:
         """Return the columns that have to be different to fit the configuration; None if none."""
-        configured = configured_columns(kind, table)
+        configured = configured_image(kind, table).typed
         wanted = {column.name: column for column in configured.columns} if configured else {}
         own = {column.name: column for column in self.columns.columns} if self.columns else {}
         changed = [
@@ -146,6 +151,11 @@ class KnownTable:
         if changed or bool(wanted) != bool(own):
             return changed or ["none" if wanted else "typed ones"]
         return None
+
+    def is_as_new(self, kind: str, table: Table) -> bool:
+        """Whether a table that the configuration creates now would have the same columns."""
+        has_id = configured_image(kind, table).has_id
+        return self.find_changed_columns(kind, table) is None and self.image.has_id == has_id
 
     def require_not_ahead(self, now: Commit) -> None:
         """Raise ForeignOffset if the table is ahead of the checkpoint.
@@ -196,6 +206,6 @@ def form_of(kind: str, table: Table) -> str:
     return table.options.changelog_form if kind == "changelog" else EVENT
 
 
-def configured_columns(kind: str, table: Table) -> Columns | None:
-    """The typed columns that the configuration gives a new table."""
-    return table.options.columns if kind in TYPED else None
+def configured_image(kind: str, table: Table) -> Image:
+    """How a new table stores documents."""
+    return Image.of_new(table.options.columns if kind in TYPED else None)

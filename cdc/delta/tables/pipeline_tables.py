@@ -14,10 +14,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns, of_table
+from cdc.delta.columns import Columns, Image
 from cdc.delta.log import Commit, NewTable, SparkReader, Target, Transaction, conflict, newest_entry
 from cdc.delta.tables.catalog_view import is_foreign_view
-from cdc.delta.tables.known_table import Begin, KnownTable, configured_columns, properties_of_new
+from cdc.delta.tables.known_table import Begin, KnownTable, configured_image, properties_of_new
 from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
 from cdc.model import Namespace
@@ -121,8 +121,12 @@ class Tables:
 
     def columns(self, table: Table) -> Columns | None:
         """The typed columns of the table, or those it will get; None if it contains documents."""
+        return self.image(table).typed
+
+    def image(self, table: Table) -> Image:
+        """How the table stores documents, or will store them."""
         known = self.state(table)
-        return known.columns if known else configured_columns(self.kind, table)
+        return known.image if known else configured_image(self.kind, table)
 
     def discover(self, spark: SparkSession) -> None:
         """Read the state of this pipeline's existing tables; tables of others are left out.
@@ -204,8 +208,8 @@ class Tables:
 
     def created(self, table: Table, new: NewTable) -> None:
         """To be called after the table was created."""
-        columns, names = configured_columns(self.kind, table), frozenset(new.schema.names)
-        self.remember(KnownTable.of(table, new.properties, None, columns, names, version=0))
+        image, names = configured_image(self.kind, table), frozenset(new.schema.names)
+        self.remember(KnownTable.of(table, new.properties, None, image, names, version=0))
 
     def committed(self, table: Table, commit: Commit, version: int | None = None) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
@@ -228,8 +232,8 @@ class Tables:
         self.remember(KnownTable.read(spark, self.kind, table, properties))
 
     def require_current_columns(self, table: Table, schema: StructType) -> None:
-        """Raise Outdated unless a table of this schema has the typed columns that are known."""
-        if self.columns(table) != of_table(schema):
+        """Raise Outdated unless a table of this schema stores documents as it is known."""
+        if self.image(table) != Image.of_table(schema):
             raise conflict.Outdated
 
     def remember(self, known: KnownTable) -> None:

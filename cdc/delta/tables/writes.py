@@ -197,7 +197,7 @@ def add_columns(
     assert known.columns is not None
     columns = known.columns.plus(more)
     _append_columns(spark, table, StructType([column.field() for column in more]))
-    tables.remember(replace(known, columns=columns))
+    tables.remember(replace(known, image=replace(known.image, typed=columns)))
 
 
 def _append_columns(spark: SparkSession, table: Table, fields: StructType) -> None:
