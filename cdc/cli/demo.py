@@ -9,8 +9,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Self
 
 import click
 from pyspark.sql import Column, DataFrame
@@ -40,7 +42,6 @@ ORDERS = Namespace("mongodb_cdc_demo", "orders")
 _NAME = str(ORDERS)
 _URI = "MONGODB_CDC_DEMO_URI"
 _DEADLINE_SECONDS = 600.0
-_STREAM_SECONDS = 5.0
 # Each look at a table is a Spark query.
 _POLL_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
@@ -71,7 +72,10 @@ def _server(uri: str | None) -> Iterator[str]:
 
 
 class Story:
-    """The steps of the demo with a pipeline that these options describe."""
+    """The steps of the demo with a pipeline that these options describe.
+
+    In its `with` block a Spark session starts in a thread, beside the first steps, which need none.
+    """
 
     def __init__(self, console: Console, options: Mapping[str, str]) -> None:
         self.measured = Measurements()
@@ -79,6 +83,15 @@ class Story:
         self._pipeline = Pipeline.from_options(options)
         self._path = self._pipeline.config.checkpoint
         self._steps = 0
+        self._threads = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Self:
+        self._spark = self._threads.submit(lambda: self._pipeline.spark)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown()
+        self._pipeline.__exit__(*error)
 
     def tell(self, title: str, text: str) -> None:
         """Print the next step."""
@@ -90,25 +103,19 @@ class Story:
         """All steps after the collection was loaded, while the writers continue."""
         past = self._copy_and_kill()
         self.tell("Restart", "the next run repeats that batch, with the same content, and goes on")
-        with self._pipeline as pipeline:
-            with self._restarted():
-                count = pipeline.live(_NAME).count()
-                self.tell(
-                    "Live view",
-                    f"{count:,} documents, as fresh as the changelog, whatever the mirror lacks",
-                )
-            # The application goes on writing. The run has ended, so that it takes no time from the
-            # queries.
-            [verdict] = pipeline.verify(_NAME)
-            self._show_verdict(verdict)
-            self.measured.writes = writers.written
-            writers.stop()  # what follows is about the past
-            self._show_changes()
-            self._travel(past)
+        self._restart()
+        # The application goes on writing. The run has ended, so that it takes no time from the
+        # queries.
+        [verdict] = self._pipeline.verify(_NAME)
+        self._show_verdict(verdict)
+        self.measured.writes = writers.written
+        writers.stop()  # what follows is about the past
+        self._show_changes()
+        self._travel(past)
         return verdict
 
     def _copy_and_kill(self) -> Timestamp:
-        """Run `replicate` until it has followed changes for a while, then kill it in a batch.
+        """Run `replicate`, read what it writes while it follows changes, and kill it in a batch.
 
         Returns the end of the last written batch.
         """
@@ -116,10 +123,18 @@ class Story:
         with Replicate([f"{name}={value}" for name, value in self._options.items()]) as first:
             is_copied = partial(checkpoint.complete_until, self._path, ORDERS)
             first.wait_until(is_copied, _DEADLINE_SECONDS)
-            time.sleep(_STREAM_SECONDS)
+            self._spark.result()
+            is_mirrored = partial(self._pipeline.mirrored_until, _NAME)
+            first.wait_until(is_mirrored, _DEADLINE_SECONDS, _POLL_SECONDS)
+            count = self._pipeline.live(_NAME).count()
             first.wait_until(self._is_in_a_batch, _DEADLINE_SECONDS)
             first.kill()
         self._console.show_cursor()
+        self.tell(
+            "Live view",
+            f"{count:,} documents were read meanwhile, as fresh as the changelog, whatever the"
+            " mirror lacks",
+        )
         now = checkpoint.read(self._path)
         assert now.last is not None, "a batch was written before the kill"
         assert now.planned is not None, "it was killed in a batch"
@@ -136,12 +151,8 @@ class Story:
         now = checkpoint.read(self._path)
         return now.last is not None and now.planned != now.last.batch
 
-    @contextlib.contextmanager
-    def _restarted(self) -> Iterator[None]:
-        """Replicate from the checkpoint until the block ends.
-
-        The block begins when the mirror contains a change that was made after the kill.
-        """
+    def _restart(self) -> None:
+        """Replicate from the checkpoint until the mirror has a change made after the kill."""
         pipeline, last = self._pipeline, checkpoint.read(self._path).last
         assert last is not None, "a batch was written before the kill"
         killed, deadline = last.offset.time, time.monotonic() + _DEADLINE_SECONDS
@@ -155,7 +166,6 @@ class Story:
                 if not replication.is_active() or time.monotonic() > deadline:
                     raise CdcError("The second run did not get to the changes.")
                 time.sleep(_POLL_SECONDS)
-            yield
 
     def _show_changes(self) -> None:
         """Count the changelog, and show some of its last rows."""
@@ -255,20 +265,21 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
                 # Small splits: the copy of a small collection takes several batches to watch.
                 "split.size.mb": "2",
                 "snapshot.splits.per.batch": "4",
-                # Queries share the machine with the run: one batch a second leaves them some of it.
-                "sink.trigger": "1 second",
+                # Queries share the machine with the run: its pauses leave them most of it.
+                "sink.trigger": "2 seconds",
                 # The demo ends soon: the mirror is to be worth a comparison by then.
                 "sink.mirror.interval": "3",
             },
         )
         where = "your replica set" if uri else "a MongoDB with one member, in a temporary folder"
-        story.tell("Load", f"{documents:,} orders into {where}")
-        load_orders(server, ORDERS, documents, must_be_new=uri is not None)
-        try:
-            with Writers(server, ORDERS, pause=_PAUSE_SECONDS) as writers:
-                verdict = story.run(writers)
-        finally:
-            drop_orders(server, ORDERS)
+        with story:
+            story.tell("Load", f"{documents:,} orders into {where}")
+            load_orders(server, ORDERS, documents, must_be_new=uri is not None)
+            try:
+                with Writers(server, ORDERS, pause=_PAUSE_SECONDS) as writers:
+                    verdict = story.run(writers)
+            finally:
+                drop_orders(server, ORDERS)
     story.measured.seconds = round(time.monotonic() - began, 1)
     is_whole = verdict.is_equal and not story.measured.doubled
     end = f"\n{story.measured.writes:,} writes went on; {story.measured.seconds:.0f} s in all"
@@ -281,7 +292,7 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
 @click.option(
     "--documents",
     type=click.IntRange(1),
-    default=50_000,
+    default=20_000,
     show_default=True,
     help="Orders to load before the start.",
 )
