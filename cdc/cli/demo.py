@@ -292,7 +292,7 @@ def run(uri: str | None, documents: int, json_path: str | None, console: Console
 @click.option(
     "--documents",
     type=click.IntRange(1),
-    default=20_000,
+    default=50_000,
     show_default=True,
     help="Orders to load before the start.",
 )
