@@ -23,7 +23,7 @@ _NO_LIMITS = ("max.events.per.batch=10000000", "max.mb.per.batch=10000")
 _MOST_BYTES = 400e6
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_million_changes_in_one_batch_are_written_once_in_bounded_memory(
     spark: SparkSession, database: Database[dict[str, Any]], pipeline: Callable[..., Config]
