@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -90,6 +93,33 @@ def test_checkpoints_that_fail_are_counted_and_do_not_end_their_thread(
         time.sleep(0.05)
     assert (own.backlog(), checkpoints(tmp_path / LOG)) == (0, [2])
     own.close()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_only_a_run_that_goes_on_warns_of_a_checkpoint_that_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_ended: bool
+) -> None:
+    """Guards: the end of a session, which interrupts the thread, shown as an error of the run."""
+    may_fail, session = threading.Event(), cast(SparkSession, None)
+
+    def fails(*_: object) -> int:
+        assert may_fail.wait(60)
+        raise OSError("no session\n\tat org.apache.spark.sql.SparkSession")
+
+    monkeypatch.setattr(log_checkpoints, "write_if_due", fails)
+    caplog.set_level(logging.DEBUG)
+    own = LogCheckpoints()
+    own.committed(session, Target("/orders"))
+    if has_ended:
+        own.close()
+    may_fail.set()
+    deadline = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < deadline:
+        time.sleep(0.01)
+    own.close()
+    [record] = caplog.records
+    assert record.message == "the checkpoint of the log of /orders failed: no session"
+    assert record.levelno == (logging.DEBUG if has_ended else logging.WARNING)
 
 
 def test_above_a_limit_delta_writes_the_checkpoint_that_no_thread_has_written(

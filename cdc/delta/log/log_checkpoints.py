@@ -37,6 +37,7 @@ class LogCheckpoints:
         self._lock = threading.Lock()
         self._due: queue.SimpleQueue[tuple[SparkSession, Target] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_closed = threading.Event()
 
     def committed(self, spark: SparkSession, target: Target) -> None:
         """Note a commit. Returns at once."""
@@ -67,6 +68,7 @@ class LogCheckpoints:
         A checkpoint that is being written is completed or left unfinished. No reader sees an
         unfinished one.
         """
+        self._is_closed.set()
         self._due.put(None)
 
     def _run(self) -> None:
@@ -77,8 +79,11 @@ class LogCheckpoints:
                 with self._lock:
                     self._without[target] = without
             except Exception as error:
-                # A thread that ended here would write no checkpoint of any table any more.
-                _log.warning("the checkpoint of the log of %s failed: %s", target, error)
+                # A thread that ended here would write no checkpoint of any table any more. After
+                # `close` the session may end at any moment, which is not worth a warning.
+                level = logging.DEBUG if self._is_closed.is_set() else logging.WARNING
+                reason = str(error).partition("\n\tat ")[0]  # without Java's trace
+                _log.log(level, "the checkpoint of the log of %s failed: %s", target, reason)
 
 
 def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
