@@ -39,7 +39,8 @@ IDS: list[Any] = [
         {"a": 1},
         b"x",
     ),
-    *(Binary(bytes(16), 4), bson.MinKey(), bson.Regex("a")),
+    *(Binary(bytes(range(16)), 4), Binary(b""), Binary(b"xy", 0x80), Binary(b"old", 2)),
+    *(bson.MinKey(), bson.Regex("a")),
 ]
 
 
@@ -78,6 +79,18 @@ def test_keys_of_all_types_and_ranges_are_those_of_each() -> None:
         expected = one_by_one(documents, "bson", None)
         assert key.equals(expected["key"].combine_chunks())
         assert document_key.equals(expected["document_key"].combine_chunks())
+
+
+def test_keys_of_frequent_types_are_written_by_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: a collection whose keys take longer than all else of its documents."""
+    monkeypatch.setattr(cells, "merge_key", None)
+    frequent = [7, Int64(7), "a", ObjectId(bytes(12)), Binary(bytes(16), 4), Binary(b"legacy", 3)]
+    key, _ = cells.encode_keys(
+        Places.concatenate([bson.encode({"_id": each}) for each in frequent]), alone=False
+    )
+    assert len(key) == len(frequent)
 
 
 def test_a_shard_key_is_in_the_document_key_and_not_in_the_key() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from cdc.kernel.bson.elements import REFUSED, find, is_only
 from cdc.kernel.compiled import part
 from cdc.kernel.numbers import Bytes, copy, int32, int64, is_text, put, put_digits
-from cdc.kernel.text.json_values import put_object_id, put_quoted
-from cdc.model.bson import INT32, INT64, OBJECT_ID, STRING
+from cdc.kernel.text.json_values import put_base64, put_object_id, put_quoted
+from cdc.model.bson import BINARY, INT32, INT64, OBJECT_ID, STRING
 
 _ID = np.frombuffer(b"_id", np.uint8)
 _BEGIN = np.frombuffer(b'{"_id":', np.uint8)
@@ -19,6 +19,8 @@ _INT = np.frombuffer(b'{"$numberInt":"', np.uint8)
 _LONG = np.frombuffer(b'{"$numberLong":"', np.uint8)
 _END = np.frombuffer(b'"}', np.uint8)
 _QUOTE, _BACKSLASH, _SPACE, _BRACE = 0x22, 0x5C, 0x20, 0x7D
+# `put_base64` refuses binaries of this subtype.
+_OLD_BINARY: Final = 2
 # Room for the text around an `_id` of any type, and for a number.
 ROOM: Final = 64
 
@@ -35,6 +37,8 @@ def locate(data: Bytes, start: int, stop: int, alone: bool) -> int:
     kind = data[at]
     if kind == STRING:
         return at if _is_plain(data, value + 4, end - 1) else REFUSED
+    if kind == BINARY:
+        return at if data[value + 4] != _OLD_BINARY else REFUSED
     return at if kind in (OBJECT_ID, INT32, INT64) else REFUSED
 
 
@@ -50,7 +54,10 @@ def _is_plain(data: Bytes, start: int, stop: int) -> bool:
 @part
 def room(data: Bytes, at: int) -> int:
     """The maximum size of each of the two texts in bytes."""
-    return ROOM + (int32(data, at + 5) if data[at] == STRING else 0)
+    if data[at] == STRING:
+        return ROOM + int32(data, at + 5)
+    # Base64 has four characters for three bytes.
+    return ROOM + (2 * int32(data, at + 5) if data[at] == BINARY else 0)
 
 
 @part
@@ -84,4 +91,6 @@ def write_document_key(data: Bytes, at: int, out: Bytes, place: int) -> int:
 def _write_text(data: Bytes, kind: int, value: int, out: Bytes, place: int) -> int:
     if kind == OBJECT_ID:
         return put_object_id(data, value, out, place)
+    if kind == BINARY:
+        return put_base64(data, value + 5, value + 5 + int32(data, value), out, place)
     return put_quoted(data, value + 4, value + 3 + int32(data, value), out, place)
