@@ -133,7 +133,7 @@ def test_a_mirror_gets_typed_columns_and_documents_again_from_its_changelog(
     config.write_text(untyped)
     done = run(*rebuild)
     assert done.exit_code == 0, done.output
-    require_columns("document")
+    require_columns("_id", "document")
 
 
 def run_infer(config: Path, *more: str) -> Result:
