@@ -208,6 +208,7 @@ def test_another_document_format_is_refused(spark: SparkSession, tmp_path: Path)
     assert ops(tmp_path / LOG) == [("insert", "a")]
 
 
+@pytest.mark.slow
 def test_odd_names_are_written_and_found_again(spark: SparkSession, tmp_path: Path) -> None:
     """By files, and in one of them by Spark: no folder has other letters (tests of routing)."""
     names = [("shop", "a.b-c"), ("shop", "_x/../y z%"), ("магазин", "ж" * 120)]

@@ -147,12 +147,14 @@ VERSIONS = {
 }
 
 
-def test_tables_that_lag_by_many_batches_get_all_of_them_at_once(
-    spark: SparkSession, late: Path
+@pytest.mark.slow
+def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
+    spark: SparkSession, whole: Path, late: Path
 ) -> None:
     """Guards: a batch that is left out, applied in part or in another order; a drop among them; a
-    lakehouse that was moved; a run that was believed to be dead and applies the same batches. How
-    far tables lag is read without Spark, also where no batch was applied to them yet."""
+    lakehouse that was moved; a run that was believed to be dead and applies the same batches;
+    columns and statements of a commit that only a table that never lagged has. How far tables lag
+    is read without Spark, also where no batch was applied to them yet."""
     assert commits(late / MIRROR) == ["CREATE TABLE"]
     assert backlog(late, MIRROR) == backlog(late, "shop/orders/history") == len(BATCHES)
     dead = sink(late, **WITH_HISTORY)
@@ -162,18 +164,9 @@ def test_tables_that_lag_by_many_batches_get_all_of_them_at_once(
     assert commits(late / MIRROR) == ["CREATE TABLE", "MERGE"]
     assert content(late / MIRROR) == {"c": {"n": 10}, "f": {"n": 11, "new": True}}
     assert content(late / "shop/other/mirror") == {}
+    assert held(late) == held(whole)
     assert versions(late / "shop/orders/history") == VERSIONS
     assert backlog(late, MIRROR) == backlog(late, "shop/orders/history") == 0
-
-
-@pytest.mark.slow
-def test_tables_that_lag_by_many_batches_become_as_if_they_had_never_lagged(
-    spark: SparkSession, whole: Path, late: Path
-) -> None:
-    """Guards: columns and statements of a commit that only a table that never lagged has."""
-    caught_up(spark, late, **WITH_HISTORY)
-    assert held(late) == held(whole)
-    assert versions(whole / "shop/orders/history") == VERSIONS
 
 
 def versions(path: Path) -> dict[str, list[tuple[int, int | None]]]:

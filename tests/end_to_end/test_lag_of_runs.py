@@ -92,6 +92,7 @@ def test_a_run_that_goes_on_knows_lag_and_freshness_before_its_first_batch(
     assert first.freshness.mirror > _lag(first) >= 0
 
 
+@pytest.mark.slow
 def test_a_source_that_is_gone_makes_the_lag_grow_and_stops_nothing(
     spark: SparkSession, pipeline: Callable[..., Config]
 ) -> None:
