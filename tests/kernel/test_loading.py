@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cdc.kernel import loading
+from tests.kernel.checked import PARTS
 from tests.soak import choose_seed
 
 ROOT = Path(__file__).parents[2]
@@ -112,36 +113,6 @@ def test_numba_is_not_loaded_before_it_is_needed(module: str) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
-# What is run with checked accesses. Each part compiles the libraries that it needs for that.
-_IMPORTS = """
-import numpy, pytest
-from cdc.kernel import loading
-from tests.kernel import guarded, test_encoded_events as events, test_encoded_images as images
-from tests.kernel import test_encoded_text as text, test_typed_columns as typed
-data, out, ends = numpy.zeros(1, "u1"), numpy.zeros(16, "u1"), numpy.zeros(2, "i4")
-with pytest.raises(RuntimeError, match="gather failed"):
-    loading.columns().gather(data, numpy.array([0]), numpy.array([9]), 0, out, ends)
-"""
-_CHECKED = {
-    "columns": """
-images.test_every_single_byte_may_be_wrong()
-images.test_damaged_bytes_are_encoded_as_before()
-images.test_values_of_all_types_and_ranges_are_encoded_as_before()
-images.test_decimals_of_any_digits_and_scale_are_the_same()
-text.test_every_single_byte_may_be_wrong_in_a_text_too()
-text.test_doubles_of_all_kinds_read_as_before()
-text.test_what_needs_most_room_for_its_bytes_gets_it()
-events.test_a_reply_of_which_any_byte_is_wrong_is_located_or_refused()
-""",
-    "typed": """
-typed.test_every_single_byte_of_a_variant_may_be_wrong()
-typed.test_damaged_variants_of_any_documents_are_the_same()
-typed.test_what_is_large_is_the_same()
-""",
-    "all": "guarded.run(1, 500)",
-}
-
-
 @pytest.mark.parametrize(
     "is_short",
     [
@@ -151,9 +122,8 @@ typed.test_what_is_large_is_the_same()
 )
 def test_no_function_reads_or_writes_outside_of_an_array(tmp_path: Path, is_short: bool) -> None:
     """In the short form SOAK_SEED chooses the part."""
-    part = Random(choose_seed()).choice([*_CHECKED])
-    print(part)
-    programs = [_CHECKED[part]] if is_short else _CHECKED.values()
+    part = Random(choose_seed()).choice([*PARTS])
+    parts = [part] if is_short else [*PARTS]
     environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "checked")}
-    command = [sys.executable, "-c", "".join([_IMPORTS, *programs])]
+    command = [sys.executable, "-m", "tests.kernel.checked", *parts]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environment})
