@@ -42,16 +42,24 @@ def encode_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.Record
         chunk.append(row)
         size += _size(row.before) + _size(row.after)
         if len(chunk) == _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
-            yield _batch(chunk, schema)
-            chunk, size = [], 0
+            batch = _batch(chunk, schema)
+            # Not kept while the batch is written.
+            chunk.clear()
+            del row
+            size = 0
+            yield batch
     if chunk:
         yield _batch(chunk, schema)
 
 
 def is_large(documents: Sequence[bytes]) -> bool:
     """Whether the documents are encoded faster as columns than row by row."""
-    size = documents.size if isinstance(documents, Places) else sum(map(len, documents))
-    return size >= WORTH
+    return total_size(documents) >= WORTH
+
+
+def total_size(documents: Sequence[bytes]) -> int:
+    """The size of all documents in bytes."""
+    return documents.size if isinstance(documents, Places) else sum(map(len, documents))
 
 
 def encode_documents(

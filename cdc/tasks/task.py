@@ -31,6 +31,7 @@ from cdc.mongo.read import IMAGES, Documents, Event, Note, Road, Run, oplog, sha
 from cdc.mongo.topology import Source, discover, sharded_cluster
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
+from cdc.tasks.allocator import LARGE_BYTES
 from cdc.tasks.prefetch import prefetch
 
 T = TypeVar("T")
@@ -105,13 +106,27 @@ def record_batches(
         note: See `cdc.mongo.read.oplog`.
     """
     if isinstance(split, SnapshotSplit):
-        with closing(prefetch(_documents(split, options, may_be_void, pace), pace.end)) as read:
+        documents = _documents(split, options, may_be_void, pace)
+        with closing(prefetch(documents, pace.end, _has_large_documents)) as read:
             yield from _document_batches(read, split, options, schema)
     elif isinstance(split, StreamSplit):
-        with closing(prefetch(_changes(split, options, pace, note), pace.end)) as changes:
+        events = _changes(split, options, pace, note)
+        with closing(prefetch(events, pace.end, _has_large_events)) as changes:
             yield from _event_batches(changes, split, options, schema)
     else:
         yield from arrow_batches.encode_rows(control_rows(split), schema)
+
+
+def _has_large_documents(documents: Documents) -> bool:
+    return arrow_batches.total_size(documents.raw) >= LARGE_BYTES * len(documents.raw) > 0
+
+
+def _has_large_events(events: Sequence[Event]) -> bool:
+    if isinstance(events, Run):
+        size = len(events.located.data)
+    else:
+        size = sum(event.size for event in events)
+    return size >= LARGE_BYTES * len(events) > 0
 
 
 def _document_batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -54,6 +55,20 @@ def test_the_next_one_is_read_meanwhile_and_none_after_it() -> None:
         numbers.wait(number + 2)
         assert numbers.asked == number + 2
     read.close()
+
+
+def test_after_a_large_one_the_next_one_is_read_only_once_it_is_used() -> None:
+    """Guards: events of 14 MB, of which two and what is made of them do not fit into a task."""
+    numbers = Numbers(4)
+    read = prefetch(numbers.read(), lambda: None, lambda number: number == 1)
+    assert next(read) == 0
+    numbers.wait(2)
+    assert next(read) == 1
+    time.sleep(0.2)
+    assert numbers.asked == 2
+    assert next(read) == 2
+    numbers.wait(4)
+    assert [*read] == [3]
 
 
 def test_an_error_comes_after_all_that_was_read_before_it() -> None:

@@ -21,6 +21,7 @@ from cdc.model.bson.element import (
     encode_document,
     encode_field,
     encode_string,
+    field_parts,
 )
 from cdc.model.bson.extended_json import Json, value
 
@@ -48,5 +49,6 @@ __all__ = [
     "encode_field",
     "encode_string",
     "extended_json",
+    "field_parts",
     "value",
 ]

@@ -135,13 +135,20 @@ def _code_with_scope_size(data: bytes, at: int, last: int) -> int:
 
 def encode_field(kind: int, name: bytes, value: bytes) -> bytes:
     """Return the bytes of an element."""
-    return b"%c%b\0%b" % (kind, name, value)
+    return b"".join(field_parts(kind, name, value))
+
+
+def field_parts(kind: int, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of an element in two parts, so that `encode_document` copies a large value
+    once."""
+    return b"%c%b\0" % (kind, name), value
 
 
 def encode_document(fields: Iterable[bytes]) -> bytes:
-    """Return the document, or the array, of these elements."""
-    body = b"".join(fields)
-    return struct.pack("<i", len(body) + 5) + body + b"\0"
+    """Return the document, or the array, of these elements or their parts."""
+    parts = [b"", *fields, b"\0"]
+    parts[0] = struct.pack("<i", sum(map(len, parts)) + 4)
+    return b"".join(parts)
 
 
 def encode_string(raw: bytes) -> bytes:

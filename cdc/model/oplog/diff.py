@@ -28,6 +28,7 @@ from cdc.model.bson import (
     encode_document,
     encode_field,
     encode_string,
+    field_parts,
 )
 from cdc.model.oplog.operation import NeedsChangeStream
 
@@ -130,7 +131,7 @@ def _apply_to_document(image: bytes, diff: _DocumentDiff) -> bytes:
         elif each.name in diff.nested:
             value = _apply_nested(value, diff.nested[each.name])
         left.discard(each.name)
-        fields.append(encode_field(value.kind, each.name, value.data))
+        fields += field_parts(value.kind, each.name, value.data)
     if left:
         raise NeedsChangeStream("an update of a field that its pre-image does not have")
     fields += [encode_field(value.kind, name, value.data) for name, value in diff.inserted.items()]

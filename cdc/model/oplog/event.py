@@ -18,6 +18,7 @@ from cdc.model.bson import (
     encode_document,
     encode_field,
     encode_string,
+    field_parts,
 )
 from cdc.model.oplog.diff import apply_diff, describe_diff
 from cdc.model.oplog.operation import NeedsChangeStream, Operation
@@ -107,4 +108,4 @@ def _string(name: bytes, text: str) -> bytes:
 
 
 def _document(name: bytes, document: bytes | None) -> tuple[bytes, ...]:
-    return () if document is None else (encode_field(DOCUMENT, name, document),)
+    return () if document is None else field_parts(DOCUMENT, name, document)

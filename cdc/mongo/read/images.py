@@ -109,6 +109,12 @@ class Event(NamedTuple):
     def position(self) -> str:
         return str(self.raw["_id"]["_data"])
 
+    @property
+    def size(self) -> int:
+        """The bytes of its images."""
+        before = self.raw.get("fullDocumentBeforeChange")
+        return sum(len(image) for image in (self.after, before and before.raw) if image)
+
     def is_missing(self, images: Images) -> bool:
         """Whether its document was looked up, by us or by the server, and not found."""
         is_looked_up = images.look_up or images.after == "updateLookup" or oversize.MARK in self.raw

@@ -281,11 +281,11 @@ def _events(
         found = images.find(part.ranges())
         if found is None:
             continue
-        made = part.events(found)
+        new = [_select_after(part.events(found), split.after_position)]
         first += len(part)
-        new = _select_after(made, split.after_position)
-        if len(new):
-            yield new
+        del part, found
+        if len(new[0]):
+            yield new.pop()
 
 
 def _select_after(events: Sequence[Event], position: str) -> Sequence[Event]:

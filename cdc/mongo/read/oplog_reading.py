@@ -89,7 +89,7 @@ class PreImages:
         After None, `count` is less. Pre-images of a single operation are never too many. Raises the
         driver's errors.
         """
-        found, size = list[Found](), 0
+        found, count, size = list[Found](), 0, 0
         for each in ranges:
             batches = list[Batch]()
             keys = {"$gte": _key(each.uuid, each.first), "$lte": _key(each.uuid, each.last)}
@@ -97,8 +97,9 @@ class PreImages:
             for batch in self._member.find(PRE_IMAGES, command):
                 batches.append(batch)
                 size += batch.size
+                count += len(batch.documents)
                 if size > _MOST_BYTES and self.count > 1:
-                    self.count = max(1, self.count // 4)
+                    self.count = max(1, min(self.count // 4, count * _MOST_BYTES // size))
                     return None
             found.append(Found(each, batches))
         if size < _MOST_BYTES // 4:

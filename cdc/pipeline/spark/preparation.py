@@ -89,7 +89,8 @@ def _replicate(spark: SparkSession) -> None:
 
 def _write(batch: DataFrame, path: str, number: int) -> None:
     spark = batch.sparkSession
-    rows = spark.createDataFrame(batch.limit(50).collect(), _COLUMNS)
+    # Without a limit, which would end the task early: its worker would print a broken pipe.
+    rows = spark.createDataFrame(batch.collect(), _COLUMNS)
     rows = rows.selectExpr("id", "parse_json(document) AS document", f"{number} AS position")
     if not DeltaTable.isDeltaTable(spark, path):
         builder = DeltaTable.create(spark).location(path).addColumns(rows.schema)
