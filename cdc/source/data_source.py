@@ -6,10 +6,17 @@ Batch: the same splits, all at one cluster time. `inquiry` queries the source wi
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
+from cdc.errors import BadOption
 from cdc.options import SourceOptions
 from cdc.source.batch_readers import (
     FilteredSnapshotReader,
@@ -51,12 +58,27 @@ class MongoCdcSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ChangeReader(self._parse_options(schema), schema)
 
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise _read_only_error()
+
+    @plain_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise _read_only_error()
+
     def _parse_options(self, schema: StructType) -> SourceOptions:
         given = {**options_of(schema), **self.options}
         require_options(given)
         options = declared.parse(given)
         require_readable(schema, options.document_format)
         return options
+
+
+def _read_only_error() -> BadOption:
+    return BadOption(
+        f"The format {NAME} reads MongoDB and does not write to it.",
+        "Write with another connector, for example mongo-spark.",
+    )
 
 
 class SqlNamedSource(MongoCdcSource):

@@ -145,3 +145,20 @@ def test_what_is_never_null_is_declared_so_and_each_column_has_a_comment(
     never = [field.name for field in batch if not field.nullable]
     assert never == ["op", "position", "cluster_time", "cluster_inc", "exact"]
     assert all(field.metadata["comment"] for field in batch)
+
+
+def test_who_writes_to_the_source_gets_one_sentence_that_it_only_reads(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    rows = load(spark, options)
+    stream = spark.readStream.format("rate").load().writeStream.format("mongodb_cdc")
+
+    def start() -> None:
+        stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+
+    for write in (rows.write.format("mongodb-cdc").mode("append").options(**options).save, start):
+        with pytest.raises(PySparkException) as caught:
+            write()
+        shown = str(caught.value).partition("JVM stacktrace")[0]
+        assert "reads MongoDB and does not write to it" in shown
+        assert "Traceback" not in shown
