@@ -247,6 +247,19 @@ def exported(name: str) -> set[str]:
     return set()
 
 
+def test_nobody_but_the_topology_chooses_by_the_kind_of_a_source() -> None:
+    """Others pass `shards.direct` on, or ask the source."""
+    choosing = {
+        module
+        for module, path in MODULES.items()
+        if not module.startswith(("cdc.mongo.topology.", "cdc.options."))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.If | ast.IfExp | ast.BoolOp | ast.UnaryOp)
+        and "shards_direct" in ast.unparse(getattr(node, "test", node))
+    }
+    assert choosing == set()
+
+
 def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
     folders: dict[Path, int] = {}
     for path in MODULES.values():

@@ -24,7 +24,7 @@ from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
 from cdc.mongo.inspect import LiveEdge, ServerClock
-from cdc.mongo.topology import Source, end_cursors
+from cdc.mongo.topology import Source, end_cursors, has_unique_ids
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
@@ -70,8 +70,8 @@ class Replication:
         if writes_by_tasks(spark, config):
             reader = spark.readStream.format(LANDING).schema(MANIFEST)
             spark.dataSource.register(LandingSource)
-            # A document's `_id` is unique on each shard only, and a mirror has one row for it.
-            has_one_key = not config.options.shards_direct
+            # A mirror has one row for an `_id`, so a task may not add the row of another document.
+            has_one_key = has_unique_ids(config.options.shards_direct)
             with_mirrors = has_one_key and config.follow_by == REPLICATE
             destinations = Destinations.discover(spark, config.layout, with_mirrors)
             options |= landing_options(destinations, self._rows, config.file_size_mb)

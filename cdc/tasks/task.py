@@ -26,9 +26,19 @@ from cdc.model import (
     void_row,
 )
 from cdc.model.encoding import encoder
-from cdc.mongo.connection import UNLIMITED, Member, Pace, member, retry_call, retry_first_call
-from cdc.mongo.read import IMAGES, Documents, Event, Note, Road, Run, oplog, sharded, snapshot
-from cdc.mongo.topology import Source, discover, sharded_cluster
+from cdc.mongo.connection import UNLIMITED, Pace, retry_call, retry_first_call
+from cdc.mongo.read import (
+    IMAGES,
+    Documents,
+    Event,
+    Note,
+    Road,
+    Run,
+    oplog,
+    read_range,
+    read_slice,
+)
+from cdc.mongo.topology import Source, discover, reopen
 from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches
 from cdc.tasks.allocator import LARGE_BYTES
@@ -42,9 +52,7 @@ def discover_once(options: SourceOptions) -> Source:
 
     Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
     """
-    if options.shards_direct:
-        return _discover_shards(options)
-    return discover(options.uri, options.server_timeout_ms)
+    return discover(options.uri, options.server_timeout_ms, options.shards_direct)
 
 
 def discover_source(options: SourceOptions) -> Source:
@@ -67,21 +75,6 @@ def query_source(options: SourceOptions, question: Callable[[Source], T]) -> T:
     source = discover_source(options)
     ask = partial(question, source)
     return retry_call(ask, options.retry_seconds, "Asking MongoDB", but=(LoginRefused,))
-
-
-def _discover_shards(options: SourceOptions) -> sharded_cluster.Cluster:
-    return sharded_cluster.discover(options.uri, options.server_timeout_ms)
-
-
-def _find_shards(options: SourceOptions) -> sharded_cluster.Cluster:
-    return retry_call(
-        partial(_discover_shards, options), options.retry_seconds, "Looking for the shards"
-    )
-
-
-def open_member(options: SourceOptions) -> Member:
-    """Return the member that the read preference of `uri` selects now."""
-    return member(options.uri, options.server_timeout_ms)
 
 
 def record_batches(
@@ -208,9 +201,7 @@ def _documents(
     split: SnapshotSplit, options: SourceOptions, may_be_void: bool, pace: Pace = UNLIMITED
 ) -> Iterator[Documents]:
     patience = float(options.retry_seconds)
-    if options.shards_direct:
-        return sharded.read(_find_paced_shards(options, pace), split, patience, may_be_void)
-    return snapshot.read(partial(_open_paced_member, options, pace), split, patience, may_be_void)
+    return read_range(_reopen(options, pace), split, patience, may_be_void)
 
 
 def _changes(
@@ -222,11 +213,14 @@ def _changes(
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
     road = Road(options.read_by, options.oplog_verify, options.oplog_on_difference)
-    if options.shards_direct:
-        shards = _find_paced_shards(options, pace)
-        return sharded.changes(shards, split, images, patience, road, note)
-    opener = partial(_open_paced_member, options, pace)
-    return oplog.read(opener, split, images, patience, road, note)
+    return read_slice(_reopen(options, pace), split, images, patience, road, note)
+
+
+def _reopen(options: SourceOptions, pace: Pace) -> Source:
+    """Return the source of a split, with the comment and the pace of the task's reads."""
+    uri = options.uri, options.server_timeout_ms, options.shards_direct
+    source = retry_call(partial(reopen, *uri), options.retry_seconds, "Looking for the shards")
+    return source.configure(options.comment, pace)
 
 
 def explain_change_streams(options: SourceOptions, source: Source) -> str | None:
@@ -245,11 +239,3 @@ def explain_change_streams(options: SourceOptions, source: Source) -> str | None
         if found is not None:
             return f"{found}, on shard {shard}" if shard else found
     return None
-
-
-def _find_paced_shards(options: SourceOptions, pace: Pace) -> sharded_cluster.Cluster:
-    return replace(_find_shards(options), comment=options.comment, pace=pace)
-
-
-def _open_paced_member(options: SourceOptions, pace: Pace) -> Member:
-    return open_member(options).configure(options.comment, pace)

@@ -15,7 +15,7 @@ from cdc.cli import plan
 from cdc.model import MIN_KEY, Copying, Namespace, Selection
 from cdc.mongo.connection import Need, on_shards
 from cdc.mongo.connection.privileges import optional_needs, required_needs
-from cdc.mongo.topology import sharded_cluster
+from cdc.mongo.topology import discover
 from tests.mongo.access import SECRET, GuardedCluster
 from tests.mongo.capture import Client, asked
 from tests.mongo.cluster import Cluster
@@ -68,7 +68,7 @@ def test_each_line_is_true(guarded: GuardedCluster) -> None:
     assert (orders["shards"], plain["shards"]) == (["s1", "s2"], ["s2"])
     assert (orders["strategy"], plain["strategy"]) == ("splitVector", "single")
     assert (plain["documents"], plain["splits"]) == (90, 1)
-    source = sharded_cluster.discover(uri, 5000)
+    source = discover(uri, 5000, shards_direct=True)
     sharded = guarded.cluster.metadata["collections"].find_one({"_id": str(ORDERS)})
     cut = source.ranges(Copying(ORDERS, bytes(sharded["uuid"]), None, MIN_KEY), 1000, MIB)
     assert orders["splits"] == len(cut) == 5

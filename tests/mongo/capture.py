@@ -44,7 +44,8 @@ from cdc.model import (
 )
 from cdc.mongo.connection import Member, member, reply_time, retry
 from cdc.mongo.plan import Limits, Planner, Sweeper, first_offset, start_of
-from cdc.mongo.topology import Cluster, Source, commit_point, replica_set
+from cdc.mongo.topology import Source, commit_point, replica_set
+from cdc.mongo.topology.sharded_cluster import Cluster
 from cdc.tasks import task
 from tests.mongo.abilities import Abilities, abilities
 

@@ -150,12 +150,14 @@ def _find_projection_errors(
 
 
 def _find_version_errors(source: Source, selection: Selection) -> Iterator[CdcError]:
-    """Yield an error if the shards cannot read at a cluster time.
+    """Yield an error if documents move between shards that cannot read at a cluster time.
 
     Then there is no read in which each document is on exactly one shard.
     """
+    if source.ownership is None:
+        return
     probed = Namespace(selection.database or "cdc", "none")
-    for shard in filter(None, source.shards):
+    for shard in source.shards:
         if not _can_read_at_a_time(source, shard, probed):
             yield UnsuitableSource(
                 f"Shard {shard} runs a version before 5.0; such a shard cannot be read directly.",

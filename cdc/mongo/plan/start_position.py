@@ -121,7 +121,7 @@ def confirm_edge(source: Source, found: Listing) -> Timestamp:
     edge = source.confirm(found, _START_SECONDS)
     if edge is not None:
         return edge
-    if found.term is None and source.shards == ("",) and _is_alone(source):
+    if found.term is None and source.names_one_member:
         raise UnsuitableSource(
             "Listing collections: the member that answered is not, or did not remain, the primary."
             " Only the primary knows all collections.",
@@ -130,7 +130,3 @@ def confirm_edge(source: Source, found: Listing) -> Timestamp:
     if clock.monotonic() - began < _START_SECONDS:
         raise TransientError("The primary changed while the collections were listed.")
     raise UnsuitableSource(*source.unconfirmed_error)
-
-
-def _is_alone(source: Source) -> bool:
-    return bool(source.clients[""].topology_description.topology_type_name == "Single")

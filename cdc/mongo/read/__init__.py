@@ -5,12 +5,13 @@ Guaranteed: a slice is complete, or an error is raised.
 """
 
 from cdc.model.oplog import Road
-from cdc.mongo.read import change_stream, cursor, oplog, sharded, snapshot
+from cdc.mongo.read import change_stream, cursor, oplog
 from cdc.mongo.read.batch_size import BatchSize
 from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import IMAGES, Event
 from cdc.mongo.read.oplog import Note
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time
+from cdc.mongo.read.split_reading import read_range, read_slice
 
 __all__ = [
     "IMAGES",
@@ -24,7 +25,7 @@ __all__ = [
     "change_stream",
     "cursor",
     "oplog",
+    "read_range",
+    "read_slice",
     "reads_at_a_time",
-    "sharded",
-    "snapshot",
 ]

@@ -24,7 +24,7 @@ from cdc.mongo.collections import UnreadRange, Void, find_incarnation
 from cdc.mongo.connection import retry_call
 from cdc.mongo.read.images import Event, look_up
 from cdc.mongo.read.rewind import reading_newest
-from cdc.mongo.topology import Cluster
+from cdc.mongo.topology import Ownership, Source
 
 # Runs a find with these arguments on one shard.
 Find = Callable[[dict[str, Any]], RawBSONDocument]
@@ -38,9 +38,11 @@ class Lookup:
     collection, and used for the others.
     """
 
-    def __init__(self, cluster: Cluster, retry_seconds: float, capture: CaptureFilter) -> None:
-        self._cluster, self._retry_seconds = cluster, retry_seconds
-        self._capture = capture
+    def __init__(
+        self, source: Source, ownership: Ownership, retry_seconds: float, capture: CaptureFilter
+    ) -> None:
+        self._source, self._ownership = source, ownership
+        self._retry_seconds, self._capture = retry_seconds, capture
         self._reads: dict[Namespace, tuple[SnapshotSplit, list[Find]]] = {}
         self._gone: dict[Namespace, Timestamp] = {}
         self._open = ExitStack()
@@ -73,13 +75,13 @@ class Lookup:
 
     def _look_up(self, namespace: Namespace, event: Event) -> Event:
         if namespace not in self._reads:
-            uuid = self._cluster.metadata.incarnation(namespace)
+            uuid = self._ownership.incarnation(namespace)
             if uuid is None:
                 return event._replace(exact_from=self._gone_by(namespace, event))
             self._reads[namespace] = self._prepare(namespace, uuid)
         now, finds = self._reads[namespace]
         concern = {"level": "snapshot", "atClusterTime": now.at}
-        with reading_newest(now), self._cluster.metadata.void_if_gone(now):
+        with reading_newest(now), self._ownership.void_if_gone(now):
             for find in finds:
                 after = look_up(find, event.raw, concern, self._capture)[0]
                 if after is not None:
@@ -89,17 +91,17 @@ class Lookup:
     def _gone_by(self, namespace: Namespace, event: Event) -> Timestamp:
         """A time by which a collection that is not sharded, or was dropped, lacks the document."""
         if namespace not in self._gone:
-            self._gone[namespace] = self._cluster.present()
+            self._gone[namespace] = self._source.present()
         # The live edge is NEVER while a shard does not know its own.
         return max(event.exact_from or NEVER, self._gone[namespace])
 
     def _prepare(self, namespace: Namespace, uuid: bytes) -> tuple[SnapshotSplit, list[Find]]:
-        at = self._cluster.present()
+        at = self._source.present()
         now = SnapshotSplit(namespace, uuid, KeyRange(MIN_KEY, MAX_KEY), at)
         with reading_newest(now):
-            return now, [self._find(now, shard) for shard in self._cluster.metadata.owners(now)]
+            return now, [self._find(now, shard) for shard in self._ownership.owners(now)]
 
     def _find(self, now: SnapshotSplit, shard: str) -> Find:
-        version, member = self._cluster.metadata.version(now, shard), self._cluster.open(shard)
+        version, member = self._ownership.version(now, shard), self._source.open(shard)
         self._open.callback(member.end)
         return partial(find_incarnation, member, UnreadRange(now, lambda: version))

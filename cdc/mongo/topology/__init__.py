@@ -1,6 +1,9 @@
-"""Replica sets and sharded clusters: the live edge, members, listing, oplog windows."""
+"""Replica sets and sharded clusters: the live edge, members, listing, oplog windows.
 
-from cdc.mongo.topology import sharded_cluster
+`Source` is what all of them offer, `discover` returns the one that the options name.
+"""
+
+from cdc.mongo.topology.discovery import discover, has_unique_ids, reopen
 from cdc.mongo.topology.oplog_window import (
     OplogWatch,
     Remaining,
@@ -13,13 +16,12 @@ from cdc.mongo.topology.oplog_window import (
     windows,
 )
 from cdc.mongo.topology.orphaned_cursors import end_cursors
-from cdc.mongo.topology.replica_set import discover, has_committed
-from cdc.mongo.topology.sharded_cluster import Cluster, Source
-from cdc.mongo.topology.sharded_ranges import lesser_key
+from cdc.mongo.topology.replica_set import has_committed
+from cdc.mongo.topology.source import Ownership, Source
 
 __all__ = [
-    "Cluster",
     "OplogWatch",
+    "Ownership",
     "Remaining",
     "Source",
     "Window",
@@ -27,11 +29,11 @@ __all__ = [
     "end_cursors",
     "first_time",
     "has_committed",
+    "has_unique_ids",
     "history_lost_error",
-    "lesser_key",
     "oldest_common_time",
     "oplog_window",
     "reaches_back",
-    "sharded_cluster",
+    "reopen",
     "windows",
 ]

@@ -31,6 +31,7 @@ from cdc.mongo.connection import (
     reply_time,
     translate_error,
 )
+from cdc.mongo.topology import sharded_ranges
 from cdc.mongo.topology.replica_set import ReplicaSet
 
 
@@ -146,6 +147,10 @@ class Metadata:
         newest = self.find("chunks", query, sort=[("lastmod", -1)], limit=1)
         version = newest[0]["lastmod"] if newest else NEVER
         return Version(collection["lastmodEpoch"], collection.get("timestamp"), version)
+
+    def lesser_key(self, namespace: Namespace, one: bytes, other: bytes) -> bytes:
+        """Return the lesser of two keys, or any of them if the collection is empty."""
+        return sharded_ranges.lesser_key(self.parts, namespace, one, other)
 
     @contextmanager
     def void_if_gone(self, split: SnapshotSplit) -> Iterator[None]:

@@ -15,8 +15,8 @@ import pymongo
 import pymongo.errors
 
 from cdc.errors import CdcError
-from cdc.mongo.connection import Client, each_member
-from cdc.mongo.topology.sharded_cluster import Cluster, Source
+from cdc.mongo.connection import Client
+from cdc.mongo.topology.source import Source
 
 _log = logging.getLogger(__name__)
 # A stop waits at most this long for a source that is down.
@@ -30,11 +30,8 @@ def end_cursors(open_source: Callable[[], Source], comment: str) -> None:
     """
     with pymongo.timeout(_PATIENCE_SECONDS):
         try:
-            source = open_source()
-            parts = source.parts.values() if isinstance(source, Cluster) else [source]
-            for part in parts:
-                for member in each_member(part.client, part.uri):
-                    _end_on(member, comment)
+            for member in open_source().each_member():
+                _end_on(member, comment)
         except (CdcError, pymongo.errors.PyMongoError) as error:
             _log.info("open cursors are left for the servers to close: %s", type(error).__name__)
 

@@ -6,59 +6,73 @@ The live edge is the newest cluster time that no failover can roll back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import pymongo.errors
 from bson.timestamp import Timestamp
 from pymongo.read_preferences import Nearest, Primary
 
-from cdc.errors import UnsuitableSource
-from cdc.model import NEVER, Copying, KeyRange, Offset, Selection, Times
+from cdc.model import NEVER, Copying, KeyRange, Selection
 from cdc.mongo.collections import Listing, list_collections, ranges
 from cdc.mongo.connection import (
+    UNLIMITED,
     Client,
     Member,
+    Pace,
     connect,
+    each_member,
     hello,
     hello_of,
-    hello_of_preferred,
-    log_if_slow,
     member,
     translate_error,
 )
+from cdc.mongo.topology.source import OnePart
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSet:
+class ReplicaSet(OnePart):
     """A replica set, as the driver's client sees it.
 
-    `shard` (`name/host:port,…`) is set if it is a shard of the cluster that `uri` names.
+    Attributes:
+        uri: the option `uri`.
+        timeout_ms: milliseconds to look for a server.
+        name: the name of the source: that of the set. Reading does not need it.
+        shard: `name/host:port,…` if it is a shard of the cluster that `uri` names.
+        comment: the comment of each cursor.
+        pace: the pace of all reads.
     """
 
     uri: str
     timeout_ms: int
     name: str
     shard: str = ""
+    comment: str = ""
+    pace: Pace = UNLIMITED
 
     @property
     def client(self) -> Client:
         return connect(self.uri, self.timeout_ms, self.shard)
 
     @property
-    def shards(self) -> tuple[str, ...]:
-        """The parts of the source with their own change streams, as splits name them."""
-        return ("",)
-
-    @property
     def clients(self) -> Mapping[str, Client]:
-        """A client of each of `shards`; under an empty name that of the server in `uri`."""
         return {"": self.client}
 
+    def each_member(self) -> Iterator[Client]:
+        return each_member(self.client, self.uri)
+
+    @property
+    def names_one_member(self) -> bool:
+        return bool(self.client.topology_description.topology_type_name == "Single")
+
+    def configure(self, comment: str, pace: Pace) -> Self:
+        return replace(self, comment=comment, pace=pace)
+
     def open(self, shard: str) -> Member:
-        """Return a member for reading a split of that part."""
-        return member(self.uri, self.timeout_ms, self.shard)
+        """Return the member that the read preference of `uri` selects now."""
+        opened = member(self.uri, self.timeout_ms, self.shard)
+        return opened.configure(self.comment, self.pace)
 
     def primary(self) -> Member:
         """Return the primary, which knows most. It goes on answering when it has stepped down."""
@@ -72,38 +86,15 @@ class ReplicaSet:
         label = self.name if self.shard else ""
         return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
 
-    def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
-        """Return whether this part reports a DDL event that several parts may see: always."""
-        return True
-
-    def late_times(self, time: Timestamp) -> Times:
-        """Return, by shard, the times after `time` of events that belong before it: none.
-
-        See `Offset.late`.
-        """
-        return ()
-
-    def refresh(self) -> ReplicaSet:
-        """Return the source as it is at some moment after everything that was read from it.
-
-        It returns itself if the parts are the same.
-        """
-        return self
-
-    @property
-    def topology_time(self) -> Timestamp:
-        """When a shard last joined or left: never."""
-        return NEVER
-
-    def require_all_read(self, offset: Offset) -> None:
-        """Raise HistoryLost if a removed part has changes after the offset: it never has."""
-
     def live_edge(self, floor: Timestamp) -> Timestamp:
         """Return the newest majority-committed time that any member knows, at least `floor`.
 
         A member that is down, recovering or lagging only makes the result older, never wrong.
         """
         return live_edge(self._hellos(), floor)
+
+    def present(self) -> Timestamp:
+        return self.live_edge(NEVER)
 
     def confirm(self, found: Listing, patience: float) -> Timestamp | None:
         """Return a live edge at or after the listing's time.
@@ -169,30 +160,3 @@ def has_committed(hello: Mapping[str, Any], time: Timestamp) -> bool:
 def live_edge(hellos: Iterable[Mapping[str, Any]], floor: Timestamp) -> Timestamp:
     """Return the largest majority-committed time in replies to `hello`, at least `floor`."""
     return max([floor, *(edge.time for hello in hellos if (edge := majority(hello)))])
-
-
-def discover(uri: str, timeout_ms: int) -> ReplicaSet:
-    """Return the replica set that a URI names.
-
-    Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
-    """
-    client = connect(uri, timeout_ms)
-    try:
-        with log_if_slow(client, timeout_ms):
-            client.admin.command("ping")  # authenticates: `hello` alone would not
-        reply = hello(client)
-        # A preference that no member satisfies fails here, not after the retries of each task.
-        hello_of_preferred(client)
-    except pymongo.errors.PyMongoError as error:
-        raise translate_error(error, "Connecting to MongoDB") from error
-    if reply.get("msg") == "isdbgrid":
-        raise UnsuitableSource(
-            "'uri' names a mongos, and changes are read from replica sets.",
-            "Set 'shards.direct' after reading docs/concepts/topologies.md.",
-        )
-    if "setName" not in reply:
-        raise UnsuitableSource(
-            "The server is not a member of a replica set, so it has no oplog to read changes from.",
-            "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
-        )
-    return ReplicaSet(uri, timeout_ms, reply["setName"])

@@ -9,9 +9,9 @@ chunks. So a read sees neither orphans nor migrating chunks, whatever the shard 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import pymongo.errors
 from bson.timestamp import Timestamp
@@ -60,6 +60,9 @@ class Cluster:
     comment: str = ""
     pace: Pace = UNLIMITED
 
+    ids_are_unique = False  # only the shard key distinguishes documents on different shards
+    names_one_member = False
+
     @property
     def parts(self) -> Mapping[str, ReplicaSet]:
         return self.metadata.parts
@@ -70,11 +73,22 @@ class Cluster:
 
     @property
     def clients(self) -> Mapping[str, Client]:
-        """One client for each shard, and one with the empty name for the metadata."""
+        """A client of each shard, and one with the empty name for the metadata."""
         return {
             "": self.metadata.client,
             **{shard: part.client for shard, part in self.parts.items()},
         }
+
+    def each_member(self) -> Iterator[Client]:
+        for part in self.parts.values():
+            yield from part.each_member()
+
+    @property
+    def ownership(self) -> Metadata:
+        return self.metadata
+
+    def configure(self, comment: str, pace: Pace) -> Self:
+        return replace(self, comment=comment, pace=pace)
 
     def open(self, shard: str) -> Member:
         """Open a member to read a split of that shard.
@@ -98,17 +112,10 @@ class Cluster:
         return max(floor, commit_point.edge(self.parts, floor=floor))
 
     def present(self) -> Timestamp:
-        """Return a live edge at which all shards can be read, however little history they retain.
-
-        Lagging shards are made to advance for it.
-        """
+        """Return a live edge for which lagging shards are made to advance."""
         return commit_point.edge(self.parts, together=True)
 
     def late_times(self, time: Timestamp) -> Times:
-        """Return, by shard, the times after `time` of events that belong before it.
-
-        `time` must be at or before a live edge. See `Offset.late`.
-        """
         return commit_point.late_times(self.parts, time)
 
     def confirm(self, found: Listing, patience: float) -> Timestamp | None:
@@ -131,7 +138,6 @@ class Cluster:
 
     @property
     def unconfirmed_error(self) -> tuple[str, str]:
-        """Message and remedy for an error if `confirm` keeps returning None."""
         return (
             "The majority of a shard lags its primary, or a transaction across shards remains"
             " undecided.",
@@ -141,22 +147,17 @@ class Cluster:
 
     # --- shards that join and leave ---
 
-    def refresh(self) -> Cluster:
-        """Return the cluster as it is at some moment after everything that was read from it.
-
-        It returns itself if the shards are the same.
-        """
+    def refresh(self) -> Self:
         uri, timeout_ms = self.metadata.uri, self.metadata.timeout_ms
-        now = _of_shards(uri, timeout_ms, self.name, self.metadata.find("shards", {}))
+        metadata, changed_at = _of_shards(uri, timeout_ms, self.metadata.find("shards", {}))
+        now = replace(self, metadata=metadata, changed_at=changed_at)
         return self if now == self else now
 
     @property
     def topology_time(self) -> Timestamp:
-        """When a shard last joined or left."""
         return max(self.changed_at.values())
 
     def require_all_read(self, offset: Offset) -> None:
-        """Raise HistoryLost if a removed shard may have had changes after `offset`."""
         gone = [shard for shard in offset.shards if shard not in self.parts]
         if any(self.metadata.has_owned_since(shard, offset.time) for shard in gone):
             raise removed_shard_error(f"Shard {', '.join(gone)}")
@@ -261,9 +262,6 @@ class Cluster:
         return sharded_ranges.ranges(self.parts, copying, most, split_bytes)
 
 
-Source = ReplicaSet | Cluster
-
-
 def discover(uri: str, timeout_ms: int) -> Cluster:
     """Return the cluster to which a mongos or the config servers belong.
 
@@ -282,7 +280,7 @@ def discover(uri: str, timeout_ms: int) -> Cluster:
             "Option 'shards.direct' is set, but 'uri' does not name a sharded cluster.",
             "Name a mongos or the config servers in 'uri', or remove the option.",
         )
-    return _of_shards(uri, timeout_ms, f"cluster {version['clusterId']}", shards)
+    return Cluster(f"cluster {version['clusterId']}", *_of_shards(uri, timeout_ms, shards))
 
 
 def removed_shard_error(which: str) -> HistoryLost:
@@ -293,8 +291,10 @@ def removed_shard_error(which: str) -> HistoryLost:
     )
 
 
-def _of_shards(uri: str, timeout_ms: int, name: str, shards: list[dict[str, Any]]) -> Cluster:
-    """Make a cluster from the entries of `config.shards`."""
+def _of_shards(
+    uri: str, timeout_ms: int, shards: list[dict[str, Any]]
+) -> tuple[Metadata, dict[str, Timestamp]]:
+    """Return the metadata and the times of change by the entries of `config.shards`."""
     parts = {s["_id"]: ReplicaSet(uri, timeout_ms, s["_id"], s["host"]) for s in shards}
     changed_at = {s["_id"]: s.get("topologyTime", NEVER) for s in shards}
-    return Cluster(name, Metadata(uri, timeout_ms, parts), changed_at)
+    return Metadata(uri, timeout_ms, parts), changed_at

@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 from cdc.demo import ReplicaSet
 from cdc.model import NEVER
 from cdc.mongo.inspect import Edge, LiveEdge, lag, lag_seconds
-from cdc.mongo.topology import replica_set
+from cdc.mongo.topology import discover
 from tests.mongo.capture import Client, last_write, until
 
 
@@ -33,7 +33,7 @@ def test_the_lag_behind_a_silent_source_grows_with_the_clock() -> None:
 def test_the_live_edge_is_asked_for_once_a_second_and_never_goes_back(
     mongod: ReplicaSet, mongo: Client
 ) -> None:
-    source, asked = replica_set.discover(mongod.uri, 3000), list[Timestamp]()
+    source, asked = discover(mongod.uri, 3000), list[Timestamp]()
 
     def ask(floor: Timestamp) -> Timestamp:
         asked.append(floor)
@@ -59,7 +59,7 @@ def test_a_source_that_stops_answering_is_waited_for_briefly_and_counted_as_sile
 ) -> None:
     monkeypatch.setattr(lag, "PATIENCE_SECONDS", 0.3)
     with ReplicaSet() as server:
-        source, edge = replica_set.discover(server.uri, 30_000), LiveEdge()
+        source, edge = discover(server.uri, 30_000), LiveEdge()
         until(lambda: edge.now(source.live_edge) is not None)
         server.members[0].kill()
         began = time.monotonic()

@@ -25,7 +25,7 @@ from cdc.mongo.connection.privileges import required_needs
 from cdc.mongo.inspect import Metrics, Rate, ServerClock, lag, metrics, server_clock
 from cdc.mongo.inspect.copy_progress import draw_sample
 from cdc.mongo.inspect.ttl_cache import value_or_none
-from cdc.mongo.topology import Source, commit_point, oplog_window, replica_set
+from cdc.mongo.topology import Source, commit_point, discover, oplog_window
 from tests.mongo.abilities import abilities
 from tests.mongo.access import Guarded
 from tests.mongo.capture import (
@@ -204,7 +204,7 @@ def test_what_cannot_be_asked_for_its_size_is_not_reported_and_ends_nothing(
 ) -> None:
     database.a.insert_one({"_id": "a" * 8_000_000})
     copying = Copying(Namespace(database.name, "a"), b"", None)
-    sample = draw_sample(replica_set.discover(mongod.uri, 30_000), copying)
+    sample = draw_sample(discover(mongod.uri, 30_000), copying)
     assert value_or_none(lambda: sample.share(bson.encode({"_id": "b"})), "a share") == 1
     assert (
         value_or_none(lambda: sample.share(bson.encode({"_id": "b" * 9_000_000})), "a share")
@@ -294,7 +294,7 @@ def test_an_oplog_that_is_cut_while_it_is_read_is_read_again(
     mongo: Client, mongod: ReplicaSet
 ) -> None:
     """Guards: the server's answer then is what lost history is to a change stream."""
-    source = replica_set.discover(mongod.uri, TIMEOUT_MS)
+    source = discover(mongod.uri, TIMEOUT_MS)
     written = last_write(mongo)
     with failing(mongo, {"times": 3}, failCommands=["find"], errorCode=136):
         assert oplog_window(source.client).origin == "local.oplog.rs"
@@ -329,7 +329,7 @@ def test_a_server_that_does_not_answer_ends_nothing_and_holds_nobody_up(
         with server.client() as client:
             client.shop.orders.insert_one({"_id": 1})
         query = Triggers(server.uri, "shop.orders")
-        known, open_source = query.next(), partial(replica_set.discover, server.uri, 30_000)
+        known, open_source = query.next(), partial(discover, server.uri, 30_000)
         ours = ServerClock(open_source)
         assert ours.now() is not None
         server.members[0].kill()
@@ -347,7 +347,7 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
     """Guards: a driver whose own clock is wrong."""
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - 1000)
-    now = ServerClock(partial(replica_set.discover, mongod.uri, 3000)).now()
+    now = ServerClock(partial(discover, mongod.uri, 3000)).now()
     assert now is not None
     assert abs(now - right()) < 10
 
@@ -355,7 +355,7 @@ def test_the_clock_is_the_servers(mongod: ReplicaSet, monkeypatch: pytest.Monkey
 def test_the_time_that_asking_takes_makes_nothing_look_older(mongod: ReplicaSet) -> None:
     def open_slowly() -> Source:
         time.sleep(1.0)
-        return replica_set.discover(mongod.uri, 3000)
+        return discover(mongod.uri, 3000)
 
     ours, began = ServerClock(open_slowly), time.time()
     now = ours.now()

@@ -20,7 +20,7 @@ from cdc.errors import BadOption, CdcError, UnsuitableSource
 from cdc.model import CaptureFilter, Selection
 from cdc.mongo.connection import Member
 from cdc.mongo.inspect import Wanted, check
-from cdc.tasks import task
+from cdc.mongo.topology import replica_set
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
     Capture,
@@ -122,10 +122,10 @@ def unreadable_times(pipeline: Capture) -> Iterator[None]:
         if "atClusterTime" in command.get("readConcern", {}):
             raise OperationFailure("SnapshotTooOld", 239)
 
-    def opened(_: Any) -> Member:
+    def opened(*_: Any) -> Member:
         return Watched(pipeline.open_member(), refuse)
 
-    with patch.object(task, "open_member", opened):
+    with patch.object(replica_set, "member", opened):
         yield
 
 

@@ -15,6 +15,7 @@ from cdc.demo import ReplicaSet
 from cdc.model import Namespace, SnapshotSplit, Split
 from cdc.mongo.connection import Member
 from cdc.mongo.read import range_scan, rewind
+from cdc.mongo.topology import replica_set
 from tests.mongo.abilities import Abilities, abilities
 from tests.mongo.capture import (
     Capture,
@@ -359,7 +360,7 @@ def use(
     pipeline: Capture, monkeypatch: pytest.MonkeyPatch, open_member: Callable[[], Member]
 ) -> None:
     """The pipeline's splits are read through `open_member`."""
-    monkeypatch.setattr("cdc.tasks.task.open_member", lambda options: open_member())
+    monkeypatch.setattr(replica_set, "member", lambda *_: open_member())
 
 
 def test_documents_renamed_onto_the_name_after_the_time_are_not_rewound_into_it(

@@ -18,6 +18,7 @@ from pymongo.errors import OperationFailure
 from cdc.errors import NotPermitted, UnsuitableSource
 from cdc.mongo.connection import Member
 from cdc.mongo.read import range_scan
+from cdc.mongo.topology import replica_set
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import (
     Capture,
@@ -310,7 +311,7 @@ def test_a_failure_in_mid_scan_neither_loses_nor_doubles_a_document(
         return Watched(inner(), watch)
 
     pipeline.open_member = watched
-    monkeypatch.setattr("cdc.tasks.task.open_member", lambda options: watched())
+    monkeypatch.setattr(replica_set, "member", lambda *_: watched())
     pipeline.run()
     assert seen > 6
     assert len(pipeline.rows) == 61

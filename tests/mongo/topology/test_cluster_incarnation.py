@@ -11,7 +11,7 @@ from pymongo.write_concern import WriteConcern
 
 from cdc.errors import TransientError
 from cdc.mongo.connection import Member
-from cdc.mongo.topology import Cluster as Source
+from cdc.mongo.topology.sharded_cluster import Cluster as Source
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Document, Watched, document
 from tests.mongo.cluster import HIGHEST, LOWEST, Cluster

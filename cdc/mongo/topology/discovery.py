@@ -1,0 +1,74 @@
+"""Which kind of source the options name. Nothing else chooses between the kinds.
+
+A program discovers the source: it asks the servers, and refuses what cannot be copied. A task opens
+the source again for each split, so a replica set must not cost it a command there.
+"""
+
+from __future__ import annotations
+
+import pymongo.errors
+
+from cdc.errors import UnsuitableSource
+from cdc.mongo.connection import connect, hello, hello_of_preferred, log_if_slow, translate_error
+from cdc.mongo.topology import sharded_cluster
+from cdc.mongo.topology.replica_set import ReplicaSet
+from cdc.mongo.topology.sharded_cluster import Cluster
+from cdc.mongo.topology.source import Source
+
+
+def discover(uri: str, timeout_ms: int, shards_direct: bool = False) -> Source:
+    """Ask which source a URI names.
+
+    Args:
+        uri: the option `uri`.
+        timeout_ms: milliseconds to look for a server.
+        shards_direct: the URI names a sharded cluster, whose shards are read directly.
+
+    Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
+    """
+    if shards_direct:
+        return sharded_cluster.discover(uri, timeout_ms)
+    return _discover_replica_set(uri, timeout_ms)
+
+
+def reopen(uri: str, timeout_ms: int, shards_direct: bool) -> Source:
+    """Return the source that was discovered with these options, to read splits of it.
+
+    A replica set is not asked for anything, and so has no name. A cluster is discovered again: a
+    read carries the newest versions of the shards.
+    """
+    if shards_direct:
+        return sharded_cluster.discover(uri, timeout_ms)
+    return ReplicaSet(uri, timeout_ms, name="")
+
+
+def has_unique_ids(shards_direct: bool) -> bool:
+    """Return `Source.ids_are_unique` of the source that the option names, without asking it."""
+    return Cluster.ids_are_unique if shards_direct else ReplicaSet.ids_are_unique
+
+
+def _discover_replica_set(uri: str, timeout_ms: int) -> ReplicaSet:
+    """Return the replica set that a URI names.
+
+    Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
+    """
+    client = connect(uri, timeout_ms)
+    try:
+        with log_if_slow(client, timeout_ms):
+            client.admin.command("ping")  # authenticates: `hello` alone would not
+        reply = hello(client)
+        # A preference that no member satisfies fails here, not after the retries of each task.
+        hello_of_preferred(client)
+    except pymongo.errors.PyMongoError as error:
+        raise translate_error(error, "Connecting to MongoDB") from error
+    if reply.get("msg") == "isdbgrid":
+        raise UnsuitableSource(
+            "'uri' names a mongos, and changes are read from replica sets.",
+            "Set 'shards.direct' after reading docs/concepts/topologies.md.",
+        )
+    if "setName" not in reply:
+        raise UnsuitableSource(
+            "The server is not a member of a replica set, so it has no oplog to read changes from.",
+            "Start mongod with --replSet and run rs.initiate() once; one member is enough.",
+        )
+    return ReplicaSet(uri, timeout_ms, reply["setName"])
