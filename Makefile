@@ -62,7 +62,7 @@ soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 load: $(INSTALLED) ## a steady load, into build/load.json: LOAD_SECONDS=1800 LOAD_RATE=5000 make load
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s tests/end_to_end/test_load.py
 
-bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 20 minutes
+bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 30 minutes
 	@$(BIN)/python -m tests.bench $(BENCH)
 	@$(BIN)/python -m tests.bench.encoders
 	@$(BIN)/python -m tests.bench --only live --name bench-live --changes 10000 --documents 10000
