@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import Counter
+
+import pytest
 
 from cdc.model import Change
 from tests.mongo.capture import Capture
 from tests.mongo.cluster import Cluster
+from tests.mongo.random_writes import Writer
+from tests.mongo.read.test_oplog import RECORDING
 from tests.mongo.read.test_oplog import encoders as encoders_fixture
 from tests.mongo.read.test_oplog import roads as roads_fixture
 from tests.mongo.read.test_oplog_filter import copied, rows_of
 from tests.mongo.topology.test_sharded_cluster import Orders, capture, update
+from tests.soak import soak
 
 encoders, roads = encoders_fixture, roads_fixture
 
@@ -50,6 +57,37 @@ def test_writes_and_moving_chunks_have_the_same_rows_by_both_roads(
     assert rows == sorted_rows(by_stream)
     assert rows == sorted_rows(verified)
     assert {row.op for row in rows} >= {"insert", "update", "delete"}
+
+
+@pytest.mark.soak
+def test_random_writes_and_moving_chunks_for_long_have_the_same_rows_by_both_roads(
+    cluster: Cluster, db: str, roads: list[str]
+) -> None:
+    """As a router writes to a sharded collection, and writes of all kinds to others of `s1`."""
+    seed, seconds = soak()
+    chance, ends = random.Random(seed), time.monotonic() + seconds
+    orders, database = Orders(cluster, db), cluster.clients["s1"][db]
+    others = [database.create_collection(name, **RECORDING) for name in ("a", "b")]
+    writer = Writer(others, chance.randrange(10**9))
+    names = (orders.full, *(str(each.full_name) for each in others))
+    pipelines = [
+        capture(cluster, *names, mode="latest", read_by=road) for road in ("auto", "change_stream")
+    ]
+    made = rows = moves = 0
+    while time.monotonic() < ends:
+        for _ in range(chance.randint(1, 20)):
+            write(orders, chance)
+        made += writer.write(chance.randint(1, 3000))
+        if chance.random() < 0.3:
+            orders.move(3, orders.owner(9) if orders.owner(3) == "s1" else "s1", up_to=4)
+            moves += 1
+        by_oplog, by_stream = map(sorted_rows, pipelines)
+        assert by_oplog == by_stream
+        rows += len(by_oplog)
+        for each in pipelines:
+            each.batches.clear()
+    print(f"{made:,} writes of all kinds, {moves} moves, {rows:,} rows, {Counter(roads)}")
+    assert roads.count("oplog") > moves
 
 
 def test_a_transaction_across_shards_is_read_by_change_streams(
