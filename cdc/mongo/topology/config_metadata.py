@@ -34,6 +34,9 @@ from cdc.mongo.connection import (
 from cdc.mongo.topology import sharded_ranges
 from cdc.mongo.topology.replica_set import ReplicaSet
 
+# By default a first reply ends after 101 entries.
+_ALL = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -69,7 +72,7 @@ class Metadata:
         command = {
             "aggregate": coll,
             "pipeline": stages,
-            "cursor": {},
+            "cursor": {"batchSize": _ALL},
             "readConcern": concern,
             "maxTimeMS": self.timeout_ms,
         }

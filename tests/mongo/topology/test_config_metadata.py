@@ -36,3 +36,18 @@ def test_a_connection_string_that_is_replaced_between_two_steps_of_a_question_en
     now = part.live_edge(part.primary().newest_known())
     assert not metadata.read_at(now, "chunks", [])
     assert metadata.read_at_or_newest(now, "chunks", []) == []
+
+
+def test_metadata_as_of_a_time_has_more_entries_than_a_first_reply_has_by_default(
+    mongod: ReplicaSet,
+) -> None:
+    """Guards: of the owners of a collection on many shards, 101 were known."""
+    part = discover(mongod.uri, TIMEOUT_MS)
+    entries = part.client["config"]["of_a_test"]
+    try:
+        entries.insert_many([{"_id": number} for number in range(150)])
+        now = part.live_edge(part.primary().newest_known())
+        metadata = Metadata(mongod.uri, TIMEOUT_MS, {"s1": part})
+        assert len(metadata.read_at(now, "of_a_test", []) or []) == 150
+    finally:
+        entries.drop()
