@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.followers import mirror, pending
-from cdc.delta.followers.file_merge import FileMerge
+from cdc.delta.followers.merges.file_merge import FileMerge
 from cdc.delta.sink import Sink
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_conflicts import until
@@ -64,7 +64,7 @@ def test_a_table_that_gets_later_batches_before_the_transaction_begins_is_left_a
     """Guards: a deleted document that comes back, because a batch is compared before the
     transaction and not in it."""
     late = begun(spark, lake, 2, by_spark=by_spark)
-    writer = mirror if by_spark else FileMerge
+    writer = mirror.MIRROR if by_spark else FileMerge
     original = writer.write
 
     def overtaken(*args: Any) -> None:

@@ -1,6 +1,6 @@
 """A batch on its way into tables: data files, its summary, changelogs, dead letters."""
 
-from cdc.delta.landing import changelog, dead_letters, effects
+from cdc.delta.landing import effects
 from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
     ROW_OPS,
@@ -10,7 +10,8 @@ from cdc.delta.landing.batch_summary import (
     Facts,
     Happened,
 )
-from cdc.delta.landing.dead_letters import IMAGES
+from cdc.delta.landing.changelog import CHANGELOG, Changelog, LandedChangelog
+from cdc.delta.landing.dead_letters import DEAD_LETTERS, IMAGES, DeadLetters
 from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles, takes_copies
 from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
@@ -25,19 +26,22 @@ from cdc.delta.landing.summarize import (
 )
 
 __all__ = [
+    "CHANGELOG",
+    "DEAD_LETTERS",
     "IMAGES",
     "NO_EVENTS",
     "ROW_OPS",
     "Batch",
     "BatchFiles",
     "Bounds",
+    "Changelog",
+    "DeadLetters",
     "Destinations",
     "Facts",
     "Happened",
     "LandedBatch",
+    "LandedChangelog",
     "LandingReader",
-    "changelog",
-    "dead_letters",
     "effects",
     "facts_of",
     "is_manifest",
