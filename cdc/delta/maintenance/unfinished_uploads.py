@@ -9,12 +9,11 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cdc.delta.log import Target
+from cdc.delta.log import Target, hadoop
 
 _log = logging.getLogger(__name__)
 # A method of Hadoop's S3A. No other file system of Hadoop lists uploads.
@@ -39,9 +38,7 @@ def abort_uploads(
 
     Returns None, and logs the reason once, if the file system cannot list uploads or refuses.
     """
-    jvm: Any = spark._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(target.folder(spark))
-    system = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    folder, system = hadoop(spark, target.folder(spark))
     scheme = str(system.getScheme())
     if scheme == "file":
         return ()
