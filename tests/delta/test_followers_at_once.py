@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.followers import mirror, pending
 from cdc.delta.followers.merges.file_merge import FileMerge
+from cdc.delta.log import Commit
 from cdc.delta.sink import Sink
+from cdc.model import Timestamp
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_conflicts import until
 from tests.delta.test_followers import MIRROR, caught_up, lagging
@@ -146,7 +148,7 @@ def test_a_table_that_takes_no_batch_ends_the_run_and_is_not_tried_for_ever(
     spark: SparkSession, lake: Path
 ) -> None:
     own = begun(spark, lake, 2, by_spark=True)
-    name = own._followers.kinds["mirror"].transaction_id()
+    name = own._followers.kinds[mirror.MIRROR].transaction_of(Commit(0, Timestamp(1, 1))).name
     nothing = spark.read.format("delta").load(str(lake / MIRROR)).limit(0)
     later = nothing.write.format("delta").mode("append").option("txnAppId", name)
     later.option("txnVersion", 2**62).save(str(lake / MIRROR))

@@ -47,22 +47,26 @@ def abort_uploads(
         _report(store, f"Hadoop's file system of {scheme}:// does not list them")
         return None
     oldest = datetime.now(UTC) - timedelta(hours=hours)
-    found = []
+    attempted, found = "s3:ListBucketMultipartUploads", []
     try:
         uploads = system.listUploads(f"{system.pathToKey(folder)}/")
         while uploads.hasNext():
             upload = uploads.next()
             begun = datetime.fromtimestamp(upload.initiated().toEpochMilli() / 1000, UTC)
             if begun < oldest:
-                url = str(system.keyToQualifiedPath(upload.key()))
-                found.append(Upload(url, begun.isoformat(timespec="seconds")))
-                if not dry_run:
-                    system.abortMultipartUpload(upload.key(), upload.uploadId())
+                found.append((begun, upload.key(), upload.uploadId()))
+        attempted = "s3:AbortMultipartUpload"
+        for _, key, upload_id in [] if dry_run else found:
+            system.abortMultipartUpload(key, upload_id)
     except Py4JJavaError as error:
         # Its text may quote a key or a signature.
-        _report(store, f"it refuses ({error.java_exception.getClass().getSimpleName()})")
+        kind = error.java_exception.getClass().getSimpleName()
+        _report(store, f"it refuses {attempted} ({kind})")
         return None
-    return tuple(found)
+    return tuple(
+        Upload(str(system.keyToQualifiedPath(key)), begun.isoformat(timespec="seconds"))
+        for begun, key, _ in found
+    )
 
 
 @cache
