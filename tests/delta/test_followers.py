@@ -251,8 +251,8 @@ def test_a_changelog_that_was_compacted_and_vacuumed_meanwhile_is_followed(
 def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
     spark: SparkSession, late: Path
 ) -> None:
-    """Guards: batches that are left out in silence."""
-    trim_log(spark, late / LOG, 2)
+    """Guards: batches that are left out in silence, be it only the next one."""
+    trim_log(spark, late / LOG, 1)
     with pytest.raises(ChangelogTooShort, match="after -1"):
         caught_up(spark, late, **WITH_HISTORY)
     assert commits(late / MIRROR) == ["CREATE TABLE"]
