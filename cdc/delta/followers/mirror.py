@@ -117,7 +117,7 @@ class Mirror(FollowerKind):
         return options.delete == SOFT
 
     def transaction(self, batch: int) -> tuple[str, int]:
-        # An earlier release made two commits of some batches.
+        # These versions are no numbers of batches; those of earlier releases were.
         return "mirror/steps", 2 * batch + 1
 
     def schema(self, document: DataType, table: Table, image: Image) -> StructType:

@@ -14,7 +14,7 @@ from cdc.delta.landing.changelog import CHANGELOG, Changelog, LandedChangelog
 from cdc.delta.landing.dead_letters import DEAD_LETTERS, IMAGES, DeadLetters
 from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles, takes_copies
 from cdc.delta.landing.effects import require_allowed
-from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
+from cdc.delta.landing.landed_batch import LandedBatch, is_manifest
 from cdc.delta.landing.landing_reader import LandingReader
 from cdc.delta.landing.placeholder import is_stand_in
 from cdc.delta.landing.summarize import (
@@ -50,7 +50,6 @@ __all__ = [
     "mirror_rows",
     "obstacles",
     "read_facts",
-    "read_files",
     "read_groups",
     "require_allowed",
     "takes_copies",

@@ -1,7 +1,7 @@
 """Delta tables of a pipeline: layout, location, schema, ownership, and what is known of each."""
 
 from cdc.delta.tables import small_write_settings, writes
-from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
+from cdc.delta.tables.catalog_view import live_view, put_view, text_of_view
 from cdc.delta.tables.evolution import MOST_COLUMNS, count_families, grow, main_type
 from cdc.delta.tables.kind import Kind
 from cdc.delta.tables.known_table import Begin, KnownTable, begin_of
@@ -48,7 +48,6 @@ __all__ = [
     "Tables",
     "begin_of",
     "count_families",
-    "drop_view",
     "existing",
     "grow",
     "identity",

@@ -50,7 +50,7 @@ def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> 
     These are the columns that were added to the configuration and, with `schema.evolution`, those
     that the documents in `rows` suggest.
     """
-    columns, configured = tables.columns(table), table.options.columns
+    columns, configured = tables.image(table).typed, table.options.columns
     if columns is None or configured is None:
         return
     names = {column.name for column in columns.columns}

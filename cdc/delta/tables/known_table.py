@@ -86,7 +86,7 @@ class KnownTable:
         """A table without what its commits state."""
         image, names = kind.image(schema, table.options), frozenset(schema.names)
         document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
-        return cls(table, document, form, None, image, names, _begin(properties))
+        return cls(table, document, form, None, image, names, begin_of(properties))
 
     @property
     def columns(self) -> Columns | None:
@@ -157,14 +157,9 @@ class KnownTable:
         )
 
 
-def _begin(properties: Mapping[str, str]) -> Begin | None:
+def begin_of(properties: Mapping[str, str]) -> Begin | None:
+    """Where a table with these properties began, if it was created to follow changelogs."""
     return Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
-
-
-def begin_of(properties: Mapping[str, str]) -> int | None:
-    """The batch after which a table with these properties follows changelogs, if it does."""
-    begin = _begin(properties)
-    return begin.after if begin else None
 
 
 def properties_of_new(

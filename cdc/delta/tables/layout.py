@@ -280,7 +280,11 @@ def _tracked(given: Any, columns: Columns | None) -> tuple[str, ...] | None:
 
 def _checked(name: str, value: Any) -> Any:
     if isinstance(KEYS[name].default, bool):
-        return _flag(name, value)
+        if (text := str(value).lower()) not in _TRUTH:
+            raise BadOption(
+                f"Option '{name}' of a table cannot be '{value}'.", "Use true or false."
+            )
+        return text == "true"
     choices = KEYS[name].choices
     if KEYS[name].kind and (not isinstance(value, str) or value.lower() in _TRUTH):
         raise BadOption(
@@ -293,9 +297,3 @@ def _checked(name: str, value: Any) -> Any:
             f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
         )
     return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if str(value).lower() not in _TRUTH:
-        raise BadOption(f"Option '{name}' of a table cannot be '{value}'.", "Use true or false.")
-    return str(value).lower() == "true"

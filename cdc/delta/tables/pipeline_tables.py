@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns, Image
+from cdc.delta.columns import Image
 from cdc.delta.log import Commit, NewTable, SparkReader, Target, Transaction, conflict, newest_entry
 from cdc.delta.tables.catalog_view import is_foreign_view
 from cdc.delta.tables.kind import Kind
@@ -115,10 +115,6 @@ class Tables:
         """Where the table began, if it was created to follow changelogs."""
         known = self.state(table)
         return known.begin if known else None
-
-    def columns(self, table: Table) -> Columns | None:
-        """The typed columns of the table, or those it will get; None if it contains documents."""
-        return self.image(table).typed
 
     def image(self, table: Table) -> Image:
         """How the table stores documents, or will store them."""

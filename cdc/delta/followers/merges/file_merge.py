@@ -92,7 +92,7 @@ def _is_possible(spark: SparkSession, table: Table, tables: Tables, batch: Batch
         bool(names)
         and (is_remote(table.target.address) or is_local(spark, table.target))
         and takes_copies(table)
-        and tables.columns(table) == table.options.columns
+        and tables.image(table).typed == table.options.columns
         and not effects.emptied(table, facts, tables)
         and facts.departures.isdisjoint(names)
     )
