@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -15,18 +15,20 @@ from moto import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
-_ALL = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
-}
+# What some users may not do, besides the one who may do all.
+_REFUSED = ("s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload")
 
 
 class ObjectStore(NamedTuple):
-    """Where it listens, and whom it lets in to the bucket `lake`."""
+    """Where it listens, and whom it lets in to the bucket `lake`.
+
+    `limited` are the keys of users who may do all but one action, by that action.
+    """
 
     endpoint: str
     access_key: str
     secret_key: str
+    limited: Mapping[str, tuple[str, str]]
 
 
 @contextmanager
@@ -46,14 +48,24 @@ def _serve() -> Iterator[ObjectStore]:
     try:
         boto3.client("s3", **made).create_bucket(Bucket="lake")
         iam = boto3.client("iam", **made)
-        iam.create_user(UserName="cdc")
-        iam.put_user_policy(UserName="cdc", PolicyName="all", PolicyDocument=json.dumps(_ALL))
-        key = iam.create_access_key(UserName="cdc")["AccessKey"]
+        keys_of_all = _add_user(iam, "cdc")
+        limited = {action: _add_user(iam, f"no-{action[3:]}", action) for action in _REFUSED}
         _check_from_now_on()
-        yield ObjectStore(endpoint, key["AccessKeyId"], key["SecretAccessKey"])
+        yield ObjectStore(endpoint, *keys_of_all, limited)
     finally:
         _check_from_now_on(float("inf"))
         server.stop()
+
+
+def _add_user(iam: Any, name: str, *refused: str) -> tuple[str, str]:
+    """Add a user who may do all but some actions; return the keys."""
+    statements = [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]
+    statements += [{"Effect": "Deny", "Action": each, "Resource": "*"} for each in refused]
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=policy)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    return key["AccessKeyId"], key["SecretAccessKey"]
 
 
 # An upload into a file whose name contains this began now. Moto says of every one: in 2010.

@@ -21,7 +21,7 @@ from pyspark.sql.types import VariantType
 from cdc import errors
 from cdc.cli.commands import EXIT_CODES, main
 from cdc.delta.columns import Image
-from cdc.delta.followers import mirror
+from cdc.delta.followers import MIRROR
 from cdc.delta.log import Target
 from cdc.delta.tables import KEYS, MATCH
 from cdc.delta.tables.layout import Options, Table
@@ -124,7 +124,7 @@ def test_a_link_out_of_the_pages_becomes_a_path_on_the_site() -> None:
 
 def test_the_columns_of_a_mirror_are_documented() -> None:
     options = Options.parse({"delete": "soft", "mirror": "all"}, "lake")
-    made = mirror.schema(
+    made = MIRROR.schema(
         VariantType(), Table(Target("lake/all"), None, options), Image.of_new(None)
     )
     assert [spans(name)[0] for name, *_ in rows(section("Mirror"))] == made.names

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.cli.commands import json_option, pipeline_options, print_result, run_as_command
+from cdc.delta.followers import KINDS
 from cdc.errors import LEFT, BadOption, CdcError
 from cdc.logs import escape_controls
 from cdc.model import timestamp
@@ -130,8 +131,7 @@ def describe(view: View) -> dict[str, Any]:
                 "documents": extent.documents,
                 "phase": extent.phase,
                 "copiedPercent": None if extent.copied is None else round(100 * extent.copied, 1),
-                "mirror": _describe_table(tables.mirror),
-                "history": _describe_table(tables.history),
+                **{kind.name: _describe_table(tables.followers.get(kind.name)) for kind in KINDS},
                 "changelog": _describe_table(tables.changelog),
                 "freshnessSeconds": view.followers_freshness(extent.namespace, tables),
                 "backlog": {

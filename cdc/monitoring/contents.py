@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cdc.delta.followers import KINDS
 from cdc.delta.log import is_readable_locally
 from cdc.errors import BadOption
 from cdc.model import Namespace, Timestamp, timestamp
@@ -40,9 +41,10 @@ def find_lacks(config: Config, view: View, before: Timestamp) -> list[str]:
 def _followers(
     config: Config, view: View, name: Namespace, tables: Tables, number: int
 ) -> Iterator[tuple[str, Timestamp | None]]:
-    """Mirror and history of a collection, as far as it has them, and T of each."""
+    """The followers of a collection's changelog, as far as it has them, and T of each."""
     contained = view.followers_contain(name, tables)
-    for kind, stats in (("mirror", tables.mirror), ("history", tables.history)):
+    for kind in (each.name for each in KINDS):
+        stats = tables.followers.get(kind)
         table = config.table(kind, name)
         if table is None:
             continue

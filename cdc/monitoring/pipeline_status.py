@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cdc.checkpoint import Checkpoint, checkpoint
-from cdc.delta.followers import Backlog
+from cdc.delta.followers import KINDS, MIRROR, Backlog
 from cdc.delta.log import is_readable_locally
 from cdc.model import Namespace, Timestamp, timestamp
 from cdc.mongo.inspect import (
@@ -32,21 +32,26 @@ _QUIET_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Statistics of a collection's tables; None if there is no table or it was not read."""
+    """Statistics of a collection's tables; None if there is no table or it was not read.
+
+    `followers` are those that follow the changelog, by the name of their kind.
+    """
 
     changelog: TableStats | None = None
-    mirror: TableStats | None = None
-    history: TableStats | None = None
+    followers: Mapping[str, TableStats | None] = field(default_factory=dict)
+
+    @property
+    def mirror(self) -> TableStats | None:
+        return self.followers.get(MIRROR.name)
 
     def backlogs(self, namespace: Namespace, now: float | None = None) -> dict[str, Backlog]:
-        """How far mirror and history of the collection lag the changelog, where that is known."""
+        """How far followers of the changelog lag it, by their kind, where that is known."""
         now = time.time() if now is None else now
         if self.changelog is None:
             return {}
-        followers = {"mirror": self.mirror, "history": self.history}
         found = {
             kind: table.backlog(self.changelog, namespace, now)
-            for kind, table in followers.items()
+            for kind, table in self.followers.items()
             if table is not None
         }
         return {kind: each for kind, each in found.items() if each is not None}
@@ -224,10 +229,8 @@ def read_status(config: Config) -> View:
 
 def _read_tables(config: Config, namespace: Namespace) -> Tables:
     # The changelog last: whatever the others contain is in it.
-    mirror, history, changelog = (
-        _read_table(config, kind, namespace) for kind in ("mirror", "history", "changelog")
-    )
-    return Tables(changelog, mirror, history)
+    followers = {kind.name: _read_table(config, kind.name, namespace) for kind in KINDS}
+    return Tables(_read_table(config, "changelog", namespace), followers)
 
 
 def _read_table(config: Config, kind: str, namespace: Namespace) -> TableStats | None:

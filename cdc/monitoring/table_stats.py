@@ -98,8 +98,9 @@ def read_table_stats(target: Target) -> TableStats | None:
     history = [(Commit.parse(each.get("userMetadata")), each) for each in table.history(_COMMITS)]
     ours = [(commit, entry) for commit, entry in history if commit is not None]
     commits = tuple(_describe(*each) for each in ours if not each[0].is_empty)
-    applied = ours[0][0].batch if ours else begin_of(table.metadata().configuration)
-    return TableStats(_count_rows(table), commits, applied)
+    begin = begin_of(table.metadata().configuration)
+    after = begin.after if begin else None
+    return TableStats(_count_rows(table), commits, ours[0][0].batch if ours else after)
 
 
 def _count_rows(table: DeltaTable) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cdc import options as declared
+from cdc.delta.followers import kinds_of
 from cdc.delta.tables import Layout, Table
 from cdc.errors import BadOption
 from cdc.model import Namespace, quotable_name
@@ -124,11 +125,11 @@ def require_followable(layout: Layout, base: str) -> None:
     named = [("[table]", layout.default)]
     named += [(f"[[override]] of '{which.text}'", options) for which, options in layout.overrides]
     for name, options in named:
-        kinds = [kind for kind in ("mirror", "history") if kind in options.routes]
+        kinds = kinds_of(options)
         if kinds and "changelog" not in options.routes:
             raise BadOption(
-                f"{name} configures a {kinds[0]} without a changelog, so only replicate can write"
-                " it.",
+                f"{name} configures a {kinds[0].name} without a changelog, so only replicate can"
+                " write it.",
                 "Set the template 'changelog' there, or leave 'follow.by' in [sink] at replicate.",
             )
 
@@ -187,7 +188,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
     storage = {name: to_text(value) for name, value in sections["storage"].items()}
     layout = mistakes.check("", Layout.parse, base or "", sections["table"], overrides, storage)
     mistakes.require_none()
-    has_documents = any({"mirror", "history"} & options.routes.keys() for options in layout.all())
+    has_documents = any(map(kinds_of, layout.all()))
     if has_documents and parsed.images not in _MIRRORED_IMAGES:
         raise BadOption(
             f"Option 'images' is {parsed.images}: an update may come without its document, so"

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from pyspark.sql import SparkSession
 
 from cdc.checkpoint import COMMITS, REPAIR, Folder, HadoopFiles
-from cdc.delta.followers import KINDS, Backlog, Followers, FollowerThread
+from cdc.delta.followers import KINDS, Backlog, FollowerKind, Followers, FollowerThread
+from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import LogCheckpoints
 from cdc.delta.tables import Table, Tables
 from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
@@ -36,7 +37,7 @@ class Following:
         pipeline = _require_pipeline(self._folder)
         self._columns = row_columns(config)
         self._kinds = {kind: Tables(kind, config.layout, pipeline) for kind in KINDS}
-        self._changelogs = Tables("changelog", config.layout, pipeline)
+        self._changelogs = Tables(CHANGELOG, config.layout, pipeline)
         self._checkpoints = LogCheckpoints()
         by_files = writes_by_tasks(spark, config)
         self._followers = Followers(self._kinds, self._changelogs, self._checkpoints, by_files)
@@ -105,7 +106,7 @@ class Following:
         self._checkpoints.close()
         return [table for _, table in dict.fromkeys(found)]
 
-    def _tables_of(self, namespace: Namespace) -> list[tuple[str, Table]]:
+    def _tables_of(self, namespace: Namespace) -> list[tuple[FollowerKind, Table]]:
         found = {kind: tables.of(namespace) for kind, tables in self._kinds.items()}
         if not any(found.values()):
             raise BadOption(

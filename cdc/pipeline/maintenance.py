@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from cdc.checkpoint import Folder, Step, lock_checkpoint, plan_repair, require_whole
-from cdc.delta.followers import renew_view
+from cdc.delta.followers import ALL_KINDS, renew_view
 from cdc.delta.log import SparkReader, TableReader
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
 from cdc.delta.maintenance import forecast as forecast_table
 from cdc.delta.maintenance import maintain as maintain_table
-from cdc.delta.tables import KINDS, existing
+from cdc.delta.tables import existing
 from cdc.errors import BadOption, CheckpointDamaged
 from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config
@@ -35,10 +35,10 @@ def maintain(
     """
     require_safe(hours)
     done = []
-    for kind in KINDS:
-        for table, _ in existing(SparkReader(spark), config.layout, kind):
+    for kind in ALL_KINDS:
+        for table, _ in existing(SparkReader(spark), config.layout, kind.name):
             done.append(maintain_table(spark, kind, table, hours, days, dry_run))
-            if kind == "mirror" and table.namespace is not None and not dry_run:
+            if kind.has_view and table.namespace is not None and not dry_run:
                 # Else a view of a quiet mirror would go on reading files that are vacuumed next.
                 renew_view(spark, config.layout, table.namespace)
     return done
@@ -57,8 +57,8 @@ def forecast(
     require_safe(hours)
     return [
         forecast_table(kind, table, hours, days)
-        for kind in KINDS
-        for table, _ in existing(tables, config.layout, kind)
+        for kind in ALL_KINDS
+        for table, _ in existing(tables, config.layout, kind.name)
     ]
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from cdc.checkpoint import COMMITS, Folder, HadoopFiles, is_local
-from cdc.delta.followers import KINDS, Backlog
+from cdc.delta.followers import Backlog, kinds_of
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
@@ -248,7 +248,7 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
 
 def _has_mirrors(config: Config) -> bool:
     """Whether the pipeline has mirrors or histories."""
-    return any(not KINDS.keys().isdisjoint(each.routes) for each in config.layout.all())
+    return any(map(kinds_of, config.layout.all()))
 
 
 def row_columns(config: Config) -> StructType:

@@ -20,6 +20,8 @@ from cdc.checkpoint import (
     require_whole,
     require_writable,
 )
+from cdc.delta.followers import KINDS
+from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import LocalReader, NeedsSpark, TableReader
 from cdc.delta.tables import KnownTable, Table, identity, present, require_ours
 from cdc.errors import NotComparable
@@ -32,7 +34,7 @@ from cdc.source import preflight, query_status, row_schema
 from cdc.tasks import DELTA_LOG, is_remote, local_path
 
 # Tables with images, whose form and columns the configuration decides.
-_OF_IMAGES = ("changelog", "mirror", "history")
+_OF_IMAGES = (CHANGELOG, *KINDS)
 
 
 @contextmanager
@@ -157,9 +159,9 @@ def _require_fitting(
     document = row_schema(config.options.document_format)["after"].dataType.simpleString()
     captured = list(names)
     for kind in _OF_IMAGES:
-        tables = [table for name in captured if (table := config.table(kind, name))]
-        for table, properties in present(reader, config.layout, kind, tables):
-            require_ours(table, identity(pipeline, kind, table), properties)
+        tables = [table for name in captured if (table := config.table(kind.name, name))]
+        for table, properties in present(reader, config.layout, kind.name, tables):
+            require_ours(table, identity(pipeline, kind.name, table), properties)
             known = KnownTable.of_schema(kind, table, properties, reader.schema(table.target))
             known.require_configured(kind, table, document)
             _require_writable_table(table)

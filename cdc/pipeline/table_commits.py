@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cdc.checkpoint import REPAIR, TableBatches
+from cdc.delta.followers import ALL_KINDS
 from cdc.delta.log import TableReader, Target
 from cdc.delta.tables import (
-    KINDS,
     PIPELINE,
     Table,
     existing,
@@ -20,6 +20,8 @@ from cdc.delta.tables import (
 from cdc.errors import CheckpointDamaged
 from cdc.model import Namespace
 from cdc.pipeline.config import Config
+
+_KINDS = tuple(kind.name for kind in ALL_KINDS)
 
 
 def read_table_batches(tables: TableReader, config: Config, pipeline: str | None) -> TableBatches:
@@ -49,7 +51,7 @@ def require_new(
     contains a batch.
     """
     names = list(captured)
-    for kind in KINDS:
+    for kind in _KINDS:
         tables = [table for name in names if (table := config.table(kind, name))]
         there = set[Target]()
         for table, properties in present(reader, config.layout, kind, tables):
@@ -69,7 +71,7 @@ def require_new(
 
 
 def _existing_tables(tables: TableReader, config: Config) -> Iterator[tuple[Table, str]]:
-    for kind in KINDS:
+    for kind in _KINDS:
         for table, properties in existing(tables, config.layout, kind):
             yield table, properties[PIPELINE]
 

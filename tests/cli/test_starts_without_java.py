@@ -16,6 +16,7 @@ import pytest
 from pymongo.database import Database
 
 from cdc.checkpoint import LocalFiles, lock_checkpoint
+from cdc.delta.followers import ALL_KINDS
 from cdc.delta.tables.known_table import properties_of_new
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, streaming
@@ -107,6 +108,7 @@ def write_table(
     """Write a table without rows; `columns` are more of them, by name."""
     table = config.table(kind, namespace)
     assert table is not None
+    [found] = [each for each in ALL_KINDS if each.name == kind]
     types = {"key": "string", "document": "variant", "_deleted": "boolean", **columns}
     fields = [
         {"name": name, "type": kind_of_column, "nullable": True, "metadata": {}}
@@ -129,7 +131,7 @@ def write_table(
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": json.dumps({"type": "struct", "fields": fields}),
                 "partitionColumns": [],
-                "configuration": properties_of_new(PIPELINE, kind, table, "variant", None),
+                "configuration": properties_of_new(PIPELINE, found, table, "variant", None),
                 "createdTime": 1,
             }
         },

@@ -30,7 +30,7 @@ from cdc.model import Selection, Timestamp
 from cdc.mongo.connection.privileges import required_needs
 from cdc.mongo.inspect import source_status
 from cdc.mongo.topology import Remaining
-from cdc.monitoring import summarize
+from cdc.monitoring import Tables, summarize
 from tests.jvm import run_without_java
 from tests.mongo.access import SECRET, Guarded
 from tests.mongo.capture import Document
@@ -341,7 +341,7 @@ def test_a_batch_of_which_the_checkpoint_has_no_time_makes_freshness_unknown() -
     assert tables.changelog is not None
     assert tables.mirror is not None
     cut = replace(tables.changelog, commits=tables.changelog.commits[:2])
-    tables = replace(tables, changelog=cut, mirror=replace(tables.mirror, applied=3))
+    tables = Tables(cut, {"mirror": replace(tables.mirror, applied=3)})
     backlogs = tables.backlogs(extent.namespace)
     assert (backlogs["mirror"].batches, backlogs["mirror"].first) == (2, 4)
 

@@ -14,7 +14,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.followers import file_merge, pending
+from cdc.delta.followers import pending
+from cdc.delta.followers.merges import file_merge
 from cdc.delta.log import (
     LiveFiles,
     Target,

@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.followers import mirror, pending
-from cdc.delta.followers.file_merge import FileMerge
+from cdc.delta.followers.merges.file_merge import FileMerge
+from cdc.delta.log import Commit
 from cdc.delta.sink import Sink
+from cdc.model import Timestamp
 from tests.delta.batches import batch, change, commits, content, sink
 from tests.delta.test_conflicts import until
 from tests.delta.test_followers import MIRROR, caught_up, lagging
@@ -64,7 +66,7 @@ def test_a_table_that_gets_later_batches_before_the_transaction_begins_is_left_a
     """Guards: a deleted document that comes back, because a batch is compared before the
     transaction and not in it."""
     late = begun(spark, lake, 2, by_spark=by_spark)
-    writer = mirror if by_spark else FileMerge
+    writer = mirror.MIRROR if by_spark else FileMerge
     original = writer.write
 
     def overtaken(*args: Any) -> None:
@@ -146,7 +148,7 @@ def test_a_table_that_takes_no_batch_ends_the_run_and_is_not_tried_for_ever(
     spark: SparkSession, lake: Path
 ) -> None:
     own = begun(spark, lake, 2, by_spark=True)
-    name = own._followers.kinds["mirror"].transaction_id()
+    name = own._followers.kinds[mirror.MIRROR].transaction_of(Commit(0, Timestamp(1, 1))).name
     nothing = spark.read.format("delta").load(str(lake / MIRROR)).limit(0)
     later = nothing.write.format("delta").mode("append").option("txnAppId", name)
     later.option("txnVersion", 2**62).save(str(lake / MIRROR))

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.followers import history as writer
-from cdc.delta.followers.history import history
+from cdc.delta.followers.history import HISTORY, history
 from cdc.delta.sink import Sink
 from cdc.errors import BadOption
 from cdc.model import DROPPED, RENAMED, REPLACED
@@ -31,7 +30,7 @@ class Crash(Exception):
     """Stands for a process that ends at this point."""
 
 
-def crashing(*arguments: Any, write: Callable[..., None] = writer.write) -> None:
+def crashing(*arguments: Any, write: Callable[..., None] = HISTORY.write) -> None:
     write(*arguments)
     raise Crash
 
@@ -104,7 +103,7 @@ def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     target().write_batch(batch(spark, [row(each) for each in first], until=100), 0)
     rows = batch(spark, [row(each) for each in second], until=101)
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "write", crashing)
+        patch.setattr(HISTORY, "write", crashing)
         with pytest.raises(Crash):
             target().write_batch(rows, 1)
     target().write_batch(rows, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdc.delta.followers.key_search import have_common_keys
+from cdc.delta.followers.merges.key_search import have_common_keys
 from cdc.delta.log import LiveFile, added
 from cdc.tasks import Part, Storage, open_folder, write_parts
 

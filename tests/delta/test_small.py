@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.delta.followers import mirror
+from cdc.delta.followers import MIRROR
 from cdc.delta.log import Target
 from cdc.delta.tables import small_write_settings
 from tests.delta.batches import batch, change, sink
@@ -68,13 +68,13 @@ def test_a_small_batch_is_written_without_generated_code_and_leaves_no_setting(
 ) -> None:
     names = [*small_write_settings.SETTINGS]
     before = [spark.conf.get(name) for name in names]
-    seen, write = list[list[str | None]](), mirror.write
+    seen, write = list[list[str | None]](), MIRROR.write
 
     def seeing(own: SparkSession, *given: object) -> None:
         seen.append([own.conf.get(name) for name in names])
         write(own, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(mirror, "write", seeing)
+    monkeypatch.setattr(MIRROR, "write", seeing)
     monkeypatch.setitem(small_write_settings.SETTINGS, "spark.sql.shuffle.partitions", "7")
     monkeypatch.setattr(small_write_settings, "_ROWS", 10)
     own = sink(tmp_path, by_spark=True)

@@ -63,6 +63,18 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
         kept = {each.url: each.begun for table in done for each in table.uploads or ()}
         found["dry run" if dry_run else "maintained"] = kept, unfinished_uploads(endpoint)
 
+    found["limited"] = {}
+    # Else Hadoop goes on using the file system that it opened with the first keys.
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.s3a.impl.disable.cache", "true")
+    begin_uploads(endpoint)
+    everything = dict(os.environ)
+    for action, (access, secret) in json.loads(os.environ["S3_LIMITED"]).items():
+        os.environ |= {"S3_ACCESS": access, "S3_SECRET": secret}
+        connect(spark, config.storage, config.base)
+        done = maintain(spark, config)
+        os.environ |= everything
+        found["limited"][action] = [each.uploads for each in done], unfinished_uploads(endpoint)
+
     os.environ["S3_SECRET"] = "wrong-and-secret"
     found["by tasks"] = writes_by_tasks(spark, replace(config, write_by="auto"))
     found["errors"] = []

@@ -26,13 +26,15 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
 ) -> None:
     """Guards: rows written twice or left out; probes and files of a replay that stay; a wrong key
     that is printed, or that leads to Spark's way without a word; uploads of killed tasks that stay
-    for ever, and those of running tasks and of others that `maintain` aborts."""
+    for ever, and those of running tasks and of others that `maintain` aborts; a store that does not
+    let uploads be listed or aborted, which ends `maintain` or is not reported."""
     mongo.drop_database("stored")
     images = {"enabled": True}
     mongo.stored.create_collection("orders", changeStreamPreAndPostImages=images)
     mongo.stored.orders.insert_many([{"_id": number, "n": number} for number in range(500)])
     with object_store() as store:
         keys = {"S3_ACCESS": store.access_key, "S3_SECRET": store.secret_key}
+        keys["S3_LIMITED"] = json.dumps(store.limited)
         program = "tests.end_to_end.object_store_program"
         done = subprocess.run(
             [sys.executable, "-m", program, mongod.uri, str(tmp_path / "cp"), store.endpoint],
@@ -59,6 +61,15 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     for url, time in expected.items():
         assert done.stderr.count(f"unfinished upload of {time}: {url}\n") == 2
 
+    # The store refuses one of both to each of two users, and `maintain` does the rest.
+    left = sorted([*begun, *(key for key in begun if key not in ended)])
+    refused = "s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"
+    assert found["limited"] == {each: [[None, None], left] for each in refused}
+    lines = [each for each in done.stderr.splitlines() if "are left to the store" in each]
+    begin, kinds = "unfinished uploads in s3a://lake", ("AccessDeniedException", "S3Exception")
+    for line, action, kind in zip(lines, refused, kinds, strict=True):
+        assert line.endswith(f"{begin} are left to the store: it refuses {action} ({kind})")
+
     assert not found["by tasks"]
     assert "Spark writes all rows, because pyarrow cannot write" in done.stderr
     by_tasks, connecting = found["errors"]
@@ -70,4 +81,6 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     assert store.secret_key not in everything
     offsets = (tmp_path / "cp" / "offsets").rglob("*")
     secret = store.secret_key.encode()
+    for _, limited in store.limited.values():
+        assert limited not in everything
     assert not any(secret in each.read_bytes() for each in offsets if each.is_file())

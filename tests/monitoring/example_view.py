@@ -32,7 +32,7 @@ def view(**reported: Any) -> View:
     commits = [
         TableCommit(Commit(n, at, groups=changed), n, now - 3000.0 / n, 2) for n in (7, 6, 5)
     ]
-    tables = Tables(TableStats(2, tuple(commits)), replace(landed, applied=5))
+    tables = Tables(TableStats(2, tuple(commits)), {"mirror": replace(landed, applied=5)})
     lag, left = reported.pop("lag", 5), reported.pop("left", Remaining(48.0, 90.0, ""))
     return View(
         name=reported.pop("name", "shop"),

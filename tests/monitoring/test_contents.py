@@ -52,7 +52,7 @@ def test_a_mirror_that_lags_lacks_changes_that_its_changelog_contains() -> None:
 
 def test_a_mirror_that_does_not_exist_yet_and_a_copy_that_is_not_complete_lack_changes() -> None:
     early = Timestamp(1, 1)
-    new = _with_tables(view(), lambda tables: replace(tables, mirror=None))
+    new = _with_tables(view(), lambda tables: replace(tables, followers={}))
     [text] = find_lacks(config(), new, early)
     assert "its mirror contains the changes up to an unknown time only" in text
     seen = view()
@@ -72,7 +72,7 @@ def test_a_mirror_without_a_changelog_is_written_with_each_batch() -> None:
 
 @pytest.mark.parametrize("mirror", ["main.{db}.{coll}", "{db}/all/mirror"])
 def test_what_cannot_be_read_is_refused_and_not_taken_for_complete(mirror: str) -> None:
-    unread = _with_tables(view(), lambda tables: replace(tables, mirror=None))
+    unread = _with_tables(view(), lambda tables: replace(tables, followers={}))
     with pytest.raises(BadOption, match="cannot be read"):
         find_lacks(config(f"table.mirror={mirror}"), unread, Timestamp(1, 1))
 

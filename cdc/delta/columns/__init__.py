@@ -2,7 +2,6 @@
 
 from cdc.delta.columns.changelog_forms import (
     BATCH,
-    CDF,
     EVENT,
     FORMS,
     after_text,
@@ -21,7 +20,6 @@ from cdc.delta.columns.typed_column import REFUSED, TypedColumn, is_storable, pa
 
 __all__ = [
     "BATCH",
-    "CDF",
     "EVENT",
     "FORMS",
     "ID",

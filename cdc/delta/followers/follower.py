@@ -25,15 +25,17 @@ from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
+from cdc.delta.columns import Image
 from cdc.delta.followers import rebuild
+from cdc.delta.followers.follower_kind import FollowerKind
 from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
-from cdc.delta.followers.table_writer import KINDS, TableWriter, contains
-from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, Target, at_once
-from cdc.delta.tables import Begin, Table, Tables, configured_image, writes
+from cdc.delta.followers.table_writer import TableWriter, contains
+from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, NewTable, Target, at_once
+from cdc.delta.tables import Begin, Kind, Table, Tables, writes
 
 # A table that several collections share gets a commit after so many batches without a change.
 _QUIET_BATCHES = 500
@@ -58,24 +60,28 @@ class Followers:
     One thread calls `recover`, `create`, `empty` and `add`; any thread may call the other methods.
 
     Args:
-        kinds: the tables of each kind in `KINDS`.
+        kinds: the tables of each kind.
         changelogs: the changelogs that they follow.
         checkpoints: who writes the checkpoints of their logs.
         by_files: whether the folders of the tables can be reached without Spark.
     """
 
-    kinds: Mapping[str, Tables]
+    kinds: Mapping[FollowerKind, Tables]
     changelogs: Tables
     checkpoints: LogCheckpoints
     by_files: bool
-    _writer: TableWriter = field(init=False)
+    _columns: StructType = field(default_factory=StructType)
+    _writers: list[TableWriter] = field(init=False)
     _pending: PendingBatches = field(default_factory=PendingBatches)
     _views: SqlViews = field(default_factory=SqlViews)
     _emptied: int = 0
     _applying: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._writer = TableWriter(self.checkpoints, self.by_files)
+        self._writers = [
+            TableWriter(kind, tables, self.checkpoints, self.by_files)
+            for kind, tables in self.kinds.items()
+        ]
 
     def recover(self, spark: SparkSession, before: int, columns: StructType) -> None:
         """Find the batches before that one which tables do not contain yet.
@@ -91,19 +97,21 @@ class Followers:
         every = [(tables, table) for tables in self.kinds.values() for table in tables.known()]
         self._find(spark, every, known if is_first else {})
         self._count_emptied()
-        self.renew_views(spark, self.kinds["mirror"].known())
+        self.renew_views(spark, {kind: tables.known() for kind, tables in self.kinds.items()})
 
-    def renew_views(self, spark: SparkSession, mirrors: Iterable[Table]) -> None:
-        """Let the SQL views of mirrors begin at the versions that are known of these."""
+    def renew_views(self, spark: SparkSession, found: Mapping[Kind, Sequence[Table]]) -> None:
+        """Let the SQL views of tables begin at the versions that are known of these."""
+        for kind, tables in self.kinds.items():
+            if kind.has_view:
+                views = [table for table in found[kind] if table.target.is_name]
+                at_once(spark, partial(self._renew_view, tables), views)
 
-        def renew(spark: SparkSession, table: Table) -> None:
-            self._views.renew(spark, table, self.kinds["mirror"], self.changelogs)
-
-        at_once(spark, renew, [table for table in mirrors if table.target.is_name])
+    def _renew_view(self, tables: Tables, spark: SparkSession, table: Table) -> None:
+        self._views.renew(spark, table, tables, self.changelogs)
 
     def begin(self, before: int, columns: StructType) -> None:
         """Take note that the changelogs contain the batches before that one, as `recover` does."""
-        self._writer.columns, self._pending.last = columns, max(self._pending.last, before - 1)
+        self._columns, self._pending.last = columns, max(self._pending.last, before - 1)
 
     def _find(
         self,
@@ -122,7 +130,7 @@ class Followers:
     def create(
         self,
         spark: SparkSession,
-        found: Mapping[str, Sequence[Table]],
+        found: Mapping[Kind, Sequence[Table]],
         before: int | None,
         columns: StructType,
     ) -> None:
@@ -134,20 +142,25 @@ class Followers:
         document = columns["after"].dataType
         for kind, tables in self.kinds.items():
             for table in found[kind]:
-                form, key = KINDS[kind].form(document, table, tables.image(table))
-                begin = None if before is None else self._begin(table, before)
-                writes.create(spark, table, tables, form, document.simpleString(), key, begin)
+                new = self._new(kind, table, tables.image(table), document, before)
+                writes.create(spark, table, tables, new)
 
-    def _begin(self, table: Table, before: int) -> Begin:
-        own = table.namespace and self.changelogs.of(table.namespace)
-        return Begin(before, own.target.relative_to(table.target) if own else None)
+    def _new(
+        self, kind: FollowerKind, table: Table, image: Image, document: DataType, before: int | None
+    ) -> NewTable:
+        begin = None
+        if before is not None:
+            own = table.namespace and self.changelogs.of(table.namespace)
+            begin = Begin(before, own.target.relative_to(table.target) if own else None)
+        schema, key = kind.schema(document, table, image), kind.key(table)
+        return self.kinds[kind].describe_new(table, schema, document.simpleString(), key, begin)
 
     def add(self, pending: Pending | None) -> None:
         """Note a batch that the changelogs contain. Call it in their order."""
         if pending is not None:
             self._pending.add(pending)
 
-    def require_possible(self, spark: SparkSession, kind: str, table: Table) -> None:
+    def require_possible(self, spark: SparkSession, kind: FollowerKind, table: Table) -> None:
         """Raise RebuildRefused if changelogs cannot give what a table contains.
 
         Call it after `begin` or `recover`.
@@ -157,23 +170,19 @@ class Followers:
             spark, kind, table, tables, feeds(table, tables, self.changelogs), last
         )
 
-    def empty(self, spark: SparkSession, kind: str, table: Table) -> None:
+    def empty(self, spark: SparkSession, kind: FollowerKind, table: Table) -> None:
         """Empty a table, or create it, so that `apply` gives it everything again.
 
         It gets the columns of the configuration. A process that is killed before it has them leaves
         a table that only another rebuild accepts. Call it after `require_possible`.
         """
-        tables = self.kinds[kind]
-        if table not in tables.known():
-            found = {each: [table] if each == kind else [] for each in self.kinds}
-            self.create(spark, found, NO_BATCH, self._writer.columns)
+        tables, document = self.kinds[kind], self._columns["after"].dataType
+        image = kind.new_image(table.options)
+        new = self._new(kind, table, image, document, NO_BATCH)
+        writes.create(spark, table, tables, new)
         rebuild.empty(spark, table, tables)
         known = tables.state(table)
         if known is not None and not known.is_as_new(kind, table):
-            document = self._writer.columns["after"].dataType
-            form, key = KINDS[kind].form(document, table, configured_image(kind, table))
-            begin = self._begin(table, NO_BATCH)
-            new = tables.describe_new(table, form, document.simpleString(), key, begin)
             writes.replace_columns(spark, table, tables, new)
         self._count_emptied()
 
@@ -197,19 +206,19 @@ class Followers:
             if not self.backlog().batches:
                 return 0
             last = self._pending.last
-            count = sum(self._apply(spark, tables, last) for tables in self.kinds.values())
+            count = sum(self._apply(spark, writer, last) for writer in self._writers)
             pending = self._pending.up_to(last)
             _remove_leftovers(pending)
             self._pending.remove(pending)
             self._count_emptied()
             return count
 
-    def _apply(self, spark: SparkSession, tables: Tables, last: int) -> int:
-        done, emptied = set[Table](), set[Table]()
-        while work := self._work(tables, last, emptied):
+    def _apply(self, spark: SparkSession, writer: TableWriter, last: int) -> int:
+        tables, done, emptied = writer.tables, set[Table](), set[Table]()
+        while work := self._work(writer, last, emptied):
             emptied |= {table for table, pending in work.items() if not pending}
             before = {table: tables.last(table) for table in work}
-            at_once(spark, partial(self._bring, tables), [*work.items()])
+            at_once(spark, partial(self._bring, writer), [*work.items()])
             done |= work.keys()
             # Another process has emptied these meanwhile, and may have applied batches to them.
             lacking = [
@@ -234,16 +243,16 @@ class Followers:
         _remove_leftovers(self._pending.up_to(self._pending.last))
 
     def _work(
-        self, tables: Tables, last: int, tried: Container[Table]
+        self, writer: TableWriter, last: int, tried: Container[Table]
     ) -> dict[Table, list[Pending]]:
         """The tables with the batches that they lack, up to `last`. For an emptied table, which
         gets everything, there is none in the list; those that were `tried` are left out."""
-        known = tables.known()
+        tables, known = writer.tables, writer.tables.known()
         emptied = [table for table in known if rebuild.is_emptied(table, tables)]
         work: dict[Table, list[Pending]] = {table: [] for table in emptied if table not in tried}
         others = set(known).difference(emptied)
         for each in self._pending.up_to(last):
-            concerned = dict.fromkeys(KINDS[tables.kind].targets(each.facts, tables))
+            concerned = dict.fromkeys(writer.kind.targets(each.facts, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))
             for table in concerned:
                 applied = tables.applied(table)
@@ -252,16 +261,16 @@ class Followers:
         return work
 
     def _bring(
-        self, tables: Tables, spark: SparkSession, work: tuple[Table, list[Pending]]
+        self, writer: TableWriter, spark: SparkSession, work: tuple[Table, list[Pending]]
     ) -> None:
         table, pending = work
         if pending:
-            self._writer.apply(spark, table, tables, pending)
+            writer.apply(spark, table, pending, self._columns)
         else:
-            found = feeds(table, tables, self.changelogs)
-            self._writer.rebuild(spark, table, tables, found, self._pending.last)
-        if tables.kind == "mirror":
-            self.renew_views(spark, [table])
+            found = feeds(table, writer.tables, self.changelogs)
+            writer.rebuild(spark, table, found, self._pending.last, self._columns)
+        if writer.kind.has_view:
+            self._renew_view(writer.tables, spark, table)
 
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.

@@ -6,19 +6,21 @@ a table that several collections share, the collection's name. `sequence_by` is 
 version is valid from `__START_AT` on and before `__END_AT`; null means that it is still valid.
 
 Rows whose `__START_AT` and `__END_AT` are equal are no versions. They store what a late row needs
-(`cdc.delta.followers.scd2_rule`); those without a key store which event emptied the namespace. They
-may be deleted once no older row can come any more."""
+(`cdc.delta.followers.merges.scd2_rule`); those without a key store which event emptied the
+namespace. They may be deleted once no older row can come any more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from delta.tables import DeltaMergeBuilder, DeltaTable
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Image, with_after
-from cdc.delta.followers.scd2_merge import (
+from cdc.delta.followers.follower_kind import Changes, FollowerKind
+from cdc.delta.followers.merges.scd2_merge import (
     END,
     NAMESPACE,
     START,
@@ -29,12 +31,10 @@ from cdc.delta.followers.scd2_merge import (
     merge,
     sequence,
 )
-from cdc.delta.followers.scd2_rule import Same, versions
-from cdc.delta.landing import Batch, Facts, effects, voiding_events
-from cdc.delta.log import merging
-from cdc.delta.tables import Table, Tables, grow, writes
+from cdc.delta.followers.merges.scd2_rule import Same, versions
+from cdc.delta.landing import Facts, effects, voiding_events
+from cdc.delta.tables import TRACK, Options, Table, Tables
 
-_KEYS = ("key",)
 _SHARED_KEYS = (NAMESPACE, "key")
 
 
@@ -67,52 +67,45 @@ def history(
     return found.select(*_SHARED_KEYS, "image.*", *places)
 
 
-def shape(document: DataType, table: Table, image: Image) -> Shape:
-    """The columns of the collection's history."""
-    keys = _SHARED_KEYS if table.is_shared else _KEYS
-    return Shape(keys, tuple(image.fields(document)), table.options.track)
-
-
-def form(document: DataType, table: Table, image: Image) -> tuple[StructType, list[str]]:
-    """The columns of the history, and those that identify a document."""
-    own = shape(document, table, image)
-    return own.schema(), [*own.keys]
-
-
-def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The histories that get a commit for this batch."""
-    found = {table for table in tables.known() if effects.emptied(table, facts, tables)}
-    found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
-    return sorted(found, key=lambda table: table.target)
-
-
-def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Apply a batch to the history in one commit. Idempotent per batch.
+class History(FollowerKind):
+    """The kind of tables that contain every version of each document.
 
     A late row takes the place of its position. Rows count as in a mirror: a row without `after`
     does not count, an image counts whether it is exact or not, and a delete by which a document
     only moves to another shard does not count.
     """
-    facts = batch.facts
-    names = effects.changed(table, facts, tables)
-    ended = effects.emptied(table, facts, tables)
-    commit = effects.commit(table, batch, tables)
-    if not names and not ended:
-        writes.commit_nothing(spark, table, tables, commit)
-        return
-    rows = effects.rows(batch.read(spark), names, [], facts)
-    if names:
-        grow(spark, rows, table, tables)
-    image = tables.image(table)
-    own = shape(batch.document, table, image)
-    # Typed columns can have any name but one of these.
-    place = F.col("position").alias("_position"), F.col("op").alias("_op")
-    rows = image.select(rows.select(*own.keys, *place, F.col("after").alias("document")))
-    place = F.col("_position").alias("position"), F.col("_op").alias("op")
-    changes = rows.select(*own.keys, *place, own.struct().alias("image"))
-    scopes = [Scope.of(each, is_shared=table.is_shared) for each in ended]
-    with merging(spark, tables.transaction(commit)):
-        bounds, held = [facts.keys[name] for name in names], table.target.delta(spark)
-        tables.require_current_columns(table, held.toDF().schema)
-        merge(held, changes, scopes, own, bounds).execute()
-    tables.committed(table, commit)
+
+    name, form_option = "history", TRACK
+    has_past = True
+
+    def form(self, options: Options) -> str:
+        return f"[{', '.join(options.track)}]" if options.track else super().form(options)
+
+    def shape(self, document: DataType, table: Table, image: Image) -> Shape:
+        return Shape(tuple(self.key(table)), tuple(image.fields(document)), table.options.track)
+
+    def schema(self, document: DataType, table: Table, image: Image) -> StructType:
+        return self.shape(document, table, image).schema()
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        found = {table for table in tables.known() if effects.emptied(table, facts, tables)}
+        found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+        return sorted(found, key=lambda table: table.target)
+
+    def merge(self, held: DeltaTable, table: Table, changes: Changes) -> DeltaMergeBuilder:
+        own = self.shape(changes.document, table, changes.image)
+        # Typed columns can have any name but one of these.
+        place = F.col("position").alias("_position"), F.col("op").alias("_op")
+        rows = changes.rows.select(*own.keys, *place, F.col("after").alias("document"))
+        place = F.col("_position").alias("position"), F.col("_op").alias("op")
+        rows = changes.image.select(rows).select(*own.keys, *place, own.struct().alias("image"))
+        scopes = [Scope.of(each, is_shared=table.is_shared) for each in changes.emptied]
+        return merge(held, rows, scopes, own, changes.bounds)
+
+    def origins(self, rows: DataFrame, table: Table) -> DataFrame:
+        start, end = F.col(f"{START}.position"), F.col(f"{END}.position")
+        rows = rows.where(F.col("key").isNotNull() & ~start.eqNullSafe(end))
+        return rows.select(*self.key(table), start.alias("position"))
+
+
+HISTORY = History()

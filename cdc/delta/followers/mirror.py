@@ -20,15 +20,18 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
 
 from cdc.delta.columns import Image
-from cdc.delta.landing import Batch, Bounds, Facts, effects
-from cdc.delta.log import Commit, Target, merging, newest_commit
+from cdc.delta.followers.follower_kind import Changes, FollowerKind, Writer, within
+from cdc.delta.followers.merges.file_merge import FileMerge
+from cdc.delta.landing import Facts, effects
+from cdc.delta.log import Commit, Target, newest_commit
 from cdc.delta.sql import quoted
-from cdc.delta.tables import SOFT, Table, Tables, grow, writes
+from cdc.delta.tables import SOFT, Options, Table, Tables
 from cdc.model import Namespace, NamespaceEvent, Timestamp
 
 _Values: TypeAlias = dict[str, str | Column]
@@ -94,34 +97,8 @@ def present(frame: DataFrame, table: Table) -> DataFrame:
     return frame.where(~F.col("_deleted")) if table.options.delete == SOFT else frame
 
 
-def schema(document: DataType, table: Table, image: Image) -> StructType:
-    """Key and document, or its typed columns, the guard, and the time of the last change (for
-    readers of the table)."""
-    columns = StructType()
-    if table.is_shared:
-        columns.add("_namespace", StringType())
-    columns.add("key", StringType())
-    for each in image.fields(document):
-        columns.add(each)
-    if table.options.delete == SOFT:
-        columns.add("_deleted", BooleanType())
-    return (
-        columns.add("_position", StringType())
-        .add("_cluster_time", TimestampType())
-        .add("_cluster_inc", IntegerType())
-    )
-
-
-def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The mirrors that get a commit for this batch."""
-    found = {table for table in tables.known() if _is_to_say(table, facts, tables)}
-    own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.progress.copied
-    found |= {table for n in own if (table := tables.of(n))}
-    return sorted(found, key=lambda table: table.target)
-
-
-def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Apply a batch to the mirror in one commit. Idempotent per batch.
+class Mirror(FollowerKind):
+    """The kind of tables that contain a collection as of the watermark.
 
     For each key the change with the greatest position counts, if that is greater than the position
     in the mirror. Deletes match by `key`, except those by which a document only moves to another
@@ -129,88 +106,90 @@ def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> No
     would bring it back. The source never sends such a row. A mirror with `delete = soft` compares
     positions of deleted keys too.
     """
-    facts, rows = batch.facts, batch.read(spark)
-    commit = effects.commit(table, batch, tables)
-    names = effects.changed(table, facts, tables)
-    emptied = effects.emptied(table, facts, tables)
-    if names:
-        grow(spark, effects.rows(rows, names, emptied, facts), table, tables)
-    if names or emptied:
-        with merging(spark, tables.transaction(commit)):
-            image, held = tables.image(table), table.target.delta(spark)
-            tables.require_current_columns(table, held.toDF().schema)
-            _merge(held, rows, table, image, names, emptied, facts).execute()
-        tables.committed(table, commit)
-    else:
-        writes.commit_nothing(spark, table, tables, commit)
+
+    name, form_option = "mirror", "delete"
+    has_view = True
+
+    def form(self, options: Options) -> str:
+        return options.delete
+
+    def has_tombstones(self, options: Options) -> bool:
+        return options.delete == SOFT
+
+    def transaction(self, batch: int) -> tuple[str, int]:
+        # These versions are no numbers of batches; those of earlier releases were.
+        return "mirror/steps", 2 * batch + 1
+
+    def schema(self, document: DataType, table: Table, image: Image) -> StructType:
+        """Key and document, or its typed columns, the guard, and the time of the last change (for
+        readers of the table)."""
+        key = [StructField(name, StringType()) for name in self.key(table)]
+        columns = StructType([*key, *image.fields(document)])
+        if self.has_tombstones(table.options):
+            columns.add("_deleted", BooleanType())
+        return (
+            columns.add("_position", StringType())
+            .add("_cluster_time", TimestampType())
+            .add("_cluster_inc", IntegerType())
+        )
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        found = {
+            table
+            for table in tables.known()
+            if effects.emptied(table, facts, tables) or effects.kept(table, facts, tables)
+        }
+        own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.progress.copied
+        found |= {table for n in own if (table := tables.of(n))}
+        return sorted(found, key=lambda table: table.target)
+
+    def writer(self) -> Writer:
+        return FileMerge(self)
+
+    def merge(self, held: DeltaTable, table: Table, changes: Changes) -> DeltaMergeBuilder:
+        key = self.key(table)
+        last = changes.image.select(last_changes(placed(changes.rows, key, changes.count), key))
+        same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key]
+        if not changes.emptied:  # else every row of the mirror is looked at
+            same.append(within(F.col("mirror.key"), changes.bounds))
+        merge = held.alias("mirror").merge(last.alias("change"), reduce(and_, same))
+        later = "change._position > mirror._position"
+        merge = self.with_changes(merge, table, changes.image, later)
+        for each in changes.emptied:
+            merge = _with_void(merge, each, table)
+        return merge
+
+    def with_changes(
+        self, merge: DeltaMergeBuilder, table: Table, image: Image, later: str
+    ) -> DeltaMergeBuilder:
+        """Add the clauses that apply `change` to `mirror`.
+
+        Args:
+            merge: a MERGE of `change` into `mirror`.
+            table: the mirror.
+            image: its columns of documents.
+            later: the SQL condition under which a change replaces the row of its key.
+
+        `change` has one row per key: those of `image`, `_op`, `_position`, `_cluster_time`
+        and `_cluster_inc`.
+        """
+        deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
+        stamp = _from_change(*_STAMP)
+        whole = _from_change(*self.key(table), *image.names(), *_STAMP)
+        if self.has_tombstones(table.options):
+            mark: _Values = {"_deleted": "change._op = 'delete'"}
+            merge = merge.whenMatchedUpdate(deleted, stamp | mark)
+            merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole | mark)
+            return merge.whenNotMatchedInsert(values=whole | mark)
+        merge = merge.whenMatchedDelete(deleted)
+        merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole)
+        return merge.whenNotMatchedInsert(present, whole)
+
+    def origins(self, rows: DataFrame, table: Table) -> DataFrame:
+        return present(rows, table).select(*self.key(table), F.col("_position").alias("position"))
 
 
-def form(document: DataType, table: Table, image: Image) -> tuple[StructType, list[str]]:
-    """The columns of the mirror, and those that identify a row."""
-    return schema(document, table, image), key_of(table)
-
-
-def key_of(table: Table) -> list[str]:
-    """The columns that identify a row of the mirror."""
-    return ["_namespace", "key"] if table.is_shared else ["key"]
-
-
-def _is_to_say(table: Table, facts: Facts, tables: Tables) -> bool:
-    return bool(effects.emptied(table, facts, tables) or effects.kept(table, facts, tables))
-
-
-def _merge(
-    held: DeltaTable,
-    batch: DataFrame,
-    table: Table,
-    image: Image,
-    names: list[Namespace],
-    emptied: list[NamespaceEvent],
-    facts: Facts,
-) -> DeltaMergeBuilder:
-    count = sum(facts.rows(name) for name in names)
-    rows = placed(effects.rows(batch, names, emptied, facts), key_of(table), count)
-    last = image.select(last_changes(rows, key_of(table)))
-    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in key_of(table)]
-    if not emptied:  # else every row of the mirror is looked at
-        same.append(_within([facts.keys[name] for name in names]))
-    merge = held.alias("mirror").merge(last.alias("change"), reduce(and_, same))
-    merge = with_changes(merge, table, image, "change._position > mirror._position")
-    for each in emptied:
-        merge = _with_void(merge, each, table)
-    return merge
-
-
-def _within(bounds: list[Bounds]) -> Column:
-    """A condition by which Delta skips files that contain none of the keys."""
-    least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
-    return F.col("mirror.key").between(F.lit(least), F.lit(greatest))
-
-
-def with_changes(
-    merge: DeltaMergeBuilder, table: Table, image: Image, later: str
-) -> DeltaMergeBuilder:
-    """Add the clauses that apply `change` to `mirror`.
-
-    Args:
-        merge: a MERGE of `change` into `mirror`.
-        table: the mirror.
-        image: its columns of documents.
-        later: the SQL condition under which a change replaces the row of its key.
-
-    `change` has one row per key: those of `image`, `_op`, `_position`, `_cluster_time`
-    and `_cluster_inc`.
-    """
-    deleted, present = f"{later} AND change._op = 'delete'", "change._op <> 'delete'"
-    stamp, whole = _from_change(*_STAMP), _from_change(*key_of(table), *image.names(), *_STAMP)
-    if table.options.delete == SOFT:
-        mark: _Values = {"_deleted": "change._op = 'delete'"}
-        merge = merge.whenMatchedUpdate(deleted, stamp | mark)
-        merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole | mark)
-        return merge.whenNotMatchedInsert(values=whole | mark)
-    merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(f"{later} AND {present}", whole)
-    return merge.whenNotMatchedInsert(present, whole)
+MIRROR = Mirror()
 
 
 def _from_change(*names: str) -> _Values:
@@ -242,12 +221,11 @@ def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
 
 def last_changes(rows: DataFrame, key: list[str]) -> DataFrame:
     """One row per key, the last."""
-    change = F.struct(
-        F.col("op").alias("_op"),
-        F.col("after").alias("document"),
-        F.col("position").alias("_position"),
-        F.col("cluster_time").alias("_cluster_time"),
-        F.col("cluster_inc").alias("_cluster_inc"),
-    )
-    last = rows.groupBy(*key).agg(F.max_by(change, "position").alias("change"))
-    return last.select(*key, "change.*")
+    change = F.max_by(F.struct(*change_columns()), "position").alias("change")
+    return rows.groupBy(*key).agg(change).select(*key, "change.*")
+
+
+def change_columns() -> list[Column]:
+    """The columns of a row of a changelog, as `Mirror.with_changes` needs them."""
+    names = ("op", "position", "cluster_time", "cluster_inc")
+    return [F.col("after").alias("document"), *(F.col(name).alias(f"_{name}") for name in names)]

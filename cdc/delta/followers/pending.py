@@ -11,15 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import BATCH, with_after
-from cdc.delta.landing import (
-    ROW_OPS,
-    Batch,
-    BatchFiles,
-    Facts,
-    LandedBatch,
-    facts_of,
-    join_facts,
-)
+from cdc.delta.landing import ROW_OPS, Batch, BatchFiles, Facts, LandedBatch, facts_of, join_facts
 from cdc.delta.log import Commit, Target, files_of_batches
 from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
@@ -54,9 +46,7 @@ class Pending:
 
     @classmethod
     def of(
-        cls,
-        commits: Iterable[tuple[Target, Commit, int | None]],
-        landed: LandedBatch | None = None,
+        cls, commits: Iterable[tuple[Target, Commit, int | None]], landed: LandedBatch | None = None
     ) -> Pending | None:
         """The batch of these commits, one for each of its changelogs, with their versions.
 
@@ -110,12 +100,7 @@ def units(pending: Iterable[Pending]) -> Iterator[list[Pending]]:
         yield unit
 
 
-def join(
-    unit: Sequence[Pending],
-    table: Table,
-    tables: Tables,
-    columns: StructType,
-) -> Batch:
+def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructType) -> Batch:
     """Return successive batches as one, with the rows that concern a table.
 
     Args:
@@ -131,13 +116,7 @@ def join(
         if tables.of(namespace) == table
     }
     first, last = unit[0].batch, unit[-1].batch
-    read = partial(
-        _read_batches,
-        sources=sources,
-        first=first,
-        last=last,
-        columns=columns,
-    )
+    read = partial(_read_batches, sources=sources, first=first, last=last, columns=columns)
     follows = frozenset(target.relative_to(table.target) for target in sources)
     facts = join_facts([each.facts for each in unit])
     find_files = partial(_find_files, unit, table, sources, tables.layout.storage)
@@ -178,12 +157,7 @@ def _find_files(
 
 
 def _read_batches(
-    spark: SparkSession,
-    *,
-    sources: Iterable[Target],
-    first: int,
-    last: int,
-    columns: StructType,
+    spark: SparkSession, *, sources: Iterable[Target], first: int, last: int, columns: StructType
 ) -> DataFrame:
     """The rows of whole batches in changelogs."""
     is_in = F.col(BATCH).between(first, last)

@@ -17,17 +17,17 @@ a backfill, or of a release without the column) count by their position.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import BATCH, with_after
-from cdc.delta.followers import mirror, scd2_merge
+from cdc.delta.followers.follower_kind import FollowerKind
 from cdc.delta.followers.pending import COLUMNS, Pending
-from cdc.delta.landing import ROW_OPS, Facts, facts_of, join_facts, read_groups
+from cdc.delta.landing import ROW_OPS, Batch, Facts, facts_of, join_facts, read_groups
 from cdc.delta.log import (
     NO_BATCH,
     Commit,
@@ -47,30 +47,6 @@ _BEGINNING = Timestamp(0, 0)
 _ALL = Selection.parse(".+")
 # The greatest version of a transaction.
 _ALL_VERSIONS = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Everything:
-    """All batches of some changelogs up to one: what a table gets that was emptied.
-
-    Attributes:
-        batch: the last batch.
-        facts: the summary of all rows.
-        feeds: the changelogs.
-    """
-
-    batch: int
-    facts: Facts
-    feeds: frozenset[Target]
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The rows, for `Batch`."""
-        # Without a bound for those of no batch: a backfill may be as of a time after the last
-        # commit of a quiet changelog. It may also be as of a time that the job has yet to reach,
-        # which does no harm: the job brings the same changes.
-        is_in = F.col(BATCH).isNull() | (F.col(BATCH) <= self.batch)
-        frames = [_rows(spark, feed).where(is_in).select(*COLUMNS) for feed in sorted(self.feeds)]
-        return reduce(DataFrame.unionByName, frames)
 
 
 def is_emptied(table: Table, tables: Tables) -> bool:
@@ -98,8 +74,9 @@ def empty(spark: SparkSession, table: Table, tables: Tables) -> None:
     }
     follows = last.follows if last else frozenset()
     commit = Commit(NO_BATCH, _BEGINNING, unfinished, follows=follows, rebuilds=rebuilds + 1)
+    before = tables.transaction_of(replace(commit, rebuilds=rebuilds))
     transaction = {
-        "txnAppId": tables.transaction_id(rebuilds),
+        "txnAppId": before.name,
         "txnVersion": _ALL_VERSIONS,
         "userMetadata": commit.text(),
     }
@@ -114,10 +91,10 @@ def empty(spark: SparkSession, table: Table, tables: Tables) -> None:
     tables.refresh(spark, table)
 
 
-def find_everything(
-    spark: SparkSession, feeds: Iterable[Target], last: int, columns: StructType
-) -> Everything | None:
-    """Summarize all batches of changelogs up to `last`.
+def join_everything(
+    spark: SparkSession, table: Table, feeds: Iterable[Target], last: int, columns: StructType
+) -> Batch | None:
+    """Join all batches of changelogs up to `last`: what a table gets that was emptied.
 
     `columns` are those of the source's rows. None if nothing states a time up to which the
     changelogs are complete: the log retains no commit of these batches. The next batch's will do.
@@ -141,11 +118,27 @@ def find_everything(
     older = _summarize_older(spark, first, columns)
     if older or not steps:
         steps.insert(0, _as_step(older, end.watermark, steps))
-    return Everything(end.batch, join_facts(steps), feeds)
+    read = partial(_read_everything, feeds=sorted(feeds), last=end.batch)
+    follows = frozenset(feed.relative_to(table.target) for feed in feeds)
+    return Batch(end.batch, join_facts(steps), columns, read, follows)
+
+
+def _read_everything(spark: SparkSession, *, feeds: Sequence[Target], last: int) -> DataFrame:
+    # Without a bound for rows of no batch: a backfill may be as of a time after the last commit of
+    # a quiet changelog. It may also be as of a time that the job has yet to reach, which does no
+    # harm: the job brings the same changes.
+    is_in = F.col(BATCH).isNull() | (F.col(BATCH) <= last)
+    frames = [_rows(spark, feed).where(is_in).select(*COLUMNS) for feed in feeds]
+    return reduce(DataFrame.unionByName, frames)
 
 
 def require_possible(
-    spark: SparkSession, kind: str, table: Table, tables: Tables, feeds: Iterable[Target], last: int
+    spark: SparkSession,
+    kind: FollowerKind,
+    table: Table,
+    tables: Tables,
+    feeds: Iterable[Target],
+    last: int,
 ) -> None:
     """Raise RebuildRefused if the batches up to `last` cannot give what the table contains.
 
@@ -155,7 +148,7 @@ def require_possible(
     feeds = sorted(feed for feed in feeds if feed.exists(spark))
     if not feeds:
         raise RebuildRefused(
-            f"The {kind} at '{table.target}' has no changelog to be rebuilt from.",
+            f"The {kind.name} at '{table.target}' has no changelog to be rebuilt from.",
             "Copy the collection again: start anew with another path and checkpoint.",
         )
     if not any(each.batch <= last for feed in feeds for each in _commits(spark, feed)):
@@ -165,17 +158,16 @@ def require_possible(
         )
     if not table.target.exists(spark) or _is_covered(spark, table, tables, feeds):
         return
-    there = _origins(spark, kind, table)
+    there = kind.origins(table.target.read(spark), table)
     name = F.concat("db", F.lit("."), "coll").alias("_namespace")
     frames = [_rows(spark, feed).select(name, "key", "position") for feed in feeds]
     known = reduce(DataFrame.unionByName, frames)
-    same = ["key", "position"] if table.namespace is not None else ["_namespace", "key", "position"]
-    count = there.join(known, same, "left_anti").count()
+    count = there.join(known, [*kind.key(table), "position"], "left_anti").count()
     if count:
         raise RebuildRefused(
-            f"The {kind} at '{table.target}' contains {count:,} rows that its changelog does not"
-            " give, and the changelog does not contain the whole collection: a rebuild would lose"
-            " them.",
+            f"The {kind.name} at '{table.target}' contains {count:,} rows that its changelog does"
+            " not give, and the changelog does not contain the whole collection: a rebuild would"
+            " lose them.",
             "Add the collection to the changelog first: mongodb-cdc backfill --into changelog.",
         )
 
@@ -250,16 +242,3 @@ def _is_covered(spark: SparkSession, table: Table, tables: Tables, feeds: Iterab
             now, states = newest[1].watermark, newest[1].states
             names -= {name for name, state in states.items() if state.whole.at(now, now)}
     return not names
-
-
-def _origins(spark: SparkSession, kind: str, table: Table) -> DataFrame:
-    """The changes that made the rows of a mirror or a history: `_namespace` (if the table has
-    several), `key`, `position`."""
-    names = ["_namespace"] if table.is_shared else []
-    rows = table.target.read(spark)
-    if kind == "history":
-        start, end = F.col(f"{scd2_merge.START}.position"), F.col(f"{scd2_merge.END}.position")
-        rows = rows.where(F.col("key").isNotNull() & ~start.eqNullSafe(end))
-        return rows.select(*names, "key", start.alias("position"))
-    rows = mirror.present(rows, table)
-    return rows.select(*names, "key", F.col("_position").alias("position"))

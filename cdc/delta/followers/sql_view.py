@@ -28,8 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.delta.columns import BATCH, ID, Image, after_text, id_text, taken_text
+from cdc.delta.followers.mirror import MIRROR
 from cdc.delta.followers.pending_batches import feeds
-from cdc.delta.landing import ROW_OPS, effects
+from cdc.delta.landing import CHANGELOG, ROW_OPS, effects
 from cdc.delta.log import Target
 from cdc.delta.sql import literal, quoted
 from cdc.delta.tables import (
@@ -105,7 +106,7 @@ def renew_view(spark: SparkSession, layout: Layout, namespace: Namespace) -> Non
     if table is None or not table.target.is_name or not table.target.exists(spark):
         return
     pipeline = table.target.properties(spark).get(PIPELINE, "")
-    mirrors, changelogs = (Tables(kind, layout, pipeline) for kind in ("mirror", "changelog"))
+    mirrors, changelogs = (Tables(kind, layout, pipeline) for kind in (MIRROR, CHANGELOG))
     if mirrors.learn(spark, namespace) is not None:
         changelogs.learn(spark, namespace)
         SqlViews().renew(spark, table, mirrors, changelogs)

@@ -1,6 +1,6 @@
 """A batch on its way into tables: data files, its summary, changelogs, dead letters."""
 
-from cdc.delta.landing import changelog, dead_letters, effects
+from cdc.delta.landing import effects
 from cdc.delta.landing.batch_summary import (
     NO_EVENTS,
     ROW_OPS,
@@ -10,10 +10,11 @@ from cdc.delta.landing.batch_summary import (
     Facts,
     Happened,
 )
-from cdc.delta.landing.dead_letters import IMAGES
+from cdc.delta.landing.changelog import CHANGELOG, Changelog, LandedChangelog
+from cdc.delta.landing.dead_letters import DEAD_LETTERS, IMAGES, DeadLetters
 from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles, takes_copies
 from cdc.delta.landing.effects import require_allowed
-from cdc.delta.landing.landed_batch import LandedBatch, is_manifest, read_files
+from cdc.delta.landing.landed_batch import LandedBatch, is_manifest
 from cdc.delta.landing.landing_reader import LandingReader
 from cdc.delta.landing.placeholder import is_stand_in
 from cdc.delta.landing.summarize import (
@@ -25,19 +26,22 @@ from cdc.delta.landing.summarize import (
 )
 
 __all__ = [
+    "CHANGELOG",
+    "DEAD_LETTERS",
     "IMAGES",
     "NO_EVENTS",
     "ROW_OPS",
     "Batch",
     "BatchFiles",
     "Bounds",
+    "Changelog",
+    "DeadLetters",
     "Destinations",
     "Facts",
     "Happened",
     "LandedBatch",
+    "LandedChangelog",
     "LandingReader",
-    "changelog",
-    "dead_letters",
     "effects",
     "facts_of",
     "is_manifest",
@@ -46,7 +50,6 @@ __all__ = [
     "mirror_rows",
     "obstacles",
     "read_facts",
-    "read_files",
     "read_groups",
     "require_allowed",
     "takes_copies",

@@ -19,7 +19,7 @@ from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
 from cdc.delta.log import Commit, State, UnsuitableTable
-from cdc.delta.tables import Table, Tables, writes
+from cdc.delta.tables import Kind, Options, Table, Tables, writes
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import VOID, WATERMARK, Namespace
 from cdc.tasks import Group, remove
@@ -33,39 +33,51 @@ _ROWS_PER_FILE = 50_000
 _CLUSTER = ("cluster_time", "key")
 
 
-def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The changelogs that get rows of this batch, or a commit without rows.
+class Changelog(Kind):
+    """The kind of tables that contain every row of every batch."""
 
-    A collection without documents also gets a changelog, which is empty.
-    """
-    shared = {table for table in tables.known() if _gets_shared_rows(table, facts, tables)}
-    names = facts.counts.keys() | facts.progress.copied | facts.torn
-    own = {table for namespace in names if (table := tables.of(namespace))}
-    return sorted(shared | own, key=lambda table: table.target)
+    name, form_option = "changelog", "form"
+
+    def form(self, options: Options) -> str:
+        return options.changelog_form
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        """The changelogs that get rows of this batch, or a commit without rows.
+
+        A collection without documents also gets a changelog, which is empty.
+        """
+        shared = {table for table in tables.known() if _gets_shared_rows(table, facts, tables)}
+        names = facts.counts.keys() | facts.progress.copied | facts.torn
+        own = {table for namespace in names if (table := tables.of(namespace))}
+        return sorted(shared | own, key=lambda table: table.target)
+
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
+        """Append the rows of a table, and create the table if needed. Idempotent per batch.
+
+        Besides the rows of its own collections a changelog gets rows that concern them: a rename
+        onto their name, and rows without a collection (dropDatabase) or without a database (a gap).
+        So each changelog alone contains everything that changed its collections.
+        """
+        facts, number = batch.facts, F.lit(batch.number).cast("long")
+        rows = batch.read(spark).withColumn(BATCH, number)
+        rows = in_form(rows, table.options.changelog_form)
+        columns = _nullable(rows.schema)
+        new = tables.describe_new(table, columns, batch.document.simpleString(), _CLUSTER)
+        writes.create(spark, table, tables, new)
+        writes.complete(spark, table, tables, columns)
+        commit = _commit(table, batch, tables)
+        own = _own(table, facts, tables)
+        count = sum(sum(facts.counts[namespace].values()) for namespace in own)
+        files = max(1, math.ceil(count / _ROWS_PER_FILE))
+        own_rows = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
+        table.target.append(own_rows, tables.transaction(commit))
+        tables.committed(table, commit)
 
 
-def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Append the rows of a table, and create the table if needed. Idempotent per batch.
-
-    Besides the rows of its own collections a changelog gets rows that concern them: a rename onto
-    their name, and rows without a collection (dropDatabase) or without a database (a gap). So each
-    changelog alone contains everything that changed its collections.
-    """
-    facts, rows = batch.facts, batch.read(spark).withColumn(BATCH, F.lit(batch.number).cast("long"))
-    rows = in_form(rows, table.options.changelog_form)
-    columns = _nullable(rows.schema)
-    writes.create(spark, table, tables, columns, batch.document.simpleString(), _CLUSTER)
-    writes.complete(spark, table, tables, columns)
-    commit = _commit(table, batch, tables)
-    own = _own(table, facts, tables)
-    count = sum(sum(facts.counts[namespace].values()) for namespace in own)
-    files = max(1, math.ceil(count / _ROWS_PER_FILE))
-    own_rows = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
-    table.target.append(own_rows, tables.transaction(commit))
-    tables.committed(table, commit)
+CHANGELOG = Changelog()
 
 
-class LandedChangelog:
+class LandedChangelog(Changelog):
     """The changelog of a batch whose rows the tasks have written to data files already.
 
     It commits the files. It writes the rows of the manifest itself, for each table that they
@@ -74,9 +86,6 @@ class LandedChangelog:
 
     def __init__(self, landed: LandedBatch) -> None:
         self._landed = landed
-
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
-        return targets(facts, tables)
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Commit the files of a table, and create it if needed. Idempotent per batch."""
@@ -98,7 +107,7 @@ class LandedChangelog:
             remove(own, tables.layout.storage)
             _warn_once(str(table.target), str(reason))
             every = self._landed.all_rows(batch.read(spark))
-            write(spark, table, tables, replace(batch, read=lambda _: every))
+            super().write(spark, table, tables, replace(batch, read=lambda _: every))
             return
         except TableOwnedElsewhere:
             remove(own, tables.layout.storage)

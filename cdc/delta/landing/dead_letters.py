@@ -11,19 +11,13 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
 from cdc.delta.columns import is_of
 from cdc.delta.landing import placeholder
 from cdc.delta.landing.batch_summary import Batch, Facts
 from cdc.delta.log import Commit
-from cdc.delta.tables import Table, Tables, writes
+from cdc.delta.tables import Kind, Table, Tables, writes
 
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the
@@ -46,22 +40,30 @@ SCHEMA = (
 )
 
 
-def targets(facts: Facts, tables: Tables) -> list[Table]:
-    """The tables that get a letter of this batch: one, if all collections share it."""
-    found = {table for namespace in facts.unmappable if (table := tables.of(namespace))}
-    return sorted(found, key=lambda table: table.target)
+class DeadLetters(Kind):
+    """The kind of tables that contain dead letters."""
+
+    name = "dead_letters"
+
+    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+        """The tables that get a letter of this batch: one, if all collections share it."""
+        found = {table for namespace in facts.unmappable if (table := tables.of(namespace))}
+        return sorted(found, key=lambda table: table.target)
+
+    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
+        """Append the batch's letters, creating the table if need be. Idempotent per batch."""
+        kind, facts = batch.document.simpleString(), batch.facts
+        new = tables.describe_new(table, SCHEMA, kind, ("cluster_time",))
+        writes.create(spark, table, tables, new)
+        commit = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
+        own = [name for name in facts.unmappable if tables.of(name) == table]
+        rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
+        letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
+        table.target.append(letters.coalesce(1), tables.transaction(commit))
+        tables.committed(table, commit)
 
 
-def write(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
-    """Append the batch's letters, creating the table if need be. Idempotent per batch."""
-    kind, facts = batch.document.simpleString(), batch.facts
-    writes.create(spark, table, tables, SCHEMA, kind, ("cluster_time",))
-    commit = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
-    own = [name for name in facts.unmappable if tables.of(name) == table]
-    rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
-    letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
-    table.target.append(letters.coalesce(1), tables.transaction(commit))
-    tables.committed(table, commit)
+DEAD_LETTERS = DeadLetters()
 
 
 def _letters(rows: DataFrame, image: str, kind: str) -> DataFrame:

@@ -21,7 +21,7 @@ from cdc.delta.tables import HARD, Layout, Table
 from cdc.model import Namespace
 from cdc.tasks import Part, Storage, is_remote
 
-CHANGELOG, MIRROR = "changelog", "mirror"
+_CHANGELOG, _MIRROR = "changelog", "mirror"
 _READ = "read"
 
 
@@ -46,7 +46,7 @@ class Destinations:
         routes = [
             options.routes[kind]
             for options in layout.all()
-            for kind in (CHANGELOG, MIRROR)
+            for kind in (_CHANGELOG, _MIRROR)
             if kind in options.routes and not options.routes[kind].is_name
         ]
         found = {
@@ -83,10 +83,10 @@ class Destinations:
                 yield Part(mirror[0], mirror_rows(copied, mirror[1]), is_copy=True)
 
     def _find_changelog(self, namespace: Namespace) -> str | None:
-        return self._address(self._layout.table(CHANGELOG, namespace))
+        return self._address(self._layout.table(_CHANGELOG, namespace))
 
     def _find_mirror(self, namespace: Namespace) -> tuple[str, Image] | None:
-        table = self._layout.table(MIRROR, namespace) if self._with_mirrors else None
+        table = self._layout.table(_MIRROR, namespace) if self._with_mirrors else None
         if table is None or not takes_copies(table):
             return None
         address = self._address(table)
@@ -141,7 +141,7 @@ def mirror_rows(rows: pa.RecordBatch, image: Image) -> pa.RecordBatch:
 def obstacles(spark: SparkSession, layout: Layout) -> Iterator[str]:
     """Yield each reason for which tasks cannot write the changelogs of a layout."""
     for options in layout.all():
-        route = options.routes.get(CHANGELOG)
+        route = options.routes.get(_CHANGELOG)
         if route is None:
             if options.routes:
                 yield f"there is no changelog beside a table of the kind {min(options.routes)}"

@@ -31,11 +31,8 @@ def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
 
     Without those after which the table keeps its rows, see `kept`.
     """
-    found = [
-        each
-        for each in facts.voiding
-        if _holds(each, table, tables) and _policy(each, table.options) != KEEP
-    ]
+    own = [each for each in facts.voiding if _holds(each, table, tables)]
+    found = [each for each in own if _policy(each.reason, table.options) != KEEP]
     return sorted(found, key=lambda each: each.position, reverse=True)
 
 
@@ -44,16 +41,13 @@ def emptying(options: Options) -> list[str]:
 
     A rename onto the name of a collection does it in any case.
     """
-    return [op for op, reason in VOIDING.items() if _policy_for(reason, options) != KEEP]
+    return [op for op, reason in VOIDING.items() if _policy(reason, options) != KEEP]
 
 
 def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
     """The events after which the table keeps its rows because of `on.drop` or `on.rename`."""
-    return [
-        each
-        for each in facts.voiding
-        if _holds(each, table, tables) and _policy(each, table.options) == KEEP
-    ]
+    own = [each for each in facts.voiding if _holds(each, table, tables)]
+    return [each for each in own if _policy(each.reason, table.options) == KEEP]
 
 
 def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
@@ -100,7 +94,7 @@ def require_allowed(facts: Facts, tables: Tables) -> None:
     """Raise CollectionGone if a collection was dropped or renamed whose policy is `fail`."""
     for table in tables.known():
         for each in facts.voiding:
-            if _holds(each, table, tables) and _policy(each, table.options) == FAIL:
+            if _holds(each, table, tables) and _policy(each.reason, table.options) == FAIL:
                 option = "on.drop" if each.reason == DROPPED else "on.rename"
                 raise CollectionGone(
                     f"{table.namespace or each.db} was {each.reason}, and {option} = fail.",
@@ -157,13 +151,9 @@ def _holds(each: NamespaceEvent, table: Table, tables: Tables) -> bool:
     return tables.of(Namespace(each.db, each.coll)) == table
 
 
-def _policy(each: NamespaceEvent, options: Options) -> str | None:
-    return _policy_for(each.reason or "", options)
-
-
-def _policy_for(reason: str, options: Options) -> str | None:
+def _policy(reason: str | None, options: Options) -> str | None:
     """None for a collection that is read again: nobody may keep its old content."""
-    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(reason)
+    return {DROPPED: options.on_drop, RENAMED: options.on_rename}.get(reason or "")
 
 
 def without_moves(rows: DataFrame) -> DataFrame:

@@ -12,13 +12,7 @@ from operator import add
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from cdc.delta.landing.batch_summary import (
-    NO_EVENTS,
-    UNSTORED,
-    Bounds,
-    Facts,
-    Happened,
-)
+from cdc.delta.landing.batch_summary import NO_EVENTS, UNSTORED, Bounds, Facts, Happened
 from cdc.delta.landing.placeholder import is_stand_in
 from cdc.delta.log import settings
 from cdc.errors import BadOption

@@ -123,10 +123,7 @@ class Commit:
 
     def text(self) -> str:
         """The commit's userMetadata."""
-        fields: dict[str, Any] = {
-            "watermark": timestamp.text(self.watermark),
-            "batch": self.batch,
-        }
+        fields: dict[str, Any] = {"watermark": timestamp.text(self.watermark), "batch": self.batch}
         states = {str(name): state.to_json() for name, state in sorted(self.states.items())}
         if of := {name: state for name, state in states.items() if state}:
             fields["of"] = of

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.log.target import Target
+from cdc.delta.log.target import Target, delta_log
 
 _log = logging.getLogger(__name__)
 # Delta's own interval: the limit above which a commit has to wait all the same.
@@ -91,9 +91,8 @@ def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
 
     Returns how many commits have none afterwards.
     """
-    session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, target.address)
+    log = delta_log(spark, target.address)
     snapshot = log.unsafeVolatileSnapshot()
     # A snapshot goes on naming the checkpoint that it was made of.
     written = log.readLastCheckpointFile()

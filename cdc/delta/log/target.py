@@ -202,17 +202,20 @@ def is_local(spark: SparkSession, target: Target) -> bool:
     """
     if target.is_name or not re.match(r"(file:(//)?)?/(?!/)", target.address):
         return False
+    _, system = hadoop(spark, target.address)
+    return bool(system.getUri().getScheme() == "file")
+
+
+def hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """A path as Hadoop has it, and its file system."""
     jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(target.address)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    return bool(path.getFileSystem(configuration).getUri().getScheme() == "file")
+    found = jvm.org.apache.hadoop.fs.Path(path)
+    return found, found.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
 def names_in(spark: SparkSession, target: Target) -> list[str]:
     """The names in the folder of a table known by its path; none if there is no such folder."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(target.address)
-    system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    path, system = hadoop(spark, target.address)
     if not system.exists(path):
         return []
     return [status.getPath().getName() for status in system.listStatus(path)]
@@ -230,10 +233,8 @@ def under(spark: SparkSession, parts: Sequence[str]) -> list[Target]:
     """
     glob = "*".join(map(escape_glob, parts))
     # Spark's own API lists files, and a table without rows has none.
-    jvm: Any = spark._jvm
-    pattern = jvm.org.apache.hadoop.fs.Path(f"{glob}/_delta_log")
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    found = pattern.getFileSystem(configuration).globStatus(pattern)
+    pattern, system = hadoop(spark, f"{glob}/_delta_log")
+    found = system.globStatus(pattern)
     paths = [status.getPath().getParent().toString() for status in found or ()]
     return [Target(path) for path in paths if _is_table(spark, path)]
 
@@ -244,11 +245,14 @@ def _is_table(spark: SparkSession, path: str) -> bool:
     Delta makes the folder of the log before it writes the first version. A creation that is under
     way, or that was killed, has made the folder alone: Delta's own test accepts that one.
     """
-    if not DeltaTable.isDeltaTable(spark, path):
-        return False
+    is_there = DeltaTable.isDeltaTable(spark, path)
+    return is_there and int(_newest(spark, delta_log(spark, path)).version()) >= 0
+
+
+def delta_log(spark: SparkSession, path: str) -> Any:
+    """The log of the table at a path, as Delta has it in the JVM."""
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    return int(_newest(spark, log).version()) >= 0
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
 def _newest(spark: SparkSession, log: Any) -> Any:

@@ -36,7 +36,7 @@ from cdc.delta.log.commit_metadata import Commit
 from cdc.delta.log.conflict import Outdated
 from cdc.delta.log.live_files import LiveFile
 from cdc.delta.log.suitable_table import require_changeable, require_suitable
-from cdc.delta.log.target import Target, metadata_of
+from cdc.delta.log.target import Target, delta_log, hadoop, metadata_of
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
 
@@ -164,7 +164,8 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
         raise TableExists
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForNewTable(metadata)
-    delta.create(transaction, [_cluster_by(transaction, new.cluster)], metadata)
+    operation = delta.operations.CreateTable(metadata, False, False, delta.none)
+    delta.end(transaction, [_cluster_by(transaction, new.cluster)], operation)
 
 
 def replace_table(spark: SparkSession, target: Target, new: NewTable, commit: Commit) -> None:
@@ -176,7 +177,9 @@ def replace_table(spark: SparkSession, target: Target, new: NewTable, commit: Co
     transaction = delta.start(target)
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForTableOverwrite(metadata)
-    delta.replace(transaction, [_cluster_by(transaction, new.cluster)], metadata, commit)
+    stated, rest = delta.some(commit.text()), [delta.none] * 6
+    operation = delta.operations.ReplaceTable(metadata, False, False, False, stated, *rest)
+    delta.end(transaction, [_cluster_by(transaction, new.cluster)], operation)
 
 
 def _cluster_by(transaction: Any, columns: Sequence[str]) -> dict[str, Any]:
@@ -194,19 +197,17 @@ class _Delta:
     """Delta's classes in the JVM of a session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._session: Any = spark._jsparkSession
-        self._jvm: Any = spark._jvm
-        self._context: Any = spark.sparkContext._jsc.sc()
+        self._spark = spark
+        jvm: Any = spark._jvm
+        self._jvm, self.operations = jvm, jvm.org.apache.spark.sql.delta.DeltaOperations
+        self.none, self.some = jvm.scala.Option.empty(), jvm.scala.Option.apply
 
     def start(self, target: Target) -> Any:
-        log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session, target.address)
-        nothing = self._jvm.scala.Option.empty()
-        return log.startTransaction(nothing, nothing)
+        return delta_log(self._spark, target.address).startTransaction(self.none, self.none)
 
     def require_files(self, target: Target, files: Sequence[DataFile]) -> None:
         """Raise DataFileLost unless each file is complete where readers of the table look."""
-        root = self._jvm.org.apache.hadoop.fs.Path(target.address)
-        system = root.getFileSystem(self._session.sessionState().newHadoopConf())
+        root, system = hadoop(self._spark, target.address)
         for file in files:
             path = self._jvm.org.apache.hadoop.fs.Path(root, file.name)
             size = system.getFileStatus(path).getLen() if system.exists(path) else None
@@ -242,42 +243,24 @@ class _Delta:
         }
         for name, number in numbers.items():
             metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
-                self._context, name
+                self._spark.sparkContext._jsc.sc(), name
             )
             metric.set(number)
             metrics.put(name, metric)
-        transaction.registerSQLMetrics(self._session, scala.toScalaMap(metrics))
+        transaction.registerSQLMetrics(self._spark._jsparkSession, scala.toScalaMap(metrics))
         append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        metadata = jvm.scala.Option.apply(commit.text())
-        operation = jvm.org.apache.spark.sql.delta.DeltaOperations.StreamingUpdate(
-            append, own.name, own.version, metadata
+        operation = self.operations.StreamingUpdate(
+            append, own.name, own.version, self.some(commit.text())
         )
-        return int(transaction.commit(self._actions(actions), operation))
+        return self.end(transaction, actions, operation)
 
-    def create(self, transaction: Any, actions: Sequence[Mapping[str, Any]], metadata: Any) -> None:
-        operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
-        nothing = self._jvm.scala.Option.empty()
-        operation = operations.CreateTable(metadata, False, False, nothing)
-        transaction.commit(self._actions(actions), operation)
-
-    def replace(
-        self,
-        transaction: Any,
-        actions: Sequence[Mapping[str, Any]],
-        metadata: Any,
-        commit: Commit,
-    ) -> None:
-        operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
-        stated = self._jvm.scala.Option.apply(commit.text())
-        rest = [self._jvm.scala.Option.empty()] * 6
-        operation = operations.ReplaceTable(metadata, False, False, False, stated, *rest)
-        transaction.commit(self._actions(actions), operation)
-
-    def _actions(self, actions: Sequence[Mapping[str, Any]]) -> Any:
+    def end(self, transaction: Any, actions: Sequence[Mapping[str, Any]], operation: Any) -> int:
+        """Commit the actions; return the version that this made."""
         every = self._jvm.java.util.ArrayList()
         for action in actions:
             every.add(self.action(action))
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(every)
+        found = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(every)
+        return int(transaction.commit(found, operation))
 
 
 def added(file: DataFile) -> dict[str, Any]:

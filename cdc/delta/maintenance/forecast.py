@@ -8,18 +8,18 @@ from deltalake import QueryBuilder
 
 from cdc.delta.log import Target, list_unneeded, open_table
 from cdc.delta.maintenance.table_maintenance import Maintained
-from cdc.delta.tables import SOFT, Table
+from cdc.delta.tables import Kind, Table
 
 _DAY, _HOUR = 86_400, 3_600
 
 
-def forecast(kind: str, table: Table, hours: float, days: float) -> Maintained:
+def forecast(kind: Kind, table: Table, hours: float, days: float) -> Maintained:
     """Return what `maintain` would report of a dry run.
 
     The arguments are those of `maintain`. Raises NeedsSpark if only Delta can read the table.
     """
     now, purged = time.time(), 0
-    if kind == "mirror" and table.options.delete == SOFT:
+    if kind.has_tombstones(table.options):
         purged = _count_tombstones(table.target, now - days * _DAY)
     deleted = list_unneeded(table.target, now - hours * _HOUR)
     return Maintained(str(table.target), purged, None, None, len(deleted), uploads=())

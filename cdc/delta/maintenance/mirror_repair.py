@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.columns import Image
-from cdc.delta.followers import mirror
+from cdc.delta.followers import MIRROR, mirror
 from cdc.delta.log import Commit, conflict, merging, newest_entry, read_log
 from cdc.delta.tables import SOFT, Table
 from cdc.errors import NotComparable
-from cdc.model import Namespace, Timestamp, resume_token, timestamp
+from cdc.model import VOIDING, Namespace, Timestamp, resume_token, timestamp
 
 # What the userMetadata of a repair begins with, and that of the commit that says it is settled; the
 # time as of which it was read follows.
@@ -101,20 +101,12 @@ def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
 
 def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
     image = Image.of_table(table.target.read(spark).schema)
-    change = rows.select(
-        F.concat("db", F.lit("."), "coll").alias("_namespace"),
-        "key",
-        F.col("op").alias("_op"),
-        F.col("after").alias("document"),
-        F.col("position").alias("_position"),
-        F.col("cluster_time").alias("_cluster_time"),
-        F.col("cluster_inc").alias("_cluster_inc"),
-    )
-    change = image.select(change).alias("change")
-    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in mirror.key_of(table)]
+    name = F.concat("db", F.lit("."), "coll").alias("_namespace")
+    change = image.select(rows.select(name, "key", *mirror.change_columns())).alias("change")
+    same = [F.col(f"mirror.{name}") == F.col(f"change.{name}") for name in MIRROR.key(table)]
     merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
     # What is there may have been read as of the same time, and damaged since.
-    merge = mirror.with_changes(merge, table, image, "change._position >= mirror._position")
+    merge = MIRROR.with_changes(merge, table, image, "change._position >= mirror._position")
     with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
         merge.execute()
 
@@ -143,7 +135,7 @@ def _take_out(
     own = F.col("mirror._position") == position
     if table.is_shared:
         own &= F.col("mirror._namespace") == F.lit(str(namespace))
-    is_emptied = gone.where(F.col("op").isin("drop", "rename", "dropDatabase", "resync")).count()
+    is_emptied = gone.where(F.col("op").isin(*VOIDING)).count()
     keys = gone.where((F.col("op") == "delete") & F.col("key").isNotNull())
     keys = keys.select("key").distinct().alias("gone")
     held = table.target.delta(spark).alias("mirror")

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.log import conflict, keep, settings
 from cdc.delta.maintenance.unfinished_uploads import Upload, abort_uploads
-from cdc.delta.tables import SOFT, Table
+from cdc.delta.tables import Kind, Table
 
 # Delta refuses less: a writer that has begun before, or a stream that lags, may need the files.
 LEAST_RETENTION_HOURS = 168
@@ -37,7 +37,7 @@ class Maintained:
 
 
 def maintain(
-    spark: SparkSession, kind: str, table: Table, hours: float, days: float, dry_run: bool
+    spark: SparkSession, kind: Kind, table: Table, hours: float, days: float, dry_run: bool
 ) -> Maintained:
     """Purge tombstones, OPTIMIZE, VACUUM files that no retained version needs, abort old uploads.
 
@@ -47,7 +47,7 @@ def maintain(
     The jobs that write the table may continue. Raises ConflictsUnresolved if they leave no gap.
     """
     target, purged = table.target, 0
-    if kind == "mirror" and table.options.delete == SOFT:
+    if kind.has_tombstones(table.options):
         is_old = F.col("_deleted") & (F.col("_cluster_time") < _ago(days))
         purged = target.read(spark).where(is_old).count()
         if purged and not dry_run:

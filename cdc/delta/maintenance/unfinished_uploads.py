@@ -9,12 +9,11 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cdc.delta.log import Target
+from cdc.delta.log import Target, hadoop
 
 _log = logging.getLogger(__name__)
 # A method of Hadoop's S3A. No other file system of Hadoop lists uploads.
@@ -39,9 +38,7 @@ def abort_uploads(
 
     Returns None, and logs the reason once, if the file system cannot list uploads or refuses.
     """
-    jvm: Any = spark._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(target.folder(spark))
-    system = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    folder, system = hadoop(spark, target.folder(spark))
     scheme = str(system.getScheme())
     if scheme == "file":
         return ()
@@ -50,22 +47,26 @@ def abort_uploads(
         _report(store, f"Hadoop's file system of {scheme}:// does not list them")
         return None
     oldest = datetime.now(UTC) - timedelta(hours=hours)
-    found = []
+    attempted, found = "s3:ListBucketMultipartUploads", []
     try:
         uploads = system.listUploads(f"{system.pathToKey(folder)}/")
         while uploads.hasNext():
             upload = uploads.next()
             begun = datetime.fromtimestamp(upload.initiated().toEpochMilli() / 1000, UTC)
             if begun < oldest:
-                url = str(system.keyToQualifiedPath(upload.key()))
-                found.append(Upload(url, begun.isoformat(timespec="seconds")))
-                if not dry_run:
-                    system.abortMultipartUpload(upload.key(), upload.uploadId())
+                found.append((begun, upload.key(), upload.uploadId()))
+        attempted = "s3:AbortMultipartUpload"
+        for _, key, upload_id in [] if dry_run else found:
+            system.abortMultipartUpload(key, upload_id)
     except Py4JJavaError as error:
         # Its text may quote a key or a signature.
-        _report(store, f"it refuses ({error.java_exception.getClass().getSimpleName()})")
+        kind = error.java_exception.getClass().getSimpleName()
+        _report(store, f"it refuses {attempted} ({kind})")
         return None
-    return tuple(found)
+    return tuple(
+        Upload(str(system.keyToQualifiedPath(key)), begun.isoformat(timespec="seconds"))
+        for begun, key, _ in found
+    )
 
 
 @cache

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import with_after
-from cdc.delta.followers import MirrorState, PendingBatches, feeds, join, mirror
-from cdc.delta.landing import Batch, effects
+from cdc.delta.followers import MIRROR, MirrorState, PendingBatches, feeds, join, mirror
+from cdc.delta.landing import CHANGELOG, Batch, effects
 from cdc.delta.tables import PIPELINE, Layout, Table, Tables
 from cdc.errors import BadOption, NotCovered
 from cdc.model import Namespace
@@ -83,7 +83,7 @@ def _open(spark: SparkSession, layout: Layout, namespace: Namespace) -> tuple[Ta
     target = named.target.settled(spark)
     properties = target.properties(spark) if target.exists(spark) else {}
     pipeline = properties.get(PIPELINE, "")
-    return Tables("mirror", layout, pipeline), Tables("changelog", layout, pipeline)
+    return Tables(MIRROR, layout, pipeline), Tables(CHANGELOG, layout, pipeline)
 
 
 def _columns(spark: SparkSession, changelogs: Tables, namespace: Namespace) -> StructType:

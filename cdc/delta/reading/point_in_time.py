@@ -9,9 +9,7 @@ from cdc.delta.columns import ID, id_text, is_of, with_after
 from cdc.delta.landing import ROW_OPS, effects
 from cdc.delta.log import Target, newest_commit
 from cdc.errors import NotCovered
-from cdc.model import Namespace, Span, Timestamp, resume_token, timestamp
-
-_EMPTYING = ("drop", "rename", "dropDatabase", "resync")
+from cdc.model import VOIDING, Namespace, Span, Timestamp, resume_token, timestamp
 
 
 def as_of(
@@ -82,7 +80,7 @@ def _beginning(
     to = F.from_json("description", "to struct<db string, coll string>")["to"]
     wide = F.col("coll").isNull() & F.coalesce(F.col("db") == F.lit(namespace.db), F.lit(True))
     concerns = own | wide | ((F.col("op") == "rename") & is_of(namespace, to))
-    empties = concerns & F.col("op").isin(*_EMPTYING) & (F.col("position") <= last)
+    empties = concerns & F.col("op").isin(*VOIDING) & (F.col("position") <= last)
     found = rows.agg(
         F.max(F.when(empties, F.col("position"))).alias("emptied"),
         F.coalesce(F.max(own & F.col("txn.shard").isNotNull()), F.lit(False)).alias("sharded"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from cdc.delta.landing import NO_EVENTS, Facts, Happened
+from cdc.delta.landing import NO_EVENTS, Happened
 from cdc.model import Namespace, Timestamp
 
 # The phases that the sink measures, in their order.
@@ -89,19 +89,4 @@ class BatchReport:
             for counts in self.counts.values()
             for op, count in counts.items()
             if op not in NO_EVENTS
-        )
-
-    @classmethod
-    def of(
-        cls,
-        batch_id: int,
-        facts: Facts,
-        tables: int,
-        latency: Latency | None,
-        phases: Mapping[str, float],
-        streamed: Mapping[str, int],
-    ) -> Self:
-        return cls(
-            *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
-            *(frozenset(facts.copying), tables, latency, phases, streamed),
         )

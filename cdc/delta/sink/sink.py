@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -13,39 +12,35 @@ from pyspark.sql.types import StructType
 from cdc.delta.followers import (
     KINDS,
     Backlog,
+    FollowerKind,
     Followers,
     FollowerThread,
     Pending,
+    Writer,
+    kinds_of,
 )
 from cdc.delta.landing import (
+    CHANGELOG,
+    DEAD_LETTERS,
     Batch,
+    Changelog,
+    DeadLetters,
     Facts,
     LandedBatch,
-    changelog,
-    dead_letters,
+    LandedChangelog,
     is_manifest,
     read_facts,
     require_allowed,
 )
 from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
 from cdc.delta.sink.batch_report import BatchReport, Latency, Phases
-from cdc.delta.tables import Layout, Table, Tables, small_write_settings
+from cdc.delta.tables import Kind, Layout, Table, Tables, small_write_settings
 from cdc.errors import TooManyDeadLetters
 from cdc.model import Namespace
 
 _log = logging.getLogger(__name__)
-
-
-class _Writer(Protocol):
-    """A module that fills one kind of table."""
-
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]: ...
-
-    def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None: ...
-
-
 # What could not be mapped is stored before a changelog refers to it.
-_LOGS: Mapping[str, _Writer] = {"dead_letters": dead_letters, "changelog": changelog}
+_KINDS: Sequence[DeadLetters | Changelog | FollowerKind] = (DEAD_LETTERS, CHANGELOG, *KINDS)
 
 
 class Sink:
@@ -79,7 +74,7 @@ class Sink:
         interval: float | None = None,
         applies: bool = True,
     ) -> None:
-        self._kinds = {kind: Tables(kind, layout, pipeline) for kind in (*_LOGS, *KINDS)}
+        self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
         self._storage = layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
@@ -88,14 +83,13 @@ class Sink:
         self._sizes = small_write_settings.Sizes()
         self._checkpoints = LogCheckpoints()
         self._followers = Followers(
-            {kind: self._kinds[kind] for kind in KINDS},
-            self._kinds["changelog"],
+            {kind: self._tables[kind] for kind in KINDS},
+            self._tables[CHANGELOG],
             self._checkpoints,
             by_files=rows is not None,
         )
         self._follows = all(
-            "changelog" in options.routes or KINDS.keys().isdisjoint(options.routes)
-            for options in layout.all()
+            CHANGELOG.name in options.routes or not kinds_of(options) for options in layout.all()
         )
         self._interval, self._applies = interval, applies
         self._thread: FollowerThread | None = None
@@ -107,7 +101,7 @@ class Sink:
         the first batch to be written, `columns` are those of the source's rows. Raises
         ChangelogTooShort.
         """
-        for tables in self._kinds.values():
+        for tables in self._tables.values():
             tables.discover(spark)
         if self._applies:
             self._followers.recover(spark, number, columns)
@@ -165,7 +159,10 @@ class Sink:
         latency = Latency.of(facts.happened, self._clock() if facts.happened else None)
         self._warn(facts)
         streamed = {} if landed is None else landed.streamed
-        return BatchReport.of(batch_id, facts, written, latency, phases.seconds, streamed)
+        return BatchReport(
+            *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
+            *(frozenset(facts.copying), written, latency, phases.seconds, streamed),
+        )
 
     def _write(
         self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases
@@ -177,14 +174,12 @@ class Sink:
         if self._is_first:
             # Also of a table that this batch has nothing for: later batches might have, and the
             # table would contain them twice.
-            for tables in self._kinds.values():
+            for tables in self._tables.values():
                 tables.require_not_ahead(now)
             self._is_first = False
-        logs = dict(_LOGS)
-        if landed is not None:
-            logs["changelog"] = changelog.LandedChangelog(landed)
-        writers = {**logs, **KINDS}
-        work = {kind: writer.targets(facts, self._kinds[kind]) for kind, writer in writers.items()}
+        work: dict[Kind, list[Table]] = {
+            kind: kind.targets(facts, self._tables[kind]) for kind in _KINDS
+        }
         if landed is not None:
             addresses = {table.target.address for found in work.values() for table in found}
             if lost := landed.folders() - addresses:
@@ -192,19 +187,22 @@ class Sink:
         document = batch.document.simpleString()
         for kind, found in work.items():
             for table in found:
-                self._kinds[kind].claim(spark, table, document, now)
-        for kind, writer in logs.items():
-            if kind == "changelog" and self._follows:
-                self._followers.create(spark, work, batch.number - 1, batch.columns)
-            self._fill(spark, kind, writer, work[kind], batch)
-            if kind == "dead_letters":
-                self._count_dead_letters(facts)
+                self._tables[kind].claim(spark, table, document, now)
+        self._fill(spark, DEAD_LETTERS, self._tables[DEAD_LETTERS], work[DEAD_LETTERS], batch)
+        self._count_dead_letters(facts)
+        if self._follows:
+            self._followers.create(spark, work, batch.number - 1, batch.columns)
+        changelogs = self._tables[CHANGELOG]
+        log = CHANGELOG if landed is None else LandedChangelog(landed)
+        self._fill(spark, log, changelogs, work[CHANGELOG], batch)
         self._require_allowed(facts)
         phases.end("commit")
-        count = sum(len(work[kind]) for kind in logs)
-        last = self._kinds["changelog"].last
-        version = self._kinds["changelog"].version
-        commits = [(t.target, commit, version(t)) for t in work["changelog"] if (commit := last(t))]
+        count = len(work[DEAD_LETTERS]) + len(work[CHANGELOG])
+        commits = [
+            (table.target, commit, changelogs.version(table))
+            for table in work[CHANGELOG]
+            if (commit := changelogs.last(table))
+        ]
         if self._follows and all(commit.groups for _, commit, _ in commits):
             if not self._applies:
                 if landed is not None:
@@ -219,17 +217,17 @@ class Sink:
         # its commits, was killed between the changelog and what follows it.
         self._followers.apply(spark)
         self._followers.create(spark, work, None, batch.columns)
-        for kind, writer in KINDS.items():
-            self._fill(spark, kind, writer, work[kind], batch)
+        for kind in KINDS:
+            self._fill(spark, kind, self._tables[kind], work[kind], batch)
             count += len(work[kind])
-        self._followers.renew_views(spark, work["mirror"])
+        self._followers.renew_views(spark, work)
         return count
 
     def _fill(
         self,
         spark: SparkSession,
-        kind: str,
-        writer: _Writer,
+        writer: Writer,
+        tables: Tables,
         found: Sequence[Table],
         batch: Batch,
     ) -> None:
@@ -238,7 +236,7 @@ class Sink:
         targets = [table.target for table in found]
         is_small = self._sizes.are_small(spark, targets, batch.facts.count)
         with settings(spark, small_write_settings.SETTINGS if is_small else {}):
-            at_once(spark, partial(_write, writer, self._kinds[kind], batch), found)
+            at_once(spark, partial(_write, writer, tables, batch), found)
         for target in targets:
             self._checkpoints.committed(spark, target)
 
@@ -285,8 +283,8 @@ class Sink:
 
     def _require_allowed(self, facts: Facts) -> None:
         """Before the first table that contains documents: the changelogs state it in any case."""
-        for kind in ("mirror", "history"):
-            require_allowed(facts, self._kinds[kind])
+        for kind in KINDS:
+            require_allowed(facts, self._tables[kind])
 
     def _count_dead_letters(self, facts: Facts) -> None:
         """Raises TooManyDeadLetters above the limit: they are safe then, and nothing else is
@@ -314,9 +312,7 @@ class Sink:
             )
 
 
-def _write(
-    writer: _Writer, tables: Tables, batch: Batch, spark: SparkSession, table: Table
-) -> None:
+def _write(writer: Writer, tables: Tables, batch: Batch, spark: SparkSession, table: Table) -> None:
     conflict.repeated(partial(writer.write, spark, table, tables, batch), table.target)
 
 

@@ -1,18 +1,19 @@
 """Delta tables of a pipeline: layout, location, schema, ownership, and what is known of each."""
 
 from cdc.delta.tables import small_write_settings, writes
-from cdc.delta.tables.catalog_view import drop_view, live_view, put_view, text_of_view
+from cdc.delta.tables.catalog_view import live_view, put_view, text_of_view
 from cdc.delta.tables.evolution import MOST_COLUMNS, count_families, grow, main_type
-from cdc.delta.tables.known_table import Begin, KnownTable, begin_of, configured_image
+from cdc.delta.tables.kind import Kind
+from cdc.delta.tables.known_table import Begin, KnownTable, begin_of
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
     KEEP,
     KEYS,
-    KINDS,
     MATCH,
     OLD_NAMES,
     SOFT,
+    TRACK,
     Layout,
     Options,
     Table,
@@ -32,22 +33,21 @@ __all__ = [
     "HARD",
     "KEEP",
     "KEYS",
-    "KINDS",
     "MATCH",
     "MOST_COLUMNS",
     "OLD_NAMES",
     "PIPELINE",
     "SOFT",
+    "TRACK",
     "Begin",
+    "Kind",
     "KnownTable",
     "Layout",
     "Options",
     "Table",
     "Tables",
     "begin_of",
-    "configured_image",
     "count_families",
-    "drop_view",
     "existing",
     "grow",
     "identity",

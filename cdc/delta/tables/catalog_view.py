@@ -44,7 +44,7 @@ def put_view(spark: SparkSession, place: Target, owner: Mapping[str, str], query
 
 def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
     """Remove the view of this `owner`; return whether there was one. Anything else stays."""
-    if not spark.catalog.tableExists(place.address) or not is_owned(spark, place, owner):
+    if not is_owned(spark, place, owner):
         return False
     spark.sql(f"DROP VIEW IF EXISTS {place.address}")
     return True
@@ -52,14 +52,13 @@ def drop_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> b
 
 def is_foreign_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
     """Whether the name belongs to a view that is not of this `owner`."""
-    if not place.is_name or not spark.catalog.tableExists(place.address):
-        return False
-    return place.is_view(spark) and not is_owned(spark, place, owner)
+    is_there = place.is_name and bool(spark.catalog.tableExists(place.address))
+    return is_there and place.is_view(spark) and not is_owned(spark, place, owner)
 
 
 def text_of_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> str | None:
     """The query of the view of this `owner`; None if there is none."""
-    if not spark.catalog.tableExists(place.address) or not is_owned(spark, place, owner):
+    if not is_owned(spark, place, owner):
         return None
     facts = spark.sql(f"DESCRIBE TABLE EXTENDED {place.address}").collect()
     return next((row.data_type for row in facts if row.col_name == "View Text"), None)
@@ -67,7 +66,7 @@ def text_of_view(spark: SparkSession, place: Target, owner: Mapping[str, str]) -
 
 def is_owned(spark: SparkSession, place: Target, owner: Mapping[str, str]) -> bool:
     """Whether there is a view whose properties contain `owner`."""
-    if not place.is_view(spark):
+    if not spark.catalog.tableExists(place.address) or not place.is_view(spark):
         return False
     found = spark.sql(f"SHOW TBLPROPERTIES {place.address}").collect()
     return owner.items() <= {row.key: row.value for row in found}.items()

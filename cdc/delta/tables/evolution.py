@@ -50,7 +50,7 @@ def grow(spark: SparkSession, rows: DataFrame, table: Table, tables: Tables) -> 
     These are the columns that were added to the configuration and, with `schema.evolution`, those
     that the documents in `rows` suggest.
     """
-    columns, configured = tables.columns(table), table.options.columns
+    columns, configured = tables.image(table).typed, table.options.columns
     if columns is None or configured is None:
         return
     names = {column.name for column in columns.columns}
@@ -97,10 +97,7 @@ def families_of(
         .orderBy(F.desc("values"), "name", "of")
         .limit(_MOST_GROUPS)
     )
-    found: dict[str, Counter[str]] = {}
-    for row in groups.collect():
-        found.setdefault(row.name, Counter())[row.of] = row["values"]
-    return found
+    return _by_name((row.name, row.of, row["values"]) for row in groups.collect())
 
 
 def count_families(
@@ -112,14 +109,18 @@ def count_families(
     for array in documents:
         for document in array.to_pylist():
             counts.update(list_families(document["value"], document["metadata"]))
-    groups = [
+    groups = sorted(
         (-count, name, family)
         for (name, family), count in counts.items()
         if is_storable(name) and not name.startswith("$") and name not in known
-    ]
+    )
+    return _by_name((name, family, -count) for count, name, family in groups[:_MOST_GROUPS])
+
+
+def _by_name(groups: Iterable[tuple[str, str, int]]) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
-    for count, name, family in sorted(groups)[:_MOST_GROUPS]:
-        found.setdefault(name, Counter())[family] = -count
+    for name, family, count in groups:
+        found.setdefault(name, Counter())[family] = count
     return found
 
 

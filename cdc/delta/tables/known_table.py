@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.columns import EVENT, Columns, Image
 from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, newest_commit
-from cdc.delta.tables.layout import TRACK, TYPED, Table
+from cdc.delta.tables.kind import Kind
+from cdc.delta.tables.layout import Table
 from cdc.delta.tables.ownership import identity
 from cdc.errors import BadOption, ForeignOffset
 from cdc.model import timestamp
@@ -31,11 +32,6 @@ _PROPERTIES = {
 }
 # No thread of ours writes the checkpoints of a table in a catalog.
 _NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}
-# What is merged into: a row that changes is marked, instead of rewriting the file it lies in.
-_MERGED = {"delta.enableDeletionVectors": "true"}
-# What `form_of` depends on.
-_OPTION_OF_FORM = {"changelog": "form", "mirror": "delete", "history": TRACK}
-_OF_KIND = {"mirror": _MERGED, "history": _MERGED}
 
 
 class Begin(NamedTuple):
@@ -57,7 +53,7 @@ class KnownTable:
 
     Attributes:
         document: the SQL type of its images.
-        form: see `form_of`.
+        form: see `Kind.form`.
         last: its newest commit by this pipeline, if there is one.
         image: how it stores documents; of no meaning for tables that have no such columns.
         names: the names of all columns.
@@ -76,22 +72,8 @@ class KnownTable:
     version: int | None = None
 
     @classmethod
-    def of(
-        cls,
-        table: Table,
-        properties: Mapping[str, str],
-        last: Commit | None,
-        image: Image,
-        names: frozenset[str],
-        version: int | None = None,
-    ) -> Self:
-        begin = _begin(properties)
-        document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
-        return cls(table, document, form, last, image, names, begin, version)
-
-    @classmethod
     def read(
-        cls, spark: SparkSession, kind: str, table: Table, properties: Mapping[str, str]
+        cls, spark: SparkSession, kind: Kind, table: Table, properties: Mapping[str, str]
     ) -> Self:
         version, last = newest_commit(spark, table.target) or (None, None)
         known = cls.of_schema(kind, table, properties, table.target.read(spark).schema)
@@ -99,11 +81,12 @@ class KnownTable:
 
     @classmethod
     def of_schema(
-        cls, kind: str, table: Table, properties: Mapping[str, str], schema: StructType
+        cls, kind: Kind, table: Table, properties: Mapping[str, str], schema: StructType
     ) -> Self:
         """A table without what its commits state."""
-        image = Image.of_table(schema) if kind in TYPED else configured_image(kind, table)
-        return cls.of(table, properties, None, image, frozenset(schema.names))
+        image, names = kind.image(schema, table.options), frozenset(schema.names)
+        document, form = properties[_DOCUMENT], properties.get(_FORM, EVENT)
+        return cls(table, document, form, None, image, names, begin_of(properties))
 
     @property
     def columns(self) -> Columns | None:
@@ -111,7 +94,7 @@ class KnownTable:
         return self.image.typed
 
     def require_configured(
-        self, kind: str, table: Table, document: str, with_columns: bool = True
+        self, kind: Kind, table: Table, document: str, with_columns: bool = True
     ) -> None:
         """Raise BadOption if the configuration does not fit the table.
 
@@ -123,24 +106,24 @@ class KnownTable:
                 f" {document}.",
                 "Keep the option 'document.format', or start anew with other paths and checkpoint.",
             )
-        form = form_of(kind, table)
+        form = kind.form(table.options)
         if self.form != form:
             raise BadOption(
-                f"The {kind} at '{table.target}' has the form {self.form}, not {form}.",
-                f"Keep the option '{_OPTION_OF_FORM[kind]}', or start anew with other paths"
+                f"The {kind.name} at '{table.target}' has the form {self.form}, not {form}.",
+                f"Keep the option '{kind.form_option}', or start anew with other paths"
                 " and checkpoint.",
             )
         if with_columns and (changed := self.find_changed_columns(kind, table)) is not None:
             raise BadOption(
-                f"The {kind} at '{table.target}' has other columns than 'columns' says:"
+                f"The {kind.name} at '{table.target}' has other columns than 'columns' says:"
                 f" {', '.join(changed)}.",
                 "Columns may only be added to a table that is there. Make it again from its"
                 " changelog: mongodb-cdc follow --rebuild --collection, with its name.",
             )
 
-    def find_changed_columns(self, kind: str, table: Table) -> list[str] | None:
+    def find_changed_columns(self, kind: Kind, table: Table) -> list[str] | None:
         """Return the columns that have to be different to fit the configuration; None if none."""
-        configured = configured_image(kind, table).typed
+        configured = kind.new_image(table.options).typed
         wanted = {column.name: column for column in configured.columns} if configured else {}
         own = {column.name: column for column in self.columns.columns} if self.columns else {}
         changed = [
@@ -152,9 +135,9 @@ class KnownTable:
             return changed or ["none" if wanted else "typed ones"]
         return None
 
-    def is_as_new(self, kind: str, table: Table) -> bool:
+    def is_as_new(self, kind: Kind, table: Table) -> bool:
         """Whether a table that the configuration creates now would have the same columns."""
-        has_id = configured_image(kind, table).has_id
+        has_id = kind.new_image(table.options).has_id
         return self.find_changed_columns(kind, table) is None and self.image.has_id == has_id
 
     def require_not_ahead(self, now: Commit) -> None:
@@ -174,38 +157,20 @@ class KnownTable:
         )
 
 
-def _begin(properties: Mapping[str, str]) -> Begin | None:
+def begin_of(properties: Mapping[str, str]) -> Begin | None:
+    """Where a table with these properties began, if it was created to follow changelogs."""
     return Begin(*json.loads(properties[_BEGIN])) if _BEGIN in properties else None
 
 
-def begin_of(properties: Mapping[str, str]) -> int | None:
-    """The batch after which a table with these properties follows changelogs, if it does."""
-    begin = _begin(properties)
-    return begin.after if begin else None
-
-
 def properties_of_new(
-    pipeline: str, kind: str, table: Table, document: str, begin: Begin | None
+    pipeline: str, kind: Kind, table: Table, document: str, begin: Begin | None
 ) -> dict[str, str]:
     """Return the properties of a table that is to be created.
 
     `document` is the SQL type of its images.
     """
-    own = {**identity(pipeline, kind, table), _DOCUMENT: document, _FORM: form_of(kind, table)}
+    own = {**identity(pipeline, kind.name, table), _DOCUMENT: document}
+    own |= {_FORM: kind.form(table.options)}
     own |= {_BEGIN: json.dumps(begin)} if begin else {}
     properties = _NAMED_PROPERTIES if table.target.is_name else _PROPERTIES
-    return {**properties, **_OF_KIND.get(kind, {}), **own}
-
-
-def form_of(kind: str, table: Table) -> str:
-    """The option, if any, that decides what the rows of the table mean. It applies to all rows."""
-    if kind == "history" and table.options.track:
-        return f"[{', '.join(table.options.track)}]"
-    if kind == "mirror":
-        return table.options.delete
-    return table.options.changelog_form if kind == "changelog" else EVENT
-
-
-def configured_image(kind: str, table: Table) -> Image:
-    """How a new table stores documents."""
-    return Image.of_new(table.options.columns if kind in TYPED else None)
+    return {**properties, **kind.properties, **own}

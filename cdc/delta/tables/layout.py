@@ -17,9 +17,6 @@ from cdc.options import Mistakes, current_names
 from cdc.tasks import Storage
 
 LETTERS = "dead_letters"
-KINDS = ("changelog", "mirror", "history", LETTERS)
-# Those whose documents `columns` applies to.
-TYPED = ("mirror", "history")
 TRACK = "track.history.columns"
 # The names that these had in the release before.
 OLD_NAMES = {"dead_letters": "dead.letters", "track_history_columns": TRACK}
@@ -29,18 +26,30 @@ _TRUTH = ("true", "false")
 
 
 class Key(NamedTuple):
-    """A key of `[table]`: its default, the values it may have (empty: any), and what it says."""
+    """A key of `[table]`: its default, the values it may have (empty: any), and what it says.
+
+    `kind` is the kind of table whose template it is; "" if it is no template.
+    """
 
     default: Any
     choices: tuple[str, ...]
     doc: str
+    kind: str = ""
 
 
 KEYS: Mapping[str, Key] = {
-    "changelog": Key("{db}/{coll}/changelog", (), "Template of changelogs; empty for none."),
-    "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none."),
+    "changelog": Key(
+        "{db}/{coll}/changelog", (), "Template of changelogs; empty for none.", "changelog"
+    ),
+    "mirror": Key("{db}/{coll}/mirror", (), "Template of mirrors; empty for none.", "mirror"),
+    "history": Key(
+        "", (), "Template of histories, like `{db}/{coll}/history`; see *History*.", "history"
+    ),
     "dead.letters": Key(
-        "_dead_letters", (), "Template of the table of what could not be mapped; empty for none."
+        "_dead_letters",
+        (),
+        "Template of the table of what could not be mapped; empty for none.",
+        LETTERS,
     ),
     "form": Key(
         EVENT,
@@ -48,7 +57,6 @@ KEYS: Mapping[str, Key] = {
         "`cdf`: changelogs have the form of a change data feed; `debezium`: their rows also have"
         " the fields of Debezium's events.",
     ),
-    "history": Key("", (), "Template of histories, like `{db}/{coll}/history`; see *History*."),
     "delete": Key(
         HARD, (HARD, SOFT), "`soft`: deleted documents stay in the mirror, `_deleted` = true."
     ),
@@ -72,7 +80,7 @@ KEYS: Mapping[str, Key] = {
 }
 MATCH = "match"
 # The key of each kind of table.
-_TEMPLATES = {kind: "dead.letters" if kind == LETTERS else kind for kind in KINDS}
+_TEMPLATES = {key.kind: name for name, key in KEYS.items() if key.kind}
 
 
 def table() -> str:
@@ -272,9 +280,13 @@ def _tracked(given: Any, columns: Columns | None) -> tuple[str, ...] | None:
 
 def _checked(name: str, value: Any) -> Any:
     if isinstance(KEYS[name].default, bool):
-        return _flag(name, value)
+        if (text := str(value).lower()) not in _TRUTH:
+            raise BadOption(
+                f"Option '{name}' of a table cannot be '{value}'.", "Use true or false."
+            )
+        return text == "true"
     choices = KEYS[name].choices
-    if name in _TEMPLATES.values() and (not isinstance(value, str) or value.lower() in _TRUTH):
+    if KEYS[name].kind and (not isinstance(value, str) or value.lower() in _TRUTH):
         raise BadOption(
             f"Option '{name}' of a table cannot be '{str(value).lower()}'.",
             f"Write a template like {KEYS[name].default or '{db}/{coll}/history'}, or an empty text"
@@ -285,9 +297,3 @@ def _checked(name: str, value: Any) -> Any:
             f"Option '{name}' of a table cannot be '{value}'.", f"Use one of {', '.join(choices)}."
         )
     return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if str(value).lower() not in _TRUTH:
-        raise BadOption(f"Option '{name}' of a table cannot be '{value}'.", "Use true or false.")
-    return str(value).lower() == "true"

@@ -14,10 +14,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import Columns, Image
+from cdc.delta.columns import Image
 from cdc.delta.log import Commit, NewTable, SparkReader, Target, Transaction, conflict, newest_entry
 from cdc.delta.tables.catalog_view import is_foreign_view
-from cdc.delta.tables.known_table import Begin, KnownTable, configured_image, properties_of_new
+from cdc.delta.tables.kind import Kind
+from cdc.delta.tables.known_table import Begin, KnownTable, properties_of_new
 from cdc.delta.tables.layout import Layout, Table
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
 from cdc.model import Namespace
@@ -30,7 +31,7 @@ class Tables:
     Threads may share it if one at a time writes a table.
 
     Attributes:
-        kind: "changelog", "mirror", "history" or "dead_letters".
+        kind: their kind.
         layout: where the tables are.
         pipeline: identifies the checkpoint, not the job's name. Delta skips a (transaction id,
             version) that it has seen, and a new checkpoint counts its batches from 0 again.
@@ -38,7 +39,7 @@ class Tables:
             same time.
     """
 
-    kind: str
+    kind: Kind
     layout: Layout
     pipeline: str
     _spark: SparkSession | None = None
@@ -47,16 +48,12 @@ class Tables:
     _claimed: dict[Target, Table] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock, repr=False, compare=False)
 
-    def transaction_id(self, rebuilds: int = 0) -> str:
-        """The id for Delta. A rebuild applies all batches again, so it needs another id."""
-        # Versions of a mirror are no numbers of batches; those of earlier releases were.
-        name = "mirror/steps" if self.kind == "mirror" else self.kind
-        return f"mongodb-cdc/{self.pipeline}/{name}" + (f"/{rebuilds}" if rebuilds else "")
-
     def transaction_of(self, commit: Commit) -> Transaction:
         """The id and version by which Delta accepts the commit once."""
-        version = 2 * commit.batch + 1 if self.kind == "mirror" else commit.batch
-        return Transaction(self.transaction_id(commit.rebuilds), version)
+        name, version = self.kind.transaction(commit.batch)
+        # A rebuild applies all batches again, so it needs another id.
+        again = f"/{commit.rebuilds}" if commit.rebuilds else ""
+        return Transaction(f"mongodb-cdc/{self.pipeline}/{name}{again}", version)
 
     def transaction(self, commit: Commit) -> dict[str, Any]:
         """Options of Spark's writer for a commit that is made once, with its metadata."""
@@ -65,14 +62,14 @@ class Tables:
 
     def identity(self, table: Table) -> dict[str, str]:
         """The properties that identify the table as one of this pipeline."""
-        return identity(self.pipeline, self.kind, table)
+        return identity(self.pipeline, self.kind.name, table)
 
     def of(self, namespace: Namespace) -> Table | None:
         """The namespace's table, whether it exists or not; None if the layout has none.
 
         Call it after `discover` or `learn`.
         """
-        table = self.layout.table(self.kind, namespace)
+        table = self.layout.table(self.kind.name, namespace)
         if table is None or table.target.former is None:
             return table
         if table.target not in self._settled:
@@ -119,14 +116,10 @@ class Tables:
         known = self.state(table)
         return known.begin if known else None
 
-    def columns(self, table: Table) -> Columns | None:
-        """The typed columns of the table, or those it will get; None if it contains documents."""
-        return self.image(table).typed
-
     def image(self, table: Table) -> Image:
         """How the table stores documents, or will store them."""
         known = self.state(table)
-        return known.image if known else configured_image(self.kind, table)
+        return known.image if known else self.kind.new_image(table.options)
 
     def discover(self, spark: SparkSession) -> None:
         """Read the state of this pipeline's existing tables; tables of others are left out.
@@ -136,7 +129,7 @@ class Tables:
         """
         self._spark = spark
         for table, properties in existing(
-            SparkReader(spark), self.layout, self.kind, frozenset(self._known)
+            SparkReader(spark), self.layout, self.kind.name, frozenset(self._known)
         ):
             if properties[PIPELINE] == self.pipeline:
                 self._read(spark, table, properties)
@@ -208,8 +201,8 @@ class Tables:
 
     def created(self, table: Table, new: NewTable) -> None:
         """To be called after the table was created."""
-        image, names = configured_image(self.kind, table), frozenset(new.schema.names)
-        self.remember(KnownTable.of(table, new.properties, None, image, names, version=0))
+        known = KnownTable.of_schema(self.kind, table, new.properties, new.schema)
+        self.remember(replace(known, version=0))
 
     def committed(self, table: Table, commit: Commit, version: int | None = None) -> None:
         """To be called after each commit, also after one that Delta skipped as already done."""
@@ -233,7 +226,7 @@ class Tables:
 
     def require_current_columns(self, table: Table, schema: StructType) -> None:
         """Raise Outdated unless a table of this schema stores documents as it is known."""
-        if self.image(table) != Image.of_table(schema):
+        if self.image(table) != self.kind.image(schema, table.options):
             raise conflict.Outdated
 
     def remember(self, known: KnownTable) -> None:

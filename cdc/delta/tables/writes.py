@@ -26,7 +26,7 @@ from cdc.delta.log import (
     replace_table,
 )
 from cdc.delta.tables.catalog_view import drop_view
-from cdc.delta.tables.known_table import Begin, KnownTable
+from cdc.delta.tables.known_table import KnownTable
 from cdc.delta.tables.layout import Table
 from cdc.delta.tables.ownership import PIPELINE, occupied, require_ours, require_unoccupied
 from cdc.delta.tables.pipeline_tables import Tables
@@ -34,32 +34,18 @@ from cdc.errors import TableOwnedElsewhere
 from cdc.tasks import DataFile
 
 
-def create(
-    spark: SparkSession,
-    table: Table,
-    tables: Tables,
-    schema: StructType,
-    document: str,
-    cluster: Sequence[str],
-    begin: Begin | None = None,
-) -> None:
-    """Create the table, clustered by some columns, unless it is known.
+def create(spark: SparkSession, table: Table, tables: Tables, new: NewTable) -> None:
+    """Create the table unless it is known.
 
     `Tables.claim` must have passed. Raises TableOwnedElsewhere.
     """
     with tables.lock:
         if tables.state(table) is None:
-            new = tables.describe_new(table, schema, document, cluster, begin)
             _create(spark, table, tables, new)
             tables.created(table, new)
 
 
-def replace_columns(
-    spark: SparkSession,
-    table: Table,
-    tables: Tables,
-    new: NewTable,
-) -> None:
+def replace_columns(spark: SparkSession, table: Table, tables: Tables, new: NewTable) -> None:
     """Give a table without rows other columns, in a commit that states what its last one does."""
     last = tables.last(table)
     assert last is not None, "a commit has emptied it"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from cdc.delta.log import hadoop
 from cdc.errors import BadOption
 from cdc.tasks import S3_SCHEMES, Storage, explain, is_remote, probe_file, scheme_of
 
@@ -41,7 +41,7 @@ def connect(spark: SparkSession, storage: Storage, base: str) -> None:
         if not (name.endswith(".impl") and configuration.get(name)):
             configuration.set(name, value)
     try:
-        path, system = _hadoop(spark, base)
+        path, system = hadoop(spark, base)
         system.exists(path)
     except Py4JError as error:
         problem = _explain_java(error)
@@ -57,19 +57,13 @@ def mismatch(spark: SparkSession, storage: Storage, base: str) -> str | None:
     """
     try:
         with probe_file(storage, base, f"_mongodb-cdc-probe-{uuid4()}") as (name, size):
-            path, system = _hadoop(spark, f"{base}/{name}")
+            path, system = hadoop(spark, f"{base}/{name}")
             found = system.getFileStatus(path).getLen() if system.exists(path) else None
     except (OSError, ValueError, NotImplementedError) as error:
         return f"pyarrow cannot write to '{base}' ({explain(error)})"
     except Py4JError as error:
         return f"Spark cannot read '{base}' ({_explain_java(error)})"
     return None if found == size else f"Spark does not find at '{base}' what pyarrow wrote"
-
-
-def _hadoop(spark: SparkSession, url: str) -> tuple[Any, Any]:
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(url)
-    return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
 def _explain_java(error: Py4JError) -> str:

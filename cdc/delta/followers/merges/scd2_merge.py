@@ -16,7 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from cdc.delta.followers.scd2_rule import EMPTIED, ENDED, IMAGES, KNOWN, NEW, Same, versions
+from cdc.delta.followers.follower_kind import within
+from cdc.delta.followers.merges.scd2_rule import EMPTIED, ENDED, IMAGES, KNOWN, NEW, Same, versions
 from cdc.delta.landing import Bounds
 from cdc.delta.sql import quoted
 from cdc.model import REPLACED, Namespace, NamespaceEvent
@@ -106,7 +107,7 @@ def merge(
     rows: DataFrame,
     emptied: Iterable[Scope],
     shape: Shape,
-    bounds: Iterable[Bounds],
+    bounds: Sequence[Bounds],
 ) -> DeltaMergeBuilder:
     """Return a MERGE after which the table contains the versions of all rows that it ever got.
 
@@ -118,7 +119,7 @@ def merge(
     there = table.toDF().alias(_TABLE)
     known = _known_scopes(there, shape)
     new = set(emptied) - known
-    reach = F.lit(True) if new else _within([*bounds])
+    reach = F.lit(True) if new else within(F.col(f"{_TABLE}.key"), bounds)
     affected = _affected(there.where(reach), _touched(rows, known | new, shape.keys), new, shape)
     events = _known(affected, shape).unionByName(change_events(rows, shape.keys))
     if known | new:
@@ -162,14 +163,6 @@ def _touched(rows: DataFrame, scopes: Iterable[Scope], keys: Sequence[str]) -> D
         rows = rows.join(frame, _concerns(F.col("names"), keys) & is_read, "left")
         lowest = F.least("position", "anew")
     return rows.groupBy(*keys).agg(F.min(lowest).alias("_lowest"))
-
-
-def _within(bounds: Sequence[Bounds]) -> Column:
-    """A condition by which Delta skips files that contain none of the keys."""
-    if not bounds:
-        return F.lit(False)
-    least, greatest = min(each.least for each in bounds), max(each.greatest for each in bounds)
-    return F.col(f"{_TABLE}.key").between(F.lit(least), F.lit(greatest))
 
 
 def _affected(

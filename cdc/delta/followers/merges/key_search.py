@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from cdc.delta.followers.last_changes import LastChanges, as_mask
+from cdc.delta.followers.merges.last_changes import LastChanges, as_mask
 from cdc.delta.log import LiveFile, UnsuitableTable, read_vector
 from cdc.tasks import Folder
 

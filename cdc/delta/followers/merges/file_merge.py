@@ -3,8 +3,8 @@
 A row that changes gets a mark in the deletion vector of its file. The new images of changed keys
 become a new file. Copied documents are in files already, which tasks have written. All of this is
 one commit of `cdc.delta.log.transaction`. The mirror then contains what
-`cdc.delta.followers.mirror.write` would make of it, by which Spark merges everything that this
-module does not take:
+the MERGE of `cdc.delta.followers.mirror` would make of it, by which Spark merges everything that
+this module does not take:
 
 * tables of a catalog, of several collections, with `delete = soft` or with growing columns;
 * batches with an event that empties the mirror, or with moves between shards;
@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import Image
-from cdc.delta.followers import mirror
-from cdc.delta.followers.key_search import find_outdated, have_common_keys
-from cdc.delta.followers.last_changes import LastChanges, TooManyChanges, read_changes
+from cdc.delta.followers.follower_kind import FollowerKind
+from cdc.delta.followers.merges.key_search import find_outdated, have_common_keys
+from cdc.delta.followers.merges.last_changes import LastChanges, TooManyChanges, read_changes
 from cdc.delta.landing import Batch, BatchFiles, effects, mirror_rows, takes_copies
 from cdc.delta.log import (
     ChangedFiles,
@@ -46,16 +46,7 @@ from cdc.delta.log import (
     write_vectors,
 )
 from cdc.delta.tables import Table, Tables, writes
-from cdc.tasks import (
-    DataFile,
-    Folder,
-    Part,
-    explain,
-    is_remote,
-    open_folder,
-    remove,
-    write_parts,
-)
+from cdc.tasks import DataFile, Folder, Part, explain, is_remote, open_folder, remove, write_parts
 
 _log = logging.getLogger(__name__)
 # Of the rows of changes, in memory.
@@ -64,14 +55,15 @@ _MOST_BYTES = 2**27
 
 @dataclass(slots=True)
 class FileMerge:
-    """Writes mirrors like `cdc.delta.followers.mirror`, several at a time."""
+    """Writes mirrors like their `kind`, several at a time."""
 
+    kind: FollowerKind
     _files: dict[Target, LiveFiles] = field(default_factory=dict)
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Apply a batch to the mirror in one commit. Idempotent per batch."""
         if not self._is_written(spark, table, tables, batch):
-            mirror.write(spark, table, tables, batch)
+            self.kind.write(spark, table, tables, batch)
 
     def _is_written(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> bool:
         """Apply a batch by files; return whether it was possible."""
@@ -81,7 +73,7 @@ class FileMerge:
         try:
             if (files := batch.find_files()) is None:
                 return False
-            _Merge(table, tables, batch, files).commit(spark, known)
+            _Merge(self.kind, table, tables, batch, files).commit(spark, known)
             return True
         except (UnsuitableTable, UnknownVector, TooManyChanges) as reason:
             _log.info("%s: Spark merges the rows, because %s", table.target, reason)
@@ -100,7 +92,7 @@ def _is_possible(spark: SparkSession, table: Table, tables: Tables, batch: Batch
         bool(names)
         and (is_remote(table.target.address) or is_local(spark, table.target))
         and takes_copies(table)
-        and tables.columns(table) == table.options.columns
+        and tables.image(table).typed == table.options.columns
         and not effects.emptied(table, facts, tables)
         and facts.departures.isdisjoint(names)
     )
@@ -109,8 +101,11 @@ def _is_possible(spark: SparkSession, table: Table, tables: Tables, batch: Batch
 class _Merge:
     """One attempt to apply a batch."""
 
-    def __init__(self, table: Table, tables: Tables, batch: Batch, files: BatchFiles) -> None:
-        self._table, self._tables, self._batch, self._files = table, tables, batch, files
+    def __init__(
+        self, kind: FollowerKind, table: Table, tables: Tables, batch: Batch, files: BatchFiles
+    ) -> None:
+        self._kind, self._table, self._tables = kind, table, tables
+        self._batch, self._files = batch, files
         self._address, self._storage = table.target.address, tables.layout.storage
         self._folder = open_folder(self._address, self._storage)
         self._names = effects.changed(table, batch.facts, tables)
@@ -118,7 +113,7 @@ class _Merge:
 
     def commit(self, spark: SparkSession, known: LiveFiles) -> None:
         table, tables, batch = self._table, self._tables, self._batch
-        columns = mirror.schema(batch.document, table, self._image)
+        columns = self._kind.schema(batch.document, table, self._image)
         snapshot = table.target.snapshot(spark)
         self._require_possible(snapshot, columns)
         version = int(snapshot.version())
@@ -128,7 +123,7 @@ class _Merge:
         outdated, is_stale = find_outdated(there, self._folder, changes)
         rows = changes.rows.filter(pa.array(~(changes.is_delete | is_stale)))
         kind = batch.document.simpleString()
-        new = tables.describe_new(table, columns, kind, mirror.key_of(table))
+        new = tables.describe_new(table, columns, kind, self._kind.key(table))
         written, vectors, is_attempted = list[DataFile](), None, False
 
         def attempt() -> None:
