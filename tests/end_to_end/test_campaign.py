@@ -63,6 +63,7 @@ def test_a_campaign_of_faults_loses_and_doubles_no_change(
     seed, seconds = soak()
     of: Source = request.getfixturevalue(source)
     campaign, ends = Campaign(of, spark, pipeline, seed), time.monotonic() + seconds
+    campaign.report.ends = ends
     while time.monotonic() < ends:
         campaign.round(tmp_path, min(_ROUND_SECONDS, seconds))
         campaign.report.written()

@@ -70,8 +70,13 @@ def _befall(report: Report, scene: Scene, server: ReplicaSet, seconds: float) ->
     ends = time.monotonic() + seconds
     kinds = disturbances(scene, lambda: server.members)
     kinds = {name: each for name, each in kinds.items() if name not in _OF_THE_TABLES}
-    report.faults += at_random(
-        scene, kinds, lambda: time.monotonic() > ends, _PAUSE_SECONDS, lambda: None
+    at_random(
+        scene,
+        kinds,
+        is_over=lambda: time.monotonic() > ends,
+        pause=_PAUSE_SECONDS,
+        heal=lambda: None,
+        done=report.faults,
     )
 
 

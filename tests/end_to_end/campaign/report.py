@@ -1,4 +1,4 @@
-"""What a campaign has done, in build/soak.json, run after run, and as a table."""
+"""What a campaign does and has done: lines, a table, build/soak.json run after run, a picture."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 import rich.table
 from rich.console import Console
 
+from tests.end_to_end.campaign.picture import plot
+
 OUT = Path("build/soak.json")
+_LINE_SECONDS = 15.0
 
 
 @dataclass
 class Report:
     """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
     `documents_checked` those of copies; `roads` counts rounds by `read.by`; `endings` are exit
-    codes of the job, by how often; `writes_refused` those whose outcome the writers do not know."""
+    codes of the job, by how often; `writes_refused` those whose outcome the writers do not know;
+    `ends` is when the last round begins at the latest, by the monotonic clock."""
 
     source: str
     seed: int
@@ -36,7 +40,23 @@ class Report:
     writes_refused: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._start = time.monotonic()
+        self._start, self._said = time.monotonic(), -_LINE_SECONDS
+        self.ends: float | None = None
+
+    def say(self, phase: str, batch: int) -> None:
+        """Print a line of what goes on, at most one each 15 s."""
+        now = time.monotonic()
+        if now < self._said + _LINE_SECONDS:
+            return
+        self._said = now
+        left = f", {max(0, self.ends - now):,.0f} s left" if self.ends else ""
+        print(
+            f"{self.source}, round {self.rounds + 1}, {phase}: batch {batch},"
+            f" {self.faults.total():,} faults, {self.events_checked:,} events and"
+            f" {self.documents_checked:,} documents of earlier rounds compared,"
+            f" {len(self.violations)} violations{left}",
+            flush=True,
+        )
 
     def written(self) -> None:
         self.seconds = round(time.monotonic() - self._start)
@@ -44,7 +64,9 @@ class Report:
         reported = {each.name: getattr(self, each.name) for each in fields(self)}
         runs = json.loads(OUT.read_text()) if OUT.exists() else []
         others = [run for run in runs if run["began"] != self.began]
-        OUT.write_text(json.dumps([*others, reported], indent=2) + "\n")
+        runs = [*others, reported]
+        OUT.write_text(json.dumps(runs, indent=2) + "\n")
+        plot(OUT.with_suffix(".svg"), runs)
 
     def show(self, console: Console) -> None:
         table = rich.table.Table("fault", "times", title=f"{self.source}, seed {self.seed}")

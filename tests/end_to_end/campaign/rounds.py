@@ -90,6 +90,7 @@ class Campaign:
                 load.pause = _SLOW
                 self._wait(checkpoint, job, _has_streamed)
             self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
+        self.report.say("comparing", checkpoint.committed())
         self.report.writes_refused += Counter(load.refused)
         self.report.endings += job.endings
         self.report.violations += job.unexpected + load.broken
@@ -109,8 +110,9 @@ class Campaign:
         heal = self._source.heal
         over = threading.Event()
         with ThreadPoolExecutor(2) as threads:
+            counted = self.report.faults
             found = [
-                threads.submit(at_random, scene, kinds, over.is_set, _PAUSE_SECONDS, heal)
+                threads.submit(at_random, scene, kinds, over.is_set, _PAUSE_SECONDS, heal, counted)
                 for scene, kinds in (
                     (of_servers, self._source.disturbances(of_servers)),
                     (of_job, upon_the_job.disturbances(of_job, self._source.members)),
@@ -122,10 +124,11 @@ class Campaign:
                 if time.monotonic() > latest or any(each.done() for each in found):
                     break
                 load.pause = _BRISK if _lag(checkpoint, began) < _LAG_SECONDS else _SLOW
+                self.report.say("under faults", checkpoint.committed())
                 time.sleep(0.2)
             over.set()
             for each in found:
-                self.report.faults += each.result()
+                each.result()
 
     def _wait(
         self, checkpoint: Checkpoint, job: Supervised, enough: Callable[[list[Frontier]], bool]
@@ -136,6 +139,7 @@ class Campaign:
             if checkpoint.committed() > batches:
                 batches, deadline = checkpoint.committed(), time.monotonic() + _STALL_SECONDS
             assert time.monotonic() < deadline, f"no batch after {batches}: {job.said()}"
+            self.report.say("catching up", batches)
             time.sleep(0.2)
 
     def _judge(self, scene: Scene, checkpoint: Checkpoint) -> None:

@@ -89,10 +89,12 @@ def at_random(
     is_over: Callable[[], bool],
     pause: float,
     heal: Callable[[], object],
-) -> Counter[str]:
-    """Lets one after the other befall it, at most so many seconds apart, and reports how often each
-    did. Not counted is one that the servers, disturbed by others, have not let happen."""
-    kinds, done = list(disturbances), Counter[str]()
+    done: Counter[str],
+) -> None:
+    """Lets one after the other befall it, at most so many seconds apart, and counts in `done` how
+    often each did. Not counted is one that the servers, disturbed by others, have not let happen.
+    """
+    kinds = list(disturbances)
     weights = [weight for weight, _ in disturbances.values()]
     while not is_over():
         scene.a_while(pause)
@@ -104,4 +106,3 @@ def at_random(
             heal()
         else:
             done[kind] += 1
-    return done
