@@ -119,7 +119,7 @@ def _read_commits_after(
     spark: SparkSession, changelog: Target, applied: int
 ) -> Iterator[tuple[int, Commit]]:
     """The commits of later batches, the newest first, with versions. Raises ChangelogTooShort."""
-    version = None
+    version = oldest = None
     for entry in read_log(spark, changelog):
         version = entry.version
         commit = Commit.parse(entry.metadata)
@@ -127,7 +127,9 @@ def _read_commits_after(
             if commit.batch <= applied:
                 return
             yield version, commit
-    if version != 0:
+            oldest = commit.batch
+    # A batch is one commit, so nothing that is missing is before the next batch.
+    if version != 0 and oldest != applied + 1:
         raise ChangelogTooShort(
             f"The log of the changelog at '{changelog}' no longer contains the batches after"
             f" {applied}, which a mirror or a history lacks.",
