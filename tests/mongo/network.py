@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from cdc.demo.mongod import find_free_ports
+
 APP_NAME = b"mongodb-cdc"
 _CHUNK = 2**16
 
@@ -28,8 +30,12 @@ class Network:
         self.delay = 0.0
         self._of_connector: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
-        self.hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in self._listeners]
+        # Not those that the system gives to any process: clients go on connecting to them when this
+        # is closed. A JVM that gets such a port for its Python processes runs out of memory: it
+        # takes the first four bytes for a length.
+        own = find_free_ports(len(ports))
+        self._listeners = [socket.create_server(("127.0.0.1", each)) for each in own]
+        self.hosts = [f"127.0.0.1:{each}" for each in own]
         for listener, port in zip(self._listeners, ports, strict=True):
             _run(self._accept, listener, port)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -14,6 +15,8 @@ from cdc import source
 from cdc.demo import ReplicaSet
 from cdc.errors import ImagesMissing
 from cdc.model import Change
+from cdc.model.bson import DOCUMENT, STRING, encode_document, encode_field
+from cdc.mongo.read import Event
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, contents, document, filled, until
 
@@ -31,6 +34,14 @@ def changed(pipeline: Capture) -> list[Change]:
     pipeline.run()
     rows = [row for row in pipeline.rows if row.key is not None and row.op != "read"]
     return sorted(rows, key=lambda row: row.position)
+
+
+def test_the_size_of_images_is_known_though_a_driver_refuses_their_bytes() -> None:
+    """Guards: a server stores strings that are not UTF-8, which only the encoders accept."""
+    image = encode_document([encode_field(STRING, b"a", b"\2\0\0\0\xff\0")])
+    fields = [encode_field(DOCUMENT, b"fullDocumentBeforeChange", image)]
+    event = Event(RawBSONDocument(encode_document(fields)), image, exact=True)
+    assert event.size == 2 * len(image)
 
 
 def test_recorded_images_are_exact(capture: Begin, database: Database[Document]) -> None:
