@@ -89,17 +89,18 @@ class PreImages:
         After None, `count` is less. Pre-images of a single operation are never too many. Raises the
         driver's errors.
         """
-        found, count, size = list[Found](), 0, 0
+        found, replies, size = list[Found](), list[Batch](), 0
         for each in ranges:
             batches = list[Batch]()
             keys = {"$gte": _key(each.uuid, each.first), "$lte": _key(each.uuid, each.last)}
             command = {"filter": {"_id": keys}, **self._reading}
             for batch in self._member.find(PRE_IMAGES, command):
                 batches.append(batch)
+                replies.append(batch)
                 size += batch.size
-                count += len(batch.documents)
                 if size > _MOST_BYTES and self.count > 1:
-                    self.count = max(1, min(self.count // 4, count * _MOST_BYTES // size))
+                    images = sum(len(each.documents) for each in replies)
+                    self.count = max(1, min(self.count // 4, images * _MOST_BYTES // size))
                     return None
             found.append(Found(each, batches))
         if size < _MOST_BYTES // 4:
