@@ -27,6 +27,7 @@ from cdc.model import CONNECTION_STRING
 from cdc.pipeline.config import Config
 from cdc.pipeline.spark.jvm import declare_packages, end_jvm, start_jvm
 from cdc.pipeline.spark.object_storage import connect, packages
+from cdc.pipeline.spark.python_processes import end_fork_server, fork_server
 from cdc.pipeline.spark.start_cache import JAVA_OPTIONS, PACKAGES, record_jars, use_cache
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -196,9 +197,12 @@ def _session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # By default Spark's workers run the `python3` on the PATH, not this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    server = fork_server(settings) if local else None  # it imports while Java starts
     if SparkContext._gateway is None:
         start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
     spark = builder.getOrCreate()
+    if server is not None:
+        spark.sparkContext.pythonExec = server.python
     if local and PACKAGES in started and "spark.jars" not in settings:
         record_jars(settings[PACKAGES], spark)
     return spark
@@ -218,6 +222,7 @@ def end(spark: SparkSession) -> None:
     """
     spark.stop()
     end_jvm()
+    end_fork_server()
 
 
 def under_spark_submit() -> bool:
