@@ -1,0 +1,306 @@
+"""A router's cursors: each has an identifier of its own, and reads the cursors of some shards.
+
+The rules of merging are those of async_results_merger.cpp and router_stage_*.cpp of the server's
+source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+
+from tests.mongo.stand_in.request import Request
+from tests.mongo.stand_in.routing import Target
+from tests.mongo.stand_in.servers import Refused
+from tests.mongo.stand_in.wire import Document
+
+# A reply has to fit into 16 MiB with its envelope.
+REPLY_BYTES = 16 * 2**20
+FIRST_BATCH = 101
+
+
+@dataclass
+class Remote:
+    """A cursor on one shard, and what it has returned that was not handed out yet."""
+
+    target: Target
+    address: str
+    cursor: int
+    namespace: str
+    session: Document
+    documents: deque[RawBSONDocument] = field(default_factory=deque)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self.cursor
+
+    async def more(self, request: Request, **arguments: Any) -> Document:
+        """Return the reply to a getMore. Raises Refused, in the words of a router."""
+        db, _, coll = self.namespace.partition(".")
+        command = {"getMore": Int64(self.cursor), "collection": coll, **arguments, **self.session}
+        try:
+            answer = await self.target.servers.ask(self.address, db, command)
+        except Refused as refused:
+            request.see(refused.reply)
+            prefix = f"Error on remote shard {self.address} :: caused by :: "
+            reply = {**refused.reply, "errmsg": prefix + str(refused.reply["errmsg"])}
+            raise Refused(reply, refused.server) from refused
+        request.see(answer.reply)
+        self.cursor = int(answer.reply["cursor"]["id"])
+        self.documents.extend(answer.reply["cursor"]["nextBatch"])
+        return answer.reply
+
+    async def kill(self) -> None:
+        if self.cursor:
+            db, _, coll = self.namespace.partition(".")
+            command = {"killCursors": coll, "cursors": [Int64(self.cursor)], **self.session}
+            self.cursor = 0
+            try:
+                await self.target.servers.ask(self.address, db, command)
+            except Refused:
+                return  # a server that is gone has no cursors
+
+
+async def open_remotes(
+    request: Request, targets: Sequence[Target], command_of: Callable[[Target], Mapping[str, Any]]
+) -> tuple[list[Remote], list[Document]]:
+    """Open a cursor on each target; return them with the replies.
+
+    If one refuses, the others' are closed, and the first refusal is raised (establish_cursors.cpp).
+    """
+
+    async def open_remote(target: Target) -> tuple[Remote, Document]:
+        command = {**command_of(target), **target.versions}
+        reply, address = await request.run(target.servers, command)
+        cursor = reply["cursor"]
+        return (
+            Remote(
+                target,
+                address,
+                int(cursor["id"]),
+                str(cursor["ns"]),
+                request.session,
+                deque(cursor["firstBatch"]),
+            ),
+            reply,
+        )
+
+    opened = await asyncio.gather(*map(open_remote, targets), return_exceptions=True)
+    failures = [each for each in opened if isinstance(each, BaseException)]
+    pairs = [each for each in opened if not isinstance(each, BaseException)]
+    if failures:
+        await close_remotes([remote for remote, _ in pairs])
+        raise failures[0]
+    return [remote for remote, _ in pairs], [reply for _, reply in pairs]
+
+
+async def close_remotes(remotes: Iterable[Remote]) -> None:
+    await asyncio.gather(*(remote.kill() for remote in remotes))
+
+
+class Batch:
+    """The documents of one reply, up to a number and to what fits into a message."""
+
+    def __init__(self, size: int | None) -> None:
+        self.documents: list[RawBSONDocument] = []
+        self._left, self._size = REPLY_BYTES, size
+
+    @property
+    def is_full(self) -> bool:
+        return self._size is not None and len(self.documents) >= self._size
+
+    def takes(self, document: RawBSONDocument) -> bool:
+        """Take the document, unless it no longer fits."""
+        size = len(document.raw) + 16
+        if self.documents and size > self._left:
+            return False
+        self._left -= size
+        self.documents.append(document)
+        return True
+
+
+class Merged(Protocol):
+    """What a router's cursor does: hands out the documents of its remotes, in its own order."""
+
+    async def next_batch(
+        self, request: Request, size: int | None, wait_ms: int | None
+    ) -> list[RawBSONDocument]:
+        """Return the next documents. Raises Refused, after which the caller must close it."""
+        ...
+
+    async def close(self) -> None:
+        """Close the cursors of the shards."""
+        ...
+
+    @property
+    def is_exhausted(self) -> bool: ...
+
+    @property
+    def fields(self) -> Document:
+        """Return further fields of `cursor` in a reply."""
+        ...
+
+
+class Interleaved:
+    """Documents of shards in no order: all that one has returned, then those of the next.
+
+    Nothing waits for the slowest shard, so the order changes from one read to another
+    (`_nextReadyUnsorted`). With a sort, the least of the next documents of all shards is next, so
+    each of them must have one (`_readySorted`).
+
+    Args:
+        remotes: the cursors of the shards.
+        sort_key: returns what to compare of a document; None for no order.
+        finish: returns the document that the client gets.
+        skip: the number of documents that are left out.
+        limit: the greatest number of documents; 0 for all.
+        fields: further fields of `cursor` in each reply.
+    """
+
+    def __init__(
+        self,
+        remotes: list[Remote],
+        sort_key: Callable[[RawBSONDocument], Any] | None = None,
+        finish: Callable[[RawBSONDocument], RawBSONDocument] = lambda document: document,
+        skip: int = 0,
+        limit: int = 0,
+        fields: Document | None = None,
+    ) -> None:
+        self._remotes, self.fields = remotes, fields or {}
+        self._key, self._finish = sort_key, finish
+        self._skip, self._left = skip, limit or None
+        self._from = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self._left == 0 or all(
+            each.is_exhausted and not each.documents for each in self._remotes
+        )
+
+    async def next_batch(
+        self, request: Request, size: int | None, wait_ms: int | None = None
+    ) -> list[RawBSONDocument]:
+        batch = Batch(size)
+        while not self.is_exhausted and not batch.is_full:
+            remote = await self._ready(request, size)
+            if remote is None:
+                continue
+            if self._skip:
+                self._skip -= 1
+            elif not batch.takes(self._finish(remote.documents[0])):
+                break
+            elif self._left is not None:
+                self._left -= 1
+            remote.documents.popleft()
+        return batch.documents
+
+    async def close(self) -> None:
+        await close_remotes(self._remotes)
+
+    async def _ready(self, request: Request, size: int | None) -> Remote | None:
+        """Return the shard of the next document, None if there may be none any more."""
+        arguments = {} if size is None else {"batchSize": max(size, 1)}
+        empty = [r for r in self._remotes if not r.documents and not r.is_exhausted]
+        has_any = any(each.documents for each in self._remotes)
+        if empty and (self._key or not has_any):
+            await asyncio.gather(*(each.more(request, **arguments) for each in empty))
+        with_next = [each for each in self._remotes if each.documents]
+        if self._key is not None:
+            if any(not r.documents and not r.is_exhausted for r in self._remotes):
+                return None
+            key = self._key
+            return min(with_next, key=lambda r: key(r.documents[0]), default=None)
+        for _ in self._remotes:
+            if self._remotes[self._from].documents:
+                return self._remotes[self._from]
+            self._from = (self._from + 1) % len(self._remotes)
+        return None
+
+
+class Cursors:
+    """The open cursors of a router, by identifiers of its own."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(7_000_000_000)
+        self._open: dict[int, tuple[Merged, str, Document]] = {}
+
+    async def first_reply(
+        self, request: Request, merged: Merged, namespace: str, size: int | None, is_single: bool
+    ) -> Document:
+        """Return the first reply of a new cursor; it stays open if anything is left."""
+        documents = await self._batch(request, merged, size, 0)
+        cursor = 0
+        if is_single:
+            await merged.close()
+        elif not merged.is_exhausted:
+            cursor = next(self._ids)
+            self._open[cursor] = merged, namespace, {**request.command, "$db": request.db}
+        return _reply("firstBatch", documents, cursor, namespace, merged)
+
+    async def more(self, request: Request) -> Document:
+        """Answer a getMore (`ClusterFind::runGetMore`). An error ends the cursor."""
+        cursor, command = int(request.command["getMore"]), request.command
+        if cursor not in self._open:
+            raise Refused.of(43, "CursorNotFound", f"cursor id {cursor} not found")
+        merged, namespace, opened = self._open.pop(cursor)
+        documents = await self._batch(
+            request, merged, command.get("batchSize") or None, command.get("maxTimeMS")
+        )
+        if merged.is_exhausted:
+            await merged.close()
+            cursor = 0
+        else:
+            self._open[cursor] = merged, namespace, opened
+        return _reply("nextBatch", documents, cursor, namespace, merged)
+
+    async def kill(self, cursors: Sequence[int]) -> Document:
+        known = [cursor for cursor in cursors if cursor in self._open]
+        for cursor in known:
+            await self._open.pop(cursor)[0].close()
+        unknown = [Int64(cursor) for cursor in cursors if cursor not in known]
+        return {
+            "cursorsKilled": [Int64(cursor) for cursor in known],
+            "cursorsNotFound": unknown,
+            "cursorsAlive": [],
+            "cursorsUnknown": [],
+            "ok": 1.0,
+        }
+
+    async def lose(self, cursor: int) -> None:
+        """Drop a cursor as if it had been idle for too long."""
+        await self.kill([cursor])
+
+    def describe(self) -> list[Document]:
+        """Return what `$currentOp` reports of the router's own idle cursors."""
+        return [
+            {
+                "type": "idleCursor",
+                "ns": namespace,
+                "cursor": {"cursorId": Int64(cursor), "originatingCommand": command},
+            }
+            for cursor, (_, namespace, command) in self._open.items()
+        ]
+
+    @staticmethod
+    async def _batch(
+        request: Request, merged: Merged, size: int | None, wait_ms: int | None
+    ) -> list[RawBSONDocument]:
+        try:
+            return await merged.next_batch(request, size, wait_ms)
+        except BaseException:
+            await merged.close()
+            raise
+
+
+def _reply(
+    name: str, documents: list[RawBSONDocument], cursor: int, namespace: str, merged: Merged
+) -> Document:
+    fields = {**merged.fields, "id": Int64(cursor), "ns": namespace}
+    return {"cursor": {name: documents, **fields}, "ok": 1.0}
