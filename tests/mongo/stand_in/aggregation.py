@@ -14,17 +14,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import bson
 from bson.raw_bson import RawBSONDocument
 
-from tests.mongo.stand_in.change_stream import MergedStream, is_change_stream, refuse_unknown
-from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved, Remote, open_remotes
+from tests.mongo.stand_in.change_stream import MergedStream
+from tests.mongo.stand_in.cursors import (
+    FIRST_BATCH,
+    Cursors,
+    Interleaved,
+    Merged,
+    Remote,
+    open_remotes,
+)
 from tests.mongo.stand_in.faults import Faults
+from tests.mongo.stand_in.literals import aggregate_literals
 from tests.mongo.stand_in.reads import read_time
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import Target
-from tests.mongo.stand_in.servers import Refused
-from tests.mongo.stand_in.wire import RAW, Document
+from tests.mongo.stand_in.stream_start import is_change_stream
+from tests.mongo.stand_in.wire import Document
 
 # Stages that need one document at a time, and run where it is.
 _OF_SHARDS = frozenset(
@@ -33,19 +40,12 @@ _OF_SHARDS = frozenset(
         *("$unwind", "$redact", "$collStats", "$indexStats"),
     }
 )
-# A collection of any server that has a document.
-_SOME = "system.version"
-_LARGEST = 12 * 2**20
 
 
 async def aggregate(request: Request, cursors: Cursors, faults: Faults) -> Document:
     command = request.command
     if is_change_stream(command):
-        refuse_unknown(command)
-        stream = await MergedStream.open(request, faults)
-        size = _batch_size(request)
-        namespace = f"{request.db}.{_collection(request)}"
-        return await cursors.first_reply(request, stream, namespace, size, False)
+        return await _reply(request, cursors, await MergedStream.open(request, faults))
     first = next(iter(command["pipeline"][0]), "") if command["pipeline"] else ""
     if first == "$currentOp":
         return await _current_op(request, cursors)
@@ -57,8 +57,10 @@ def _collection(request: Request) -> str:
     return value if isinstance(value, str) else "$cmd.aggregate"
 
 
-def _batch_size(request: Request) -> int:
-    return int(dict(request.command.get("cursor", {})).get("batchSize", FIRST_BATCH))
+async def _reply(request: Request, cursors: Cursors, merged: Merged) -> Document:
+    size = int(dict(request.command.get("cursor", {})).get("batchSize", FIRST_BATCH))
+    namespace = f"{request.db}.{_collection(request)}"
+    return await cursors.first_reply(request, merged, namespace, size, False)
 
 
 async def _aggregate(request: Request, cursors: Cursors) -> Document:
@@ -72,10 +74,10 @@ async def _aggregate(request: Request, cursors: Cursors) -> Document:
     if of_router:
         drained = await _drain(request, remotes)
         documents = await _merge(request, targets, drained, of_router)
-        return await run_on_literals(request, cursors, documents, of_router)
+        merged = await aggregate_literals(request, documents, of_router)
+        return await _reply(request, cursors, merged)
     fields = {} if at is None else {"atClusterTime": at}
-    merged, namespace = Interleaved(remotes, fields=fields), f"{request.db}.{coll}"
-    return await cursors.first_reply(request, merged, namespace, _batch_size(request), False)
+    return await _reply(request, cursors, Interleaved(remotes, fields=fields))
 
 
 def _command_of(command: Mapping[str, Any], target: Target) -> Document:
@@ -141,34 +143,6 @@ def _random_values(size: int) -> Iterator[float]:
         yield value
 
 
-async def run_on_literals(
-    request: Request,
-    cursors: Cursors,
-    documents: Sequence[Mapping[str, Any]],
-    stages: Sequence[Mapping[str, Any]],
-) -> Document:
-    """Return the first reply of an aggregation whose input is these documents."""
-    if len(bson.encode({"": documents}, codec_options=RAW)) > _LARGEST:
-        raise Refused.of(20, "IllegalOperation", "the stand-in merges at most 12 MiB")
-    pipeline = [
-        {"$limit": 1},
-        {"$project": {"_id": 0, "document": {"$literal": documents}}},
-        {"$unwind": "$document"},
-        {"$replaceRoot": {"newRoot": "$document"}},
-        *stages,
-    ]
-    command = {"aggregate": _SOME, "pipeline": pipeline, "cursor": {}, **request.session}
-    command |= {name: request.command[name] for name in ("collation",) if name in request.command}
-    servers = request.topology.metadata
-    reply, address = await servers.run("admin", command)
-    cursor, target = reply["cursor"], Target("config", servers, {})
-    remote = Remote(target, address, int(cursor["id"]), str(cursor["ns"]), request.session)
-    remote.documents.extend(cursor["firstBatch"])
-    namespace, is_single = f"{request.db}.{_collection(request)}", False
-    size = _batch_size(request)
-    return await cursors.first_reply(request, Interleaved([remote]), namespace, size, is_single)
-
-
 async def _current_op(request: Request, cursors: Cursors) -> Document:
     """The operations of all shards, each with its shard; those of the router with `localOps`."""
     stage = request.command["pipeline"][0]["$currentOp"]
@@ -176,10 +150,10 @@ async def _current_op(request: Request, cursors: Cursors) -> Document:
         shards = await request.topology.shards()
         targets = [Target(name, servers, {}) for name, servers in shards.items()]
         remotes, _ = await open_remotes(request, targets, partial(_with_shard, request.command))
-        merged, size = Interleaved(remotes), _batch_size(request)
-        return await cursors.first_reply(request, merged, "admin.$cmd.aggregate", size, False)
+        return await _reply(request, cursors, Interleaved(remotes))
     idle = cursors.describe() if stage.get("idleCursors") else []
-    return await run_on_literals(request, cursors, idle, request.command["pipeline"][1:])
+    merged = await aggregate_literals(request, idle, request.command["pipeline"][1:])
+    return await _reply(request, cursors, merged)
 
 
 def _with_shard(command: Mapping[str, Any], target: Target) -> Document:

@@ -2,19 +2,17 @@
 
 What is imitated, by the names of the server's source:
 
-* `getStartTimeForNewStream`: without a start, all shards begin one tick after the newest cluster
-  time that the router knows. A shard may not have reached it.
 * `_readySortedTailable` of async_results_merger.cpp: an event is handed out once each shard has
   promised, by the post-batch token of a reply, to return nothing before it.
 * `getHighWaterMark`: the token of a reply is the least promise of all shards if no event is ready,
   else that of the last event.
 * `setAwaitDataTimeout`: with several shards, each is waited for a second at most.
 * `awaitNextWithTimeout`: a reply that has an event does not wait for more.
+* `_assertNotInvalidated`: the stream ends where that of a shard was invalidated.
 * `openChangeStreamNewShardMonitor` and `ChangeStreamHandleTopologyChange`: the stream of
   `config.shards` takes part in the merge. Where it reports a shard, the shard's stream is opened
   one tick later. Its own events are swallowed, and so is its promise while `config.shards` is
   behind (`_checkHighWaterMarkEligibility`).
-* `DocumentSourceChangeStreamAddPostImage`: `updateLookup` is a read by the router, after the merge.
 """
 
 from __future__ import annotations
@@ -33,11 +31,12 @@ from tests.mongo.stand_in.faults import Faults
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.servers import Refused
+from tests.mongo.stand_in.stream_start import StreamCommand
 from tests.mongo.stand_in.wire import Document
 
-_STARTS = ("resumeAfter", "startAfter", "startAtOperationTime")
 _WAIT_MS, _LONGEST_WAIT_MS = 1000, 1000
 _COLD_PAUSE = 0.01
+_UNREACHABLE = 6
 _MONITOR = "config.shards"
 
 
@@ -59,7 +58,11 @@ class _Part:
 
     @property
     def is_monitor(self) -> bool:
-        return self.remote.namespace.startswith(_MONITOR)
+        return self.remote.namespace == _MONITOR
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.remote.documents and not self.remote.is_exhausted and self.asked is None
 
     @property
     def next_token(self) -> str:
@@ -69,32 +72,39 @@ class _Part:
 class MergedStream:
     """The merged stream of all shards. See the module."""
 
-    def __init__(self, command: Document, faults: Faults) -> None:
+    def __init__(self, command: StreamCommand, faults: Faults) -> None:
         self._command, self._faults = command, faults
         self._parts: list[_Part] = []
-        self._is_closed = False
-        self._high_water: RawBSONDocument | None = None
-        self._token: RawBSONDocument | None = None
+        self._high_water = self._token = command.after
+        self.is_exhausted = False
 
     @classmethod
     async def open(cls, request: Request, faults: Faults) -> MergedStream:
         """Open the stream on all shards. Raises Refused."""
-        topology, since = request.topology, _tick(request.clock.time)
-        stream = cls(_with_start(request.command, since), faults)
+        topology, since = request.topology, tick(request.clock.time)
+        stream = cls(StreamCommand.of(request.command, since), faults)
         shards = await topology.shards(is_renewed=True)
         targets = [Target(name, servers, {}) for name, servers in shards.items()]
-        await stream._open_parts(request, targets)
+        await stream._open_parts(request, targets, stream._command)
         stream._high_water = min((part.promised for part in stream._parts), key=_text)
         if topology.metadata not in shards.values():
             await stream._open_monitor(request, since)
         return stream
 
-    async def _open_parts(self, request: Request, targets: Sequence[Target]) -> None:
-        remotes, replies = await open_remotes(request, targets, lambda _: self._command)
+    async def _open_parts(
+        self, request: Request, targets: Sequence[Target], command: StreamCommand
+    ) -> None:
+        remotes, replies = await open_remotes(request, targets, lambda _: command.of_shards)
         self._parts += [
-            _Part(remote, reply["cursor"]["postBatchResumeToken"], is_eligible=True)
+            _Part(remote, self._promise(reply), is_eligible=True)
             for remote, reply in zip(remotes, replies, strict=True)
         ]
+
+    def _promise(self, reply: Document) -> RawBSONDocument:
+        """Return the token of a shard's reply, or that after which the client starts if later."""
+        promised: RawBSONDocument = reply["cursor"]["postBatchResumeToken"]
+        after = self._command.after
+        return after if after is not None and _text(after) > _text(promised) else promised
 
     async def _open_monitor(self, request: Request, since: Timestamp) -> None:
         stage = {"startAtOperationTime": since, "allowToRunOnConfigDB": True}
@@ -105,25 +115,20 @@ class MergedStream:
             "readConcern": {"level": "majority"},
             **request.session,
         }
-        servers = request.topology.metadata
-        reply, address = await servers.run("config", command)
-        cursor = reply["cursor"]
-        remote = Remote(
-            Target("config", servers, {}), address, int(cursor["id"]), _MONITOR, request.session
-        )
-        self._parts.append(_Part(remote, cursor["postBatchResumeToken"], is_eligible=False))
-
-    # --- replies ---
+        target = Target("config", request.topology.metadata, {})
+        answer = await target.servers.run("config", command)
+        remote = Remote.of(target, answer, request)
+        promised = answer.reply["cursor"]["postBatchResumeToken"]
+        self._parts.append(_Part(remote, promised, is_eligible=False))
 
     async def close(self) -> None:
-        for part in self._parts:
-            if part.asked is not None:
-                part.asked.cancel()
+        asked = [part.asked for part in self._parts if part.asked is not None]
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
         await close_remotes(part.remote for part in self._parts)
 
-    @property
-    def is_exhausted(self) -> bool:
-        return self._is_closed
+    # --- replies ---
 
     @property
     def fields(self) -> Document:
@@ -134,31 +139,49 @@ class MergedStream:
     ) -> list[RawBSONDocument]:
         wait_ms = _WAIT_MS if wait_ms is None else wait_ms
         deadline, batch, is_stashed = time.monotonic() + wait_ms / 1000, Batch(size), False
-        is_first = size == 0 or request.name == "aggregate"
-        if not is_first:
-            self._absorb(request)
-        while not batch.is_full:
+        is_first = request.name == "aggregate"
+        self._absorb(request)
+        while not batch.is_full and not is_stashed and not self.is_exhausted:
             part = self._ready()
             if part is not None and part.is_monitor:
-                await self._add_shard(request, part)
+                await self._add_shard(request, part.remote.documents.popleft())
+            elif part is not None and not self._is_wanted(part.remote.documents[0]):
+                await self._leave_out(request, part)
             elif part is not None:
-                event = part.remote.documents[0]
-                if not batch.takes(event):
-                    is_stashed = True
-                    break
-                part.remote.documents.popleft()
-                self._high_water = self._token = event["_id"]
+                is_stashed = not await self._hand_out(request, part, batch)
             elif self._is_ended():
-                self._is_closed = True
-                break
+                self.is_exhausted = True
             elif is_first or batch.documents or time.monotonic() >= deadline:
                 break
             else:
                 await self._wait(request, size, wait_ms, deadline)
-        self._is_closed = self._is_closed or self._is_ended()
+        self.is_exhausted = self.is_exhausted or self._is_ended()
         if not is_stashed:
             self._token = self._advance()
         return batch.documents
+
+    async def _hand_out(self, request: Request, part: _Part, batch: Batch) -> bool:
+        event = part.remote.documents[0]
+        document = await self._command.finish(request, event)
+        if document is not None and not batch.takes(document):
+            return False
+        part.remote.documents.popleft()
+        self._high_water = self._token = event["_id"]
+        return True
+
+    def _is_wanted(self, event: RawBSONDocument) -> bool:
+        return _text(event["_id"]) > _text(self._command.after)
+
+    async def _leave_out(self, request: Request, part: _Part) -> None:
+        """Drop an event at or before the token after which the client starts.
+
+        If it invalidated the shard's stream, that is opened again after it.
+        """
+        event = part.remote.documents.popleft()
+        if part.remote.is_exhausted and not part.remote.documents:
+            self._parts.remove(part)
+            again = self._command.starting(startAfter=event["_id"])
+            await self._open_parts(request, [part.remote.target], again)
 
     def _ready(self) -> _Part | None:
         """Return the part of the least event, if nothing before it can come any more."""
@@ -178,7 +201,6 @@ class MergedStream:
         return self._high_water
 
     def _is_ended(self) -> bool:
-        """Whether a shard's stream was invalidated, and everything before that was handed out."""
         return self._ready() is None and self._least().remote.is_exhausted
 
     # --- asking the shards ---
@@ -191,14 +213,13 @@ class MergedStream:
         arguments: Document = {"maxTimeMS": longest}
         if size is not None:
             arguments["batchSize"] = size
-        for part in self._parts:
-            remote = part.remote
-            is_idle = not remote.documents and not remote.is_exhausted and part.asked is None
-            if is_idle and not self._is_cold(part):
-                part.asked = asyncio.ensure_future(remote.more(request, **arguments))
-        tasks = [part.asked for part in self._parts if part.asked and not self._is_cold(part)]
+        warm = [part for part in self._parts if not self._is_cold(part)]
+        for part in warm:
+            if part.is_idle:
+                part.asked = asyncio.ensure_future(part.remote.ask(request, **arguments))
+        tasks = [part.asked for part in warm if part.asked]
         left = max(0.0, deadline - time.monotonic())
-        if self._faults.cold:
+        if len(warm) < len(self._parts):
             left = min(left, _COLD_PAUSE)
         if tasks:
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -214,11 +235,18 @@ class MergedStream:
         for part in self._parts:
             if part.asked is None or not part.asked.done() or self._is_cold(part):
                 continue
-            reply, part.asked = part.asked.result(), None
+            asked, part.asked = part.asked, None
+            try:
+                reply = asked.result()
+            except Refused as refused:
+                if refused.code == _UNREACHABLE:  # `isResumableChangeStreamError`
+                    refused.reply["errorLabels"] = ["ResumableChangeStreamError"]
+                raise
             request.see(reply)
-            promised = reply["cursor"]["postBatchResumeToken"]
-            part.is_eligible = self._is_eligible(part, promised)
+            part.remote.take(reply)
+            promised = self._promise(reply)
             assert _text(promised) >= _text(part.promised), "a shard breaks its promise"
+            part.is_eligible = self._is_eligible(part, promised)
             part.promised = promised
 
     def _is_eligible(self, part: _Part, promised: RawBSONDocument) -> bool:
@@ -228,54 +256,17 @@ class MergedStream:
             return False
         return part.is_eligible or _text(promised) > _text(part.promised)
 
-    async def _add_shard(self, request: Request, monitor: _Part) -> None:
+    async def _add_shard(self, request: Request, event: RawBSONDocument) -> None:
         """Open the stream of a shard from the time at which it was added."""
-        event = monitor.remote.documents.popleft()
-        name = event["documentKey"]["_id"]
-        if name in {part.remote.target.shard for part in self._parts}:
-            return
-        shards = await request.topology.shards(is_renewed=True)
-        if name not in shards:
-            return  # it has left again
-        command, self._command = self._command, _restarted(self._command, event["clusterTime"])
-        try:
-            await self._open_parts(request, [Target(name, shards[name], {})])
-        finally:
-            self._command = command
+        name, shards = event["documentKey"]["_id"], await request.topology.shards(is_renewed=True)
+        if name in shards and name not in {part.remote.target.shard for part in self._parts}:
+            added = self._command.starting(startAtOperationTime=tick(event["clusterTime"]))
+            await self._open_parts(request, [Target(name, shards[name], {})], added)
 
 
-def is_change_stream(command: Mapping[str, Any]) -> bool:
-    pipeline = command.get("pipeline", ())
-    return bool(pipeline) and "$changeStream" in pipeline[0]
-
-
-def _with_start(command: Mapping[str, Any], since: Timestamp) -> Document:
-    stage = command["pipeline"][0]["$changeStream"]
-    if any(name in stage for name in _STARTS):
-        return dict(command)
-    return _replaced(command, {**stage, "startAtOperationTime": since})
-
-
-def _restarted(command: Mapping[str, Any], added: Timestamp) -> Document:
-    stage = command["pipeline"][0]["$changeStream"]
-    rest = {name: value for name, value in stage.items() if name not in _STARTS}
-    return _replaced(command, {**rest, "startAtOperationTime": _tick(added)})
-
-
-def _replaced(command: Mapping[str, Any], stage: Document) -> Document:
-    return {**command, "pipeline": [{"$changeStream": stage}, *command["pipeline"][1:]]}
-
-
-def _tick(moment: Timestamp) -> Timestamp:
+def tick(moment: Timestamp) -> Timestamp:
     return Timestamp(moment.time, moment.inc + 1)
 
 
 def _text(token: Mapping[str, Any] | None) -> str:
     return "" if token is None else str(token["_data"])
-
-
-def refuse_unknown(command: Mapping[str, Any]) -> None:
-    """Refuse what the stand-in does not imitate of a change stream."""
-    stage = command["pipeline"][0]["$changeStream"]
-    if stage.get("fullDocument") == "updateLookup":
-        raise Refused.of(20, "IllegalOperation", "the stand-in looks no documents up")

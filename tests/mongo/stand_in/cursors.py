@@ -11,14 +11,14 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import Target
-from tests.mongo.stand_in.servers import Refused
+from tests.mongo.stand_in.servers import Answer, Refused
 from tests.mongo.stand_in.wire import Document
 
 # A reply has to fit into 16 MiB with its envelope.
@@ -37,11 +37,19 @@ class Remote:
     session: Document
     documents: deque[RawBSONDocument] = field(default_factory=deque)
 
+    @classmethod
+    def of(cls, target: Target, answer: Answer, request: Request) -> Self:
+        """The cursor that a server has opened for a request."""
+        cursor = answer.reply["cursor"]
+        number, namespace = int(cursor["id"]), str(cursor["ns"])
+        documents = deque(cursor["firstBatch"])
+        return cls(target, answer.address, number, namespace, request.session, documents)
+
     @property
     def is_exhausted(self) -> bool:
         return not self.cursor
 
-    async def more(self, request: Request, **arguments: Any) -> Document:
+    async def ask(self, request: Request, **arguments: Any) -> Document:
         """Return the reply to a getMore. Raises Refused, in the words of a router."""
         db, _, coll = self.namespace.partition(".")
         command = {"getMore": Int64(self.cursor), "collection": coll, **arguments, **self.session}
@@ -51,11 +59,17 @@ class Remote:
             request.see(refused.reply)
             prefix = f"Error on remote shard {self.address} :: caused by :: "
             reply = {**refused.reply, "errmsg": prefix + str(refused.reply["errmsg"])}
-            raise Refused(reply, refused.server) from refused
+            raise Refused(reply) from refused
         request.see(answer.reply)
-        self.cursor = int(answer.reply["cursor"]["id"])
-        self.documents.extend(answer.reply["cursor"]["nextBatch"])
         return answer.reply
+
+    def take(self, reply: Document) -> None:
+        """Keep the documents of a reply to `ask`."""
+        self.cursor = int(reply["cursor"]["id"])
+        self.documents.extend(reply["cursor"]["nextBatch"])
+
+    async def more(self, request: Request, **arguments: Any) -> None:
+        self.take(await self.ask(request, **arguments))
 
     async def kill(self) -> None:
         if self.cursor:
@@ -78,19 +92,8 @@ async def open_remotes(
 
     async def open_remote(target: Target) -> tuple[Remote, Document]:
         command = {**command_of(target), **target.versions}
-        reply, address = await request.run(target.servers, command)
-        cursor = reply["cursor"]
-        return (
-            Remote(
-                target,
-                address,
-                int(cursor["id"]),
-                str(cursor["ns"]),
-                request.session,
-                deque(cursor["firstBatch"]),
-            ),
-            reply,
-        )
+        answer = await request.run(target.servers, command)
+        return Remote.of(target, answer, request), answer.reply
 
     opened = await asyncio.gather(*map(open_remote, targets), return_exceptions=True)
     failures = [each for each in opened if isinstance(each, BaseException)]
@@ -187,6 +190,9 @@ class Interleaved:
     async def next_batch(
         self, request: Request, size: int | None, wait_ms: int | None = None
     ) -> list[RawBSONDocument]:
+        if wait_ms:
+            message = "maxTimeMS can only be used with getMore for tailable, awaitData cursors"
+            raise Refused.of(2, "BadValue", message)
         batch = Batch(size)
         while not self.is_exhausted and not batch.is_full:
             remote = await self._ready(request, size)
@@ -249,7 +255,11 @@ class Cursors:
         cursor, command = int(request.command["getMore"]), request.command
         if cursor not in self._open:
             raise Refused.of(43, "CursorNotFound", f"cursor id {cursor} not found")
-        merged, namespace, opened = self._open.pop(cursor)
+        merged, namespace, opened = self._open[cursor]
+        if command.get("lsid") != opened.get("lsid"):
+            message = f"Cannot run getMore on cursor {cursor} in another session"
+            raise Refused.of(50801, "Location50801", message)
+        del self._open[cursor]
         documents = await self._batch(
             request, merged, command.get("batchSize") or None, command.get("maxTimeMS")
         )
@@ -273,10 +283,6 @@ class Cursors:
             "ok": 1.0,
         }
 
-    async def lose(self, cursor: int) -> None:
-        """Drop a cursor as if it had been idle for too long."""
-        await self.kill([cursor])
-
     def describe(self) -> list[Document]:
         """Return what `$currentOp` reports of the router's own idle cursors."""
         return [
@@ -294,7 +300,7 @@ class Cursors:
     ) -> list[RawBSONDocument]:
         try:
             return await merged.next_batch(request, size, wait_ms)
-        except BaseException:
+        except Exception:
             await merged.close()
             raise
 

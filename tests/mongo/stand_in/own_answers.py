@@ -11,8 +11,8 @@ import bson
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
-from tests.mongo.stand_in.aggregation import run_on_literals
 from tests.mongo.stand_in.cursors import Cursors
+from tests.mongo.stand_in.literals import aggregate_literals
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import METADATA, Target
 from tests.mongo.stand_in.servers import Servers
@@ -120,7 +120,7 @@ def _add(database: Document, entry: Mapping[str, Any]) -> None:
 async def metadata_of_one(request: Request, cursors: Cursors) -> Document:
     """Read the metadata that a cluster would have whose only shard is this replica set."""
     command, servers = request.command, request.topology.metadata
-    documents = await _invent(str(command[request.name]), request, servers)
+    documents = await _invent(str(command[request.name]), servers)
     if request.name == "aggregate":
         stages = list(command["pipeline"])
     else:
@@ -129,12 +129,14 @@ async def metadata_of_one(request: Request, cursors: Cursors) -> Document:
             stages.append({"$sort": command["sort"]})
         if command.get("limit"):
             stages.append({"$limit": command["limit"]})
-    return await run_on_literals(request, cursors, documents, stages)
+    merged = await aggregate_literals(request, documents, stages)
+    namespace = f"config.{command[request.name]}"
+    return await cursors.first_reply(request, merged, namespace, None, False)
 
 
-async def _invent(coll: str, request: Request, servers: Servers) -> list[Document]:
+async def _invent(coll: str, servers: Servers) -> list[Document]:
     if coll == "version":
-        config = (await request.run(servers, {"replSetGetConfig": 1})).reply["config"]
+        config = (await servers.run("admin", {"replSetGetConfig": 1})).reply["config"]
         return [{"_id": 1, "clusterId": config["settings"]["replicaSetId"]}]
     if coll == "shards":
         host = f"{servers.name}/{','.join(servers.addresses)}"

@@ -7,7 +7,7 @@ shard key is not looked at: all owners are asked.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cmp_to_key, partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model.keystring import keystring
-from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved, open_remotes
+from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved, Remote, open_remotes
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.servers import Refused
@@ -183,7 +183,9 @@ async def list_collections(request: Request, cursors: Cursors, member: str | Non
     loose = {**request.command, "$readPreference": {"mode": "primaryPreferred"}}
     answer = await primary.servers.ask(member, request.db, {**loose, **primary.versions})
     request.see(answer.reply)
-    return answer.reply
+    merged = Interleaved([Remote.of(primary, answer, request)])
+    namespace = f"{request.db}.$cmd.listCollections"
+    return await cursors.first_reply(request, merged, namespace, _batch_size(request), False)
 
 
 async def on_first(request: Request, cursors: Cursors, coll: str, by_database: bool) -> Document:
@@ -198,10 +200,15 @@ async def on_first(request: Request, cursors: Cursors, coll: str, by_database: b
             targets = (await topology.targets(request.db, coll))[:1]
         remotes, _ = await open_remotes(request, targets, lambda _: request.command)
         namespace = remotes[0].namespace if remotes else f"{request.db}.{coll}"
-        size = dict(request.command.get("cursor", {})).get("batchSize")
+        size = _batch_size(request)
         return await cursors.first_reply(request, Interleaved(remotes), namespace, size, False)
 
     return await request.until_routed(coll, attempt)
+
+
+def _batch_size(request: Request) -> int | None:
+    size: int | None = dict(request.command.get("cursor", {})).get("batchSize")
+    return size
 
 
 async def _on_one(request: Request, coll: str) -> Document:
@@ -213,6 +220,3 @@ async def _on_one(request: Request, coll: str) -> Document:
         return (await request.run(targets[0].servers, command, False)).reply
 
     return await request.until_routed(coll, attempt)
-
-
-Handler = Callable[[Request], Awaitable[Document]]

@@ -29,11 +29,13 @@ class Request:
         operation_time: the greatest operation time of the servers that took part in it.
     """
 
-    def __init__(self, message: Document, topology: Topology, clock: Clock) -> None:
+    def __init__(
+        self, message: Document, topology: Topology, clock: Clock, parent: Request | None = None
+    ) -> None:
         self.name = next(iter(message))
         self.db = str(message.get("$db", "admin"))
         self.command = {name: value for name, value in message.items() if name not in _OWN}
-        self.topology, self.clock = topology, clock
+        self.topology, self.clock, self._parent = topology, clock, parent
         self.operation_time = Timestamp(0, 0)
 
     @property
@@ -51,6 +53,12 @@ class Request:
     def see(self, reply: Mapping[str, Any]) -> None:
         """Record the operation time of a server's reply."""
         self.operation_time = max(self.operation_time, reply.get("operationTime", Timestamp(0, 0)))
+        if self._parent is not None:
+            self._parent.see(reply)
+
+    def part(self, command: Document) -> Request:
+        """Return a command that the router itself sends to answer this one."""
+        return Request({**command, **self.session}, self.topology, self.clock, self)
 
     async def run(
         self, servers: Servers, command: Mapping[str, Any], is_repeatable: bool = True
@@ -87,5 +95,5 @@ class Request:
             except Refused as refused:
                 if refused.code not in STALE or not left:
                     raise
-                self.topology.forget(self.db, coll)
+                self.topology.forget(self.db, coll, refused.code)
         raise AssertionError("the last attempt returns or raises")

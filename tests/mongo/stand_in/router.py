@@ -89,6 +89,8 @@ class Router:
         if "startTransaction" in request.command or request.command.get("autocommit") is False:
             message = "the stand-in routes no transactions"
             raise Refused.of(20, "IllegalOperation", message)
+        if name.startswith("replSet"):
+            raise Refused.of(59, "CommandNotFound", f"no such command: '{name}'")
         is_invented = request.db == "config" and isinstance(self._topology, OneShard)
         if is_invented and name in _READS_OF_METADATA:
             return await metadata_of_one(request, cursors)

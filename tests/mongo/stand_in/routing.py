@@ -14,7 +14,6 @@ from bson import ObjectId
 from bson.timestamp import Timestamp
 
 from tests.mongo.cluster import Routing
-from tests.mongo.stand_in.faults import error
 from tests.mongo.stand_in.servers import Clock, Refused, Servers
 from tests.mongo.stand_in.wire import Connections, Document, plain
 
@@ -23,7 +22,8 @@ _NEVER = Timestamp(0, 0)
 _NOTHING = ObjectId("0" * 24)
 METADATA = frozenset({"admin", "config"})
 # What a shard answers to a router that does not know the newest version.
-STALE = frozenset({63, 150, 249, 13388})
+STALE_DATABASE = 249
+STALE = frozenset({63, 150, STALE_DATABASE, 13388})
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,13 @@ def _owner(chunk: Mapping[str, Any], at: Timestamp | None) -> str:
         if entry["validAfter"] <= at:
             return str(entry["shard"])
     message = "Cannot find shardId the chunk belonged to at cluster time"
-    raise Refused(error(250, "StaleChunkHistory", message))
+    raise Refused.of(250, "StaleChunkHistory", message)
 
 
 class Topology(Protocol):
     """The servers behind a stand-in, as it knows them."""
+
+    refreshes: int
 
     @property
     def metadata(self) -> Servers:
@@ -72,6 +74,10 @@ class Topology(Protocol):
 
     async def shards(self, is_renewed: bool = False) -> dict[str, Servers]:
         """Return all shards by their names."""
+        ...
+
+    async def shard(self, name: str) -> Servers:
+        """Return one shard, also if it has joined since."""
         ...
 
     async def table(self, db: str, coll: str) -> Table | None:
@@ -92,13 +98,17 @@ class Topology(Protocol):
         """
         ...
 
-    def forget(self, db: str, coll: str) -> None:
-        """Read the metadata of a database and of its collection again before the next use."""
+    def forget(self, db: str, coll: str, code: int | None) -> None:
+        """Read what a shard found stale again before its next use, by the code of its refusal."""
         ...
 
 
 class Catalog:
-    """The topology of a sharded cluster, as its config servers know it."""
+    """The topology of a sharded cluster, as its config servers know it.
+
+    Attributes:
+        refreshes: how often something was found stale.
+    """
 
     def __init__(self, config: Servers, connections: Connections, clock: Clock) -> None:
         self.metadata = config
@@ -107,6 +117,7 @@ class Catalog:
         self._databases: dict[str, Document | None] = {}
         self._tables: dict[tuple[str, str], Table | None] = {}
         self._takes_documents: bool | None = None
+        self.refreshes = 0
 
     async def shards(self, is_renewed: bool = False) -> dict[str, Servers]:
         if is_renewed or not self._shards:
@@ -134,7 +145,7 @@ class Catalog:
         if entry is None:
             return None
         version = {"databaseVersion": entry["version"]} if "version" in entry else {}
-        return Target(entry["primary"], await self._shard(entry["primary"]), version)
+        return Target(entry["primary"], await self.shard(entry["primary"]), version)
 
     async def targets(self, db: str, coll: str, at: Timestamp | None = None) -> list[Target]:
         table = None if db in METADATA else await self.table(db, coll)
@@ -146,15 +157,18 @@ class Catalog:
             versions = {**target.versions, "shardVersion": unsharded.version(target.shard)}
             return [Target(target.shard, target.servers, versions)]
         return [
-            Target(name, await self._shard(name), {"shardVersion": table.routing.version(name)})
+            Target(name, await self.shard(name), {"shardVersion": table.routing.version(name)})
             for name in table.owners(at)
         ]
 
-    def forget(self, db: str, coll: str) -> None:
-        self._databases.pop(db, None)
-        self._tables.pop((db, coll), None)
+    def forget(self, db: str, coll: str, code: int | None) -> None:
+        self.refreshes += 1
+        if code == STALE_DATABASE:
+            self._databases.pop(db, None)
+        else:
+            self._tables.pop((db, coll), None)
 
-    async def _shard(self, name: str) -> Servers:
+    async def shard(self, name: str) -> Servers:
         known = await self.shards()
         if name not in known:
             known = await self.shards(is_renewed=True)
@@ -211,11 +225,16 @@ class Catalog:
 class OneShard:
     """A replica set taken for the only shard of a cluster, and for its config servers."""
 
+    refreshes = 0
+
     def __init__(self, servers: Servers) -> None:
         self.metadata = servers
 
     async def shards(self, is_renewed: bool = False) -> dict[str, Servers]:
         return {self.metadata.name: self.metadata}
+
+    async def shard(self, name: str) -> Servers:
+        return self.metadata
 
     async def table(self, db: str, coll: str) -> Table | None:
         return None
@@ -226,5 +245,5 @@ class OneShard:
     async def targets(self, db: str, coll: str, at: Timestamp | None = None) -> list[Target]:
         return [Target(self.metadata.name, self.metadata, {})]
 
-    def forget(self, db: str, coll: str) -> None:
+    def forget(self, db: str, coll: str, code: int | None) -> None:
         """A replica set has no metadata that could be stale."""

@@ -22,10 +22,9 @@ _SECONDARIES = ("secondary", "secondaryPreferred")
 class Refused(Exception):
     """A server, or the stand-in itself, answers a command with an error: the reply."""
 
-    def __init__(self, reply: Mapping[str, Any], server: str = "") -> None:
+    def __init__(self, reply: Mapping[str, Any]) -> None:
         super().__init__(reply.get("errmsg"))
         self.reply: Document = dict(reply)
-        self.server = server
 
     @property
     def code(self) -> int | None:
@@ -76,10 +75,11 @@ class Servers:
     async def run(self, db: str, command: Mapping[str, Any], is_repeatable: bool = True) -> Answer:
         """Run a command on the member that its read preference selects.
 
-        Like a router, it asks another member up to twice if a command that may be repeated finds no
-        server or no primary. Raises Refused with the error that the router would pass on.
+        Like a router, it asks another member up to twice if a command that may be repeated, or a
+        retryable write, finds no server or no primary. Raises Refused with the error that the
+        router would pass on.
         """
-        attempts = _ATTEMPTS if is_repeatable else 1
+        attempts = _ATTEMPTS if is_repeatable or "txnNumber" in command else 1
         for left in reversed(range(attempts)):
             address = await self._select(command)
             try:
@@ -100,10 +100,10 @@ class Servers:
         except (OSError, EOFError) as failure:
             self._connections.forget(address)
             message = f"Error connecting to {address} :: caused by :: {failure}"
-            raise Refused(error(6, "HostUnreachable", message), address) from failure
+            raise Refused.of(6, "HostUnreachable", message) from failure
         self._clock.see(reply)
         if not reply["ok"]:
-            raise Refused(reply, address)
+            raise Refused(reply)
         return Answer(reply, address)
 
     async def primary(self) -> str:

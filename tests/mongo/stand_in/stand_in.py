@@ -80,6 +80,11 @@ class StandIn:
         """The databases of all commands, except those of the driver's own monitoring."""
         return self._router.asked
 
+    @property
+    def refreshes(self) -> int:
+        """How often a shard refused what it was asked, because the metadata here was stale."""
+        return self._topology.refreshes
+
     def __enter__(self) -> Self:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(60)

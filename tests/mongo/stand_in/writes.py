@@ -7,6 +7,7 @@ of the shard key, of one `_id`, or of all shards (chunk_manager_targeter.cpp, ba
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import bson
@@ -27,7 +28,7 @@ async def write(request: Request) -> Document:
     """Run the statements of a command one after the other. Raises Refused."""
     table = await request.topology.table(request.db, request.coll)
     if table is None:
-        return await on_unsharded(request)
+        return await request.until_routed(request.coll, partial(_write_unsharded, request))
     name, command = _STATEMENTS[request.name], request.command
     is_ordered, reply = bool(command.get("ordered", True)), _Reply()
     for number, statement in enumerate(command[name]):
@@ -35,6 +36,15 @@ async def write(request: Request) -> Document:
         if reply.errors and is_ordered:
             break
     return reply.document
+
+
+async def _write_unsharded(request: Request) -> Document:
+    """Raises Refused if the shard found the versions stale before it wrote anything."""
+    reply = await on_unsharded(request)
+    stale = [each for each in reply.get("writeErrors", ()) if each["code"] in STALE]
+    if stale and not reply["n"]:
+        raise Refused.of(stale[0]["code"], "StaleConfig", str(stale[0]["errmsg"]))
+    return reply
 
 
 async def _write_one(
@@ -52,7 +62,7 @@ async def _write_one(
         is_stale = False
         for shard in [owner for owner in owners if owner not in done]:
             versioned = {**sent, "shardVersion": table.routing.version(shard)}
-            servers = (await request.topology.shards())[shard]
+            servers = await request.topology.shard(shard)
             try:
                 answer = (await request.run(servers, versioned, False)).reply
             except Refused as refused:
@@ -67,7 +77,7 @@ async def _write_one(
             reply.add(answer, number)
         if not is_stale:
             return
-        request.topology.forget(request.db, request.coll)
+        request.topology.forget(request.db, request.coll, None)
         if not left:
             raise Refused.of(82, "NoProgressMade", "no progress was made executing batch write op")
 
