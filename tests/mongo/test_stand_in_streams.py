@@ -190,9 +190,9 @@ def test_a_cold_shard_delays_the_events_of_the_others(
     router.faults.cold.add("s2")
     for number in range(1, 5):
         last = insert(client, db, number, number % 2 * 99)
-    before = time.monotonic()
-    assert not numbers(reader.more(700) + reader.more(700))
-    assert time.monotonic() - before > 1.3
+    deadline = time.monotonic() + 5  # more than it takes all shards to write something
+    while time.monotonic() < deadline:
+        assert not numbers(reader.more(1000))
     assert reader.time < last
     router.faults.cold.clear()
     assert numbers(reader.until(last)) == list(range(5))
@@ -252,7 +252,7 @@ def test_a_looked_up_document_is_that_of_its_owner_by_then(
     for value in (1, 2):
         client[db]["orders"].update_one({"k": 10}, {"$set": {"value": value}})
     cluster.move(db, "orders", {"k": LOWEST}, "s2", {"k": 50})
-    until(lambda: bool(reader.more()) and len(reader.events) >= 1)
+    until(lambda: not cluster.clients["s1"][db]["orders"].count_documents({}))
     until(lambda: reader.more() is not None and len(reader.events) == 2)
     found = {"_id": 1, "k": 10, "value": 2}
     assert [event["fullDocument"] for event in reader.events] == [found, found]

@@ -17,18 +17,10 @@ from typing import Any
 from bson.raw_bson import RawBSONDocument
 
 from tests.mongo.stand_in.change_stream import MergedStream
-from tests.mongo.stand_in.cursors import (
-    FIRST_BATCH,
-    Cursors,
-    Interleaved,
-    Merged,
-    Remote,
-    open_remotes,
-)
+from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved, Merged
 from tests.mongo.stand_in.faults import Faults
-from tests.mongo.stand_in.literals import aggregate_literals
-from tests.mongo.stand_in.reads import read_time
-from tests.mongo.stand_in.request import Request
+from tests.mongo.stand_in.reads import aggregate_literals, read_time
+from tests.mongo.stand_in.request import Remote, Request, open_remotes
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.stream_start import is_change_stream
 from tests.mongo.stand_in.wire import Document

@@ -26,9 +26,9 @@ from typing import Any
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from tests.mongo.stand_in.cursors import Batch, Remote, close_remotes, open_remotes
+from tests.mongo.stand_in.cursors import Batch
 from tests.mongo.stand_in.faults import Faults
-from tests.mongo.stand_in.request import Request
+from tests.mongo.stand_in.request import Remote, Request, close_remotes, open_remotes
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.servers import Refused
 from tests.mongo.stand_in.stream_start import StreamCommand
@@ -112,7 +112,7 @@ class MergedStream:
             "aggregate": "shards",
             "pipeline": [{"$changeStream": stage}, {"$match": {"operationType": "insert"}}],
             "cursor": {"batchSize": 0},
-            "readConcern": {"level": "majority"},
+            "readConcern": request.read_concern or {"level": "majority"},
             **request.session,
         }
         target = Target("config", request.topology.metadata, {})
@@ -148,7 +148,7 @@ class MergedStream:
             elif part is not None and not self._is_wanted(part.remote.documents[0]):
                 await self._leave_out(request, part)
             elif part is not None:
-                is_stashed = not await self._hand_out(request, part, batch)
+                is_stashed = not self._hand_out(part, batch)
             elif self._is_ended():
                 self.is_exhausted = True
             elif is_first or batch.documents or time.monotonic() >= deadline:
@@ -160,10 +160,10 @@ class MergedStream:
             self._token = self._advance()
         return batch.documents
 
-    async def _hand_out(self, request: Request, part: _Part, batch: Batch) -> bool:
+    def _hand_out(self, part: _Part, batch: Batch) -> bool:
+        """Hand out the next event of a part, unless the reply has no place for it."""
         event = part.remote.documents[0]
-        document = await self._command.finish(request, event)
-        if document is not None and not batch.takes(document):
+        if not batch.takes(event):
             return False
         part.remote.documents.popleft()
         self._high_water = self._token = event["_id"]

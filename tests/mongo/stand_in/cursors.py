@@ -8,104 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
-from tests.mongo.stand_in.request import Request
-from tests.mongo.stand_in.routing import Target
-from tests.mongo.stand_in.servers import Answer, Refused
+from tests.mongo.stand_in.request import Remote, Request, close_remotes
+from tests.mongo.stand_in.servers import Refused
 from tests.mongo.stand_in.wire import Document
 
 # A reply has to fit into 16 MiB with its envelope.
 REPLY_BYTES = 16 * 2**20
 FIRST_BATCH = 101
-
-
-@dataclass
-class Remote:
-    """A cursor on one shard, and what it has returned that was not handed out yet."""
-
-    target: Target
-    address: str
-    cursor: int
-    namespace: str
-    session: Document
-    documents: deque[RawBSONDocument] = field(default_factory=deque)
-
-    @classmethod
-    def of(cls, target: Target, answer: Answer, request: Request) -> Self:
-        """The cursor that a server has opened for a request."""
-        cursor = answer.reply["cursor"]
-        number, namespace = int(cursor["id"]), str(cursor["ns"])
-        documents = deque(cursor["firstBatch"])
-        return cls(target, answer.address, number, namespace, request.session, documents)
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self.cursor
-
-    async def ask(self, request: Request, **arguments: Any) -> Document:
-        """Return the reply to a getMore. Raises Refused, in the words of a router."""
-        db, _, coll = self.namespace.partition(".")
-        command = {"getMore": Int64(self.cursor), "collection": coll, **arguments, **self.session}
-        try:
-            answer = await self.target.servers.ask(self.address, db, command)
-        except Refused as refused:
-            request.see(refused.reply)
-            prefix = f"Error on remote shard {self.address} :: caused by :: "
-            reply = {**refused.reply, "errmsg": prefix + str(refused.reply["errmsg"])}
-            raise Refused(reply) from refused
-        request.see(answer.reply)
-        return answer.reply
-
-    def take(self, reply: Document) -> None:
-        """Keep the documents of a reply to `ask`."""
-        self.cursor = int(reply["cursor"]["id"])
-        self.documents.extend(reply["cursor"]["nextBatch"])
-
-    async def more(self, request: Request, **arguments: Any) -> None:
-        self.take(await self.ask(request, **arguments))
-
-    async def kill(self) -> None:
-        if self.cursor:
-            db, _, coll = self.namespace.partition(".")
-            command = {"killCursors": coll, "cursors": [Int64(self.cursor)], **self.session}
-            self.cursor = 0
-            try:
-                await self.target.servers.ask(self.address, db, command)
-            except Refused:
-                return  # a server that is gone has no cursors
-
-
-async def open_remotes(
-    request: Request, targets: Sequence[Target], command_of: Callable[[Target], Mapping[str, Any]]
-) -> tuple[list[Remote], list[Document]]:
-    """Open a cursor on each target; return them with the replies.
-
-    If one refuses, the others' are closed, and the first refusal is raised (establish_cursors.cpp).
-    """
-
-    async def open_remote(target: Target) -> tuple[Remote, Document]:
-        command = {**command_of(target), **target.versions}
-        answer = await request.run(target.servers, command)
-        return Remote.of(target, answer, request), answer.reply
-
-    opened = await asyncio.gather(*map(open_remote, targets), return_exceptions=True)
-    failures = [each for each in opened if isinstance(each, BaseException)]
-    pairs = [each for each in opened if not isinstance(each, BaseException)]
-    if failures:
-        await close_remotes([remote for remote, _ in pairs])
-        raise failures[0]
-    return [remote for remote, _ in pairs], [reply for _, reply in pairs]
-
-
-async def close_remotes(remotes: Iterable[Remote]) -> None:
-    await asyncio.gather(*(remote.kill() for remote in remotes))
 
 
 class Batch:

@@ -12,7 +12,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from tests.mongo.stand_in.cursors import Cursors
-from tests.mongo.stand_in.literals import aggregate_literals
+from tests.mongo.stand_in.reads import aggregate_literals
 from tests.mongo.stand_in.request import Request
 from tests.mongo.stand_in.routing import METADATA, Target
 from tests.mongo.stand_in.servers import Servers

@@ -7,7 +7,7 @@ shard key is not looked at: all owners are asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cmp_to_key, partial
 from typing import Any
 
@@ -17,13 +17,16 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.model.keystring import keystring
-from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved, Remote, open_remotes
-from tests.mongo.stand_in.request import Request
+from tests.mongo.stand_in.cursors import FIRST_BATCH, Cursors, Interleaved
+from tests.mongo.stand_in.request import Remote, Request, open_remotes
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.servers import Refused
 from tests.mongo.stand_in.wire import RAW, Document
 
 _SORT_KEY = "$sortKey"
+# A collection of any server that has a document.
+_SOME = "system.version"
+_LARGEST_LITERALS = 12 * 2**20
 _SUMMED = ("count", "size", "storageSize", "totalIndexSize", "totalSize", "numOrphanDocs")
 
 
@@ -220,3 +223,26 @@ async def _on_one(request: Request, coll: str) -> Document:
         return (await request.run(targets[0].servers, command, False)).reply
 
     return await request.until_routed(coll, attempt)
+
+
+async def aggregate_literals(
+    request: Request, documents: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]]
+) -> Interleaved:
+    """Return a cursor on what these stages make of these documents. Raises Refused.
+
+    The documents are sent as literals, so all of them have to fit into one command.
+    """
+    if len(bson.encode({"": documents}, codec_options=RAW)) > _LARGEST_LITERALS:
+        raise Refused.of(20, "IllegalOperation", "the stand-in merges at most 12 MiB")
+    pipeline = [
+        {"$limit": 1},
+        {"$project": {"_id": 0, "document": {"$literal": documents}}},
+        {"$unwind": "$document"},
+        {"$replaceRoot": {"newRoot": "$document"}},
+        *stages,
+    ]
+    command = {"aggregate": _SOME, "pipeline": pipeline, "cursor": {}, **request.session}
+    command |= {name: request.command[name] for name in ("collation",) if name in request.command}
+    servers = request.topology.metadata
+    answer = await servers.run("admin", command)
+    return Interleaved([Remote.of(Target("config", servers, {}), answer, request)])

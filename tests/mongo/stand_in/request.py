@@ -1,11 +1,18 @@
-"""One command of a client: what it asks for, and the times of the servers that answered it."""
+"""One command of a client: what it asks the servers for, and the cursors that it opens there.
+
+The rules are those of cluster_find.cpp, establish_cursors.cpp and async_results_merger.cpp.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
 
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from tests.mongo.stand_in.routing import STALE, Target, Topology
@@ -29,13 +36,11 @@ class Request:
         operation_time: the greatest operation time of the servers that took part in it.
     """
 
-    def __init__(
-        self, message: Document, topology: Topology, clock: Clock, parent: Request | None = None
-    ) -> None:
+    def __init__(self, message: Document, topology: Topology, clock: Clock) -> None:
         self.name = next(iter(message))
         self.db = str(message.get("$db", "admin"))
         self.command = {name: value for name, value in message.items() if name not in _OWN}
-        self.topology, self.clock, self._parent = topology, clock, parent
+        self.topology, self.clock = topology, clock
         self.operation_time = Timestamp(0, 0)
 
     @property
@@ -53,12 +58,6 @@ class Request:
     def see(self, reply: Mapping[str, Any]) -> None:
         """Record the operation time of a server's reply."""
         self.operation_time = max(self.operation_time, reply.get("operationTime", Timestamp(0, 0)))
-        if self._parent is not None:
-            self._parent.see(reply)
-
-    def part(self, command: Document) -> Request:
-        """Return a command that the router itself sends to answer this one."""
-        return Request({**command, **self.session}, self.topology, self.clock, self)
 
     async def run(
         self, servers: Servers, command: Mapping[str, Any], is_repeatable: bool = True
@@ -97,3 +96,85 @@ class Request:
                     raise
                 self.topology.forget(self.db, coll, refused.code)
         raise AssertionError("the last attempt returns or raises")
+
+
+@dataclass
+class Remote:
+    """A cursor on one shard, and what it has returned that was not handed out yet."""
+
+    target: Target
+    address: str
+    cursor: int
+    namespace: str
+    session: Document
+    documents: deque[RawBSONDocument] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, target: Target, answer: Answer, request: Request) -> Self:
+        """The cursor that a server has opened for a request."""
+        cursor = answer.reply["cursor"]
+        number, namespace = int(cursor["id"]), str(cursor["ns"])
+        documents = deque(cursor["firstBatch"])
+        return cls(target, answer.address, number, namespace, request.session, documents)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self.cursor
+
+    async def ask(self, request: Request, **arguments: Any) -> Document:
+        """Return the reply to a getMore. Raises Refused, in the words of a router."""
+        db, _, coll = self.namespace.partition(".")
+        command = {"getMore": Int64(self.cursor), "collection": coll, **arguments, **self.session}
+        try:
+            answer = await self.target.servers.ask(self.address, db, command)
+        except Refused as refused:
+            request.see(refused.reply)
+            prefix = f"Error on remote shard {self.address} :: caused by :: "
+            reply = {**refused.reply, "errmsg": prefix + str(refused.reply["errmsg"])}
+            raise Refused(reply) from refused
+        request.see(answer.reply)
+        return answer.reply
+
+    def take(self, reply: Document) -> None:
+        """Keep the documents of a reply to `ask`."""
+        self.cursor = int(reply["cursor"]["id"])
+        self.documents.extend(reply["cursor"]["nextBatch"])
+
+    async def more(self, request: Request, **arguments: Any) -> None:
+        self.take(await self.ask(request, **arguments))
+
+    async def kill(self) -> None:
+        if self.cursor:
+            db, _, coll = self.namespace.partition(".")
+            command = {"killCursors": coll, "cursors": [Int64(self.cursor)], **self.session}
+            self.cursor = 0
+            try:
+                await self.target.servers.ask(self.address, db, command)
+            except Refused:
+                return  # a server that is gone has no cursors
+
+
+async def open_remotes(
+    request: Request, targets: Sequence[Target], command_of: Callable[[Target], Mapping[str, Any]]
+) -> tuple[list[Remote], list[Document]]:
+    """Open a cursor on each target; return them with the replies.
+
+    If one refuses, the others' are closed, and the first refusal is raised (establish_cursors.cpp).
+    """
+
+    async def open_remote(target: Target) -> tuple[Remote, Document]:
+        command = {**command_of(target), **target.versions}
+        answer = await request.run(target.servers, command)
+        return Remote.of(target, answer, request), answer.reply
+
+    opened = await asyncio.gather(*map(open_remote, targets), return_exceptions=True)
+    failures = [each for each in opened if isinstance(each, BaseException)]
+    pairs = [each for each in opened if not isinstance(each, BaseException)]
+    if failures:
+        await close_remotes([remote for remote, _ in pairs])
+        raise failures[0]
+    return [remote for remote, _ in pairs], [reply for _, reply in pairs]
+
+
+async def close_remotes(remotes: Iterable[Remote]) -> None:
+    await asyncio.gather(*(remote.kill() for remote in remotes))
