@@ -46,10 +46,9 @@ class Reader:
     """A stream of a database (or of all), read by single commands as the connector reads it."""
 
     def __init__(self, client: Client, db: str, *stages: Document, **options: Any) -> None:
-        stage = {"showExpandedEvents": True, **options}
         self._client, self._session = client, client.start_session()
         is_all = {"allChangesForCluster": True} if db == "admin" else {}
-        pipeline = [{"$changeStream": {**stage, **is_all}}, *stages]
+        pipeline = [{"$changeStream": {**options, **is_all}}, *stages]
         opening = {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 0}}
         self.cursor = client[db].command(opening, session=self._session)["cursor"]
         self.events: list[Document] = []
@@ -140,6 +139,7 @@ def test_no_event_is_lost_or_doubled_while_chunks_move(
     events = reader.until(writer.last)
     assert numbers(events) == list(range(writer.count))
     of_shards = [event for shard in directly.values() for event in shard.until(writer.last)]
+    of_shards = [event for event in of_shards if "ns" in event]  # 5.0 shows some to routers only
     of_shards.sort(key=lambda event: event["_id"]["_data"])
     assert [event["_id"] for event in events] == [event["_id"] for event in of_shards]
 

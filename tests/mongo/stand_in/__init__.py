@@ -8,6 +8,10 @@ stand-in's own are what a router adds: its identity, the identifiers of cursors,
 metadata, which shards are asked, and the merge of what they return. Each of these rules names the
 file of the server's public source that it imitates. So a test shows what the connector asks a
 router for, and what it does with the answers. It does not show what a real router would answer.
+
+Not imitated are access control, transactions, views and time series, the targeting of reads by the
+shard key, DDL on sharded collections, `$lookup`, `$out` and `$merge`, a cursor that is killed while
+it is in use, limits of time of the router's own, and several routers that share a load balancer.
 """
 
 from tests.mongo.stand_in.faults import Faults

@@ -38,6 +38,8 @@ _WAIT_MS, _LONGEST_WAIT_MS = 1000, 1000
 _COLD_PAUSE = 0.01
 _UNREACHABLE = 6
 _MONITOR = "config.shards"
+# Before 6.0 a shard reports its first chunk of a collection so; it is for the router only.
+_INTERNAL = "kNewShardDetected"
 
 
 @dataclass
@@ -170,10 +172,11 @@ class MergedStream:
         return True
 
     def _is_wanted(self, event: RawBSONDocument) -> bool:
-        return _text(event["_id"]) > _text(self._command.after)
+        is_internal = event.get("operationType") == _INTERNAL
+        return not is_internal and _text(event["_id"]) > _text(self._command.after)
 
     async def _leave_out(self, request: Request, part: _Part) -> None:
-        """Drop an event at or before the token after which the client starts.
+        """Drop an event that is not for the client, or at or before the token where it starts.
 
         If it invalidated the shard's stream, that is opened again after it.
         """
