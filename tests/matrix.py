@@ -26,8 +26,11 @@ LIBRARIES = SERVERS / "lib"
 OLD_DRIVER = "pymongo==4.10.1"
 # tests/mongo/topology/test_cluster_age.py: they are refused.
 CLUSTERS = (
+    "tests/mongo/test_stand_in.py",
+    "tests/mongo/test_stand_in_streams.py",
     "tests/mongo/topology/test_sharded_cluster.py",
     "tests/mongo/topology/test_cluster_incarnation.py",
+    "tests/mongo/topology/test_through_a_router.py",
     "tests/mongo/connection/test_cluster_privileges.py",
 )
 # Of servers before 6.0 only change streams are read; all other tests show that.

@@ -26,9 +26,9 @@ from tests.mongo.topology.test_sharded_cluster import Orders, assert_as_of_its_t
 @pytest.fixture
 def routers(cluster: Cluster) -> Iterator[list[StandIn]]:
     """Two routers of the cluster, which serve its metadata only."""
-    (config,) = cluster.config.members
+    metadata = frozenset({"admin", "config"})
     with ExitStack() as stack:
-        both = [StandIn(config.host, frozenset({"admin", "config"})) for _ in range(2)]
+        both = [StandIn.of_cluster(cluster, metadata) for _ in range(2)]
         yield [stack.enter_context(each) for each in both]
 
 
@@ -41,8 +41,7 @@ def through(routers: list[StandIn], *names: str, **settings: Any) -> Capture:
 
 
 def test_a_router_is_refused_with_the_option_that_reads_its_shards(mongod: ReplicaSet) -> None:
-    (member,) = mongod.members
-    with StandIn(member.host) as router:
+    with StandIn.of_replica_set(mongod.uri) as router:
         with pytest.raises(UnsuitableSource, match="names a mongos") as refused:
             discover(router.uri, TIMEOUT_MS)
         assert "'shards.direct'" in str(refused.value)
