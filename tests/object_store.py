@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -56,6 +57,8 @@ def _serve() -> Iterator[ObjectStore]:
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
     made = {"endpoint_url": endpoint, "region_name": "us-east-1", **keys}
     try:
+        # Moto keeps what an earlier server of this process contained.
+        urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"").close()
         boto3.client("s3", **made).create_bucket(Bucket="lake")
         iam = boto3.client("iam", **made)
         keys_of_all = _add_user(iam, "cdc")
@@ -74,7 +77,6 @@ def _assume_role(iam: Any, sts: Any) -> None:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
     made = iam.create_role(RoleName="lake", AssumeRolePolicyDocument=policy)
     iam.put_role_policy(RoleName="lake", PolicyName="own", PolicyDocument=policy)
-    sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assumed_roles.clear()
     sts.assume_role(RoleArn=made["Role"]["Arn"], RoleSessionName="test")
 
 

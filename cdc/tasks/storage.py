@@ -36,7 +36,7 @@ _KEYS_IN_URL = re.compile(
 )
 # What pyarrow, Hadoop and this program would not all read as the same place.
 _AMBIGUOUS = re.compile(
-    r"[^:]*[A-Z][^:]*:|[^/]*:/*\Z|s3[an]?:(?!//[A-Za-z0-9._-]+(/|\Z))|file:(?!(//)?/[^/])"
+    r"(?![a-z][a-z0-9+.-]*:/)|[^/]*:/*\Z|s3[an]?:(?!//[A-Za-z0-9._-]+(/|\Z))|file:(?!(//)?/[^/])"
     r"|[^/]*//(?![A-Za-z0-9._@:-]*(/|\Z))|[^/]*//.*/\.{0,2}(/|\Z)"
 )
 _UNWRITABLE = re.compile("[\0-\x1f\x7f\ud800-\udfff]")
@@ -169,7 +169,8 @@ def parse_location(location: str, option: str) -> str:
             f"{option} contains a control character, or half of a character.", "Write it without."
         )
     if not _URL.match(location):
-        return str(Path(location).absolute())
+        # After two slashes Hadoop reads the name of a host.
+        return "/" + str(Path(location).absolute()).lstrip("/")
     if _KEYS_IN_URL.match(location):
         raise BadOption(
             f"The URL of {option} contains keys.",  # which must not be quoted

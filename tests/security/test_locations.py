@@ -66,6 +66,7 @@ def hadoop(spark: SparkSession, address: str) -> tuple[str, str, str]:
 @example("s3a://lake/a//b", Namespace("a", "b"), Namespace("a", "c"))
 @example("s3a://lake/a/../../other", Namespace("a", "b"), Namespace("a", "c"))
 @example("s3a://la?ke/x", Namespace("a", "b"), Namespace("a", "c"))
+@example("//lake/x", Namespace("a", "b"), Namespace("a", "c"))
 @example("file://host/x", Namespace("a", "b"), Namespace("a", "c"))
 @example("/lake/%2e%2e/x", Namespace("..", "../../etc"), Namespace("..", ".."))
 @example("/lake/a\0b", Namespace("a", "b"), Namespace("a", "c"))
