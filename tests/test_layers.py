@@ -119,7 +119,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.log"),
         *("cdc.delta.sql", "cdc.delta.tables"),
     },
-    "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model"},
+    "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model", "cdc.tasks"},
     "cdc.pipeline": {
         *(
             "bson",

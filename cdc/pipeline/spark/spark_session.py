@@ -8,6 +8,7 @@ before the program starts, too early for jars and extensions. There they come fr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,8 +83,12 @@ SETTINGS = {
     "spark.sql.maxPlanStringLength": "100000",
     # Spark shows a source's options in some plans, in its UI and in its event log. The UI and the
     # event log also show the command line of the JVM, which under spark-submit contains the
-    # arguments of the program.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
+    # arguments of the program, and the settings of Hadoop. By default Spark redacts passwords,
+    # secrets and tokens there, but not the keys of Azure's and Google's stores, those of an
+    # encryption, and signatures of URLs.
+    "spark.redaction.regex": "(?i)secret|password|token|connection[._-]?string"
+    "|(access|account|api|encryption|private|storage)[._-]?key|[._]sas[._]|[?&]sig=|x-amz-signature="
+    "|mongodb([+]srv)?://",
     "spark.redaction.string.regex": CONNECTION_STRING,
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
     # Jobs of the followers share the cores with the batches instead of delaying them.
@@ -199,7 +204,7 @@ def _session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     server = fork_server(settings) if local else None  # it imports while Java starts
     if SparkContext._gateway is None:
-        start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
+        start_jvm(SparkConf(loadDefaults=False).setAll(_without_credentials(builder._options)))
     spark = builder.getOrCreate()
     if server is not None:
         spark.sparkContext.pythonExec = server.python
@@ -251,6 +256,15 @@ def require_delta(spark: SparkSession) -> None:
             f"This Spark session has no Delta: {', '.join(missing)} missing.",
             "run spark-submit with --properties-file conf/spark-defaults.conf.",
         )
+
+
+def _without_credentials(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The settings that the command line of a JVM may show: everybody can read it.
+
+    The SparkContext, which is created in the running JVM, gets all of them.
+    """
+    is_credential = re.compile(SETTINGS["spark.redaction.regex"])
+    return [each for each in settings.items() if not is_credential.search(each[0])]
 
 
 def _configure(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
