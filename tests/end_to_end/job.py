@@ -49,6 +49,17 @@ def arguments(config: Config, *more: str) -> list[str]:
     return [item for option in options for item in ("-o", option)]
 
 
+def program_environment() -> dict[str, str]:
+    """The environment of a program of the product that starts a Spark of its own."""
+    return {
+        **os.environ,
+        **SHORT_LIVED,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
 class Job:
     """`mongodb-cdc replicate` as a user starts it, in a process group of its own; with more options
     than those of the configuration's source and where it writes; on a terminal, if so wanted."""
@@ -70,14 +81,7 @@ class Job:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={
-                **os.environ,
-                **SHORT_LIVED,
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(ROOT),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                **environment,
-            },
+            env={**program_environment(), **environment},
             cwd=ROOT,
         )
         if on_terminal:
