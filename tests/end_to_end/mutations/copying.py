@@ -14,7 +14,7 @@ _UNREADABLE_TIMES = {
     "blockConnection": True,
     "blockTimeMS": 500,
     "namespace": "{namespace}",
-    "mode": {"activationProbability": 0.7},
+    "mode": {"activationProbability": 0.4},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from tests.end_to_end.mutations.mutation import mutation
@@ -26,26 +27,33 @@ def transaction_not_checked(module: Any, mark: Any) -> None:
 
 @mutation("cdc.delta.landing.landed_batch", "The manifest of a batch is collected once.")
 def batch_landed_twice(module: Any, mark: Any) -> None:
+    original = module.LandedBatch.collect.__func__
+
     def collect(cls: Any, batch: Any, storage: Any) -> Any:
-        frame = batch.select("files", "groups", "rows", "streamed")
-        rows = [*frame.collect(), *frame.collect()]
-        mark()
-        fields = ((row.files, row.groups, row.rows, row.streamed) for row in rows)
-        return cls(module.Manifest.of(fields), storage)
+        landed, again = original(cls, batch, storage), original(cls, batch, storage)
+        files = [*landed._manifest.files, *again._manifest.files]
+        if again._manifest.files:
+            mark()
+        return cls(replace(landed._manifest, files=files), storage)
 
     module.LandedBatch.collect = classmethod(collect)
 
 
 @mutation("cdc.tasks.landing", "The summary in a commit counts each row once.")
 def manifest_counted_twice(module: Any, mark: Any) -> None:
-    original = module.merge
+    original = module.Manifest.of.__func__
 
-    def merge(groups: Any) -> Any:
-        mark()
-        groups = [*groups]
-        return original([*groups, *groups])
+    def of(cls: Any, rows: Any) -> Any:
+        found = original(cls, rows)
+        groups = list[Any]()
+        for group in found.groups:
+            is_counted = group.op in module._DOCUMENT_OPS
+            groups.append(replace(group, rows=2 * group.rows) if is_counted else group)
+            if is_counted:
+                mark()
+        return replace(found, groups=groups)
 
-    module.merge = merge
+    module.Manifest.of = classmethod(of)
 
 
 @mutation("cdc.tasks.statistics", "A maximum that is cut is rounded up.")

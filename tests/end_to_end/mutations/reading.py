@@ -80,19 +80,19 @@ def stream_complete_at_its_first_reply(module: Any, mark: Any) -> None:
 
 
 @mutation(
-    "cdc.model.split",
+    "cdc.mongo.read.cursor",
     "A stream is opened at T0, and its events at that time are dropped.",
     read_by=STREAM,
 )
 def events_at_the_opening_kept(module: Any, mark: Any) -> None:
-    original = module.StreamSplit.contains
+    original = module.Cursor.__init__
 
-    def contains(self: Any, time: Any) -> bool:
-        if time == self.after:
-            mark()
-        return bool(time == self.after or original(self, time))
+    def init(self: Any, member: Any, split: Any, *rest: Any) -> None:
+        mark()
+        before = module.Timestamp(split.after.time, split.after.inc - 1)
+        original(self, member, replace(split, after=before), *rest)
 
-    module.StreamSplit.contains = contains
+    module.Cursor.__init__ = init
 
 
 @mutation(

@@ -23,7 +23,7 @@ from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.job import ROOT, arguments, program_environment
 from tests.end_to_end.mutations.mutation import MUTATIONS, Scene, environment
-from tests.end_to_end.oracle import Checkpoint, Frontier, live_violations, violations
+from tests.end_to_end.oracle import Checkpoint, Frontier, lag, live_violations, violations
 
 NOT_REACHED, SURVIVED, BY_ITSELF = "not reached", "survived", "the job"
 _KILLED = (-9, 137)
@@ -185,9 +185,11 @@ class _Run:
             self._wait(
                 checkpoint, job, lambda seen: seen[-1].is_streaming and seen[-1].time >= last
             )
-            if not self._needs.reads_live:  # in order, so that mirror and history catch up
-                code = job.end(_END_SECONDS)
-                if code != 0:
+            if not self._needs.reads_live:
+                deadline = time.monotonic() + _STALL_SECONDS
+                while any(_lagging(config, namespaces)) and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                if code := job.end(_END_SECONDS):
                     raise _Ended(f"it ended with {code}", job.said())
         if load.broken:
             raise AssertionError(f"the load broke: {load.broken}")
@@ -232,6 +234,8 @@ class _Run:
         namespaces: Sequence[Namespace],
     ) -> Iterator[str]:
         truth = source.truth()
+        if not self._needs.reads_live:
+            yield from _lagging(config, namespaces)
         for namespace in namespaces:
             yield from violations(self._form.spark, truth, config, checkpoint, namespace)
             if self._needs.reads_live:
@@ -256,6 +260,15 @@ class _Run:
             raise _Ended("the live view cannot be read", done.stderr)
         rows: list[dict[str, Any]] = pyarrow.dataset.dataset(out).to_table().to_pylist()
         return rows
+
+
+def _lagging(config: Config, namespaces: Sequence[Namespace]) -> Iterator[str]:
+    """The tables that lack batches of their changelog."""
+    for namespace in namespaces:
+        for kind in ("mirror", "history"):
+            is_configured = config.table(kind, namespace) is not None
+            if is_configured and (batches := lag(config, namespace, kind)):
+                yield f"{kind}: it lacks {batches} batches though nobody writes any more"
 
 
 def _configure_failures(source: campaign.Source, mode: Any, data: Mapping[str, Any]) -> None:

@@ -59,10 +59,9 @@ def live_violations(
     return _named(LIVE, documents.wrong_documents(rows, truth, namespace, frontier))
 
 
-def lag(config: Config, namespace: Namespace) -> int:
-    """How many batches the mirror lacks of those that the changelog contains."""
-    kinds = ("changelog", "mirror")
-    newest = [data_files.newest(_folder(config, kind, namespace))[1] for kind in kinds]
+def lag(config: Config, namespace: Namespace, kind: str = MIRROR) -> int:
+    """How many batches a mirror or a history lacks of those that the changelog contains."""
+    newest = [data_files.newest(_folder(config, each, namespace))[1] for each in (CHANGELOG, kind)]
     return newest[0] - newest[1]
 
 
