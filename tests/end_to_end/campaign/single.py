@@ -16,10 +16,10 @@ from tests.end_to_end.oracle import OfReplicaSet
 from tests.mongo.capture import last_write
 
 _DOCUMENTS = 6_000
-# Large transactions have several entries in the oplog, as those of more than 16 MB always do.
+# Transactions have several entries in the oplog, as those of more than 16 MB always do.
 PARAMETERS = {
     "enableTestCommands": True,
-    "maxNumberOfTransactionOperationsInSingleOplogEntry": 40,
+    "maxNumberOfTransactionOperationsInSingleOplogEntry": 2,
 }
 
 
