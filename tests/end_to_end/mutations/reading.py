@@ -246,7 +246,8 @@ def late_events_forgotten(module: Any, mark: Any) -> None:
     source=SHARDS,
     read_by="auto",
     failing=_SLOW_TRANSACTIONS,
-    faults=("a while", "a while"),
+    options=("sink.mirror.interval=0",),
+    faults=("a while",) * 5,
 )
 def undecided_transactions_not_awaited(module: Any, mark: Any) -> None:
     original = module._before_undecided

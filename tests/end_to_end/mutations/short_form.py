@@ -23,7 +23,14 @@ from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.job import ROOT, arguments, program_environment
 from tests.end_to_end.mutations.mutation import MUTATIONS, Scene, environment
-from tests.end_to_end.oracle import Checkpoint, Frontier, lag, live_violations, violations
+from tests.end_to_end.oracle import (
+    Checkpoint,
+    Frontier,
+    earlier_violations,
+    lag,
+    live_violations,
+    violations,
+)
 
 NOT_REACHED, SURVIVED, BY_ITSELF = "not reached", "survived", "the job"
 _KILLED = (-9, 137)
@@ -237,7 +244,10 @@ class _Run:
         if not self._needs.reads_live:
             yield from _lagging(config, namespaces)
         for namespace in namespaces:
-            yield from violations(self._form.spark, truth, config, checkpoint, namespace)
+            found = violations(self._form.spark, truth, config, checkpoint, namespace)
+            yield from found
+            if not found:
+                yield from earlier_violations(truth, config, checkpoint, namespace)
             if self._needs.reads_live:
                 rows = self._read_live(config, namespace)
                 yield from live_violations(rows, truth, config, checkpoint, namespace)

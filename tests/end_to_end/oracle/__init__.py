@@ -10,7 +10,14 @@ Collections have integer `_id`s, which no two documents of a cluster share, and 
 
 from tests.end_to_end.oracle.checkpoint import Checkpoint, Frontier
 from tests.end_to_end.oracle.data_files import unnamed_files
-from tests.end_to_end.oracle.judge import ORACLES, collected, lag, live_violations, violations
+from tests.end_to_end.oracle.judge import (
+    ORACLES,
+    collected,
+    earlier_violations,
+    lag,
+    live_violations,
+    violations,
+)
 from tests.end_to_end.oracle.oplog import OfCluster, OfReplicaSet, Truth
 
 __all__ = [
@@ -21,6 +28,7 @@ __all__ = [
     "OfReplicaSet",
     "Truth",
     "collected",
+    "earlier_violations",
     "lag",
     "live_violations",
     "unnamed_files",

@@ -61,9 +61,14 @@ def newest(folder: Path, batch: int | None = None) -> tuple[int, int]:
 
 def count_rows(folder: Path, version: int) -> int:
     """The rows of a version, counted by delta-rs."""
+    return int(query(folder, version, "SELECT count(*) AS n FROM t")[0]["n"])
+
+
+def query(folder: Path, version: int, sql: str) -> list[dict[str, Any]]:
+    """The rows of a query of the table `t`, which is a version, by delta-rs."""
     engine = QueryBuilder().register("t", DeltaTable(str(folder), version=version))
-    counted = pa.table(engine.execute("SELECT count(*) AS n FROM t").read_all())
-    return int(counted.column("n")[0].as_py())
+    rows: list[dict[str, Any]] = pa.table(engine.execute(sql).read_all()).to_pylist()
+    return rows
 
 
 def unnamed_files(folder: Path) -> set[str]:

@@ -24,6 +24,8 @@ _COLUMNS = {
     "mirror": documents.MIRROR_COLUMNS,
     "history": documents.HISTORY_COLUMNS,
 }
+# So many versions of a mirror are compared.
+_EARLIER = 40
 ORACLES = (CHANGELOG, MIRROR, HISTORY, LIVE, FILES, STATISTICS, COUNTS, SUMMARY)
 
 
@@ -57,6 +59,24 @@ def live_violations(
     _, batch = data_files.newest(_folder(config, "changelog", namespace))
     frontier = checkpoint.planned()[batch]
     return _named(LIVE, documents.wrong_documents(rows, truth, namespace, frontier))
+
+
+def earlier_violations(
+    truth: Truth, config: Config, checkpoint: Checkpoint, namespace: Namespace
+) -> list[str]:
+    """What was wrong with a mirror after some of its batches, read by delta-rs: it was the
+    collection as of the end of each, also while writers went on. The servers still have to know
+    what the collection was then, which they do for five minutes.
+    """
+    folder, found = _folder(config, MIRROR, namespace), list[str]()
+    planned = checkpoint.planned()
+    stated = [entry for entry in data_files.read_log(folder) if entry.stated]
+    for entry in stated[-_EARLIER:-1]:
+        rows = data_files.query(folder, entry.version, "SELECT key, document FROM t")
+        frontier = planned[entry.stated["batch"]]
+        wrong = documents.wrong_documents(rows, truth, namespace, frontier)
+        found += _named(MIRROR, wrong, f"batch {entry.stated['batch']}")
+    return found
 
 
 def lag(config: Config, namespace: Namespace, kind: str = MIRROR) -> int:
