@@ -245,7 +245,6 @@ def late_events_forgotten(module: Any, mark: Any) -> None:
     "T stays before each transaction across shards that is not decided.",
     source=SHARDS,
     read_by="auto",
-    failing=_SLOW_TRANSACTIONS,
     options=("sink.mirror.interval=0",),
     faults=("a while",) * 5,
 )
