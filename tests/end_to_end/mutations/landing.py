@@ -29,12 +29,12 @@ def transaction_not_checked(module: Any, mark: Any) -> None:
 def batch_landed_twice(module: Any, mark: Any) -> None:
     original = module.LandedBatch.collect.__func__
 
-    def collect(cls: Any, batch: Any, storage: Any) -> Any:
-        landed, again = original(cls, batch, storage), original(cls, batch, storage)
+    def collect(cls: Any, *given: Any) -> Any:
+        landed, again = original(cls, *given), original(cls, *given)
         files = [*landed._manifest.files, *again._manifest.files]
         if again._manifest.files:
             mark()
-        return cls(replace(landed._manifest, files=files), storage)
+        return cls(replace(landed._manifest, files=files), given[-1])
 
     module.LandedBatch.collect = classmethod(collect)
 
@@ -43,8 +43,8 @@ def batch_landed_twice(module: Any, mark: Any) -> None:
 def manifest_counted_twice(module: Any, mark: Any) -> None:
     original = module.Manifest.of.__func__
 
-    def of(cls: Any, rows: Any) -> Any:
-        found = original(cls, rows)
+    def of(cls: Any, *given: Any) -> Any:
+        found = original(cls, *given)
         groups = list[Any]()
         for group in found.groups:
             is_counted = group.op in module._DOCUMENT_OPS
