@@ -39,6 +39,8 @@ FOLLOWING = ("mirror", "history")
 ALL = ("changelog", *FOLLOWING)
 # Kinds of tables without the last batch, which is in no commit of the checkpoint then.
 KILLED = {"after all commits": None, "before the mirror": FOLLOWING, "before the changelog": ALL}
+# Of all pairs, which `make soak` tries, those in `make test-slow`.
+_TRIED = {("before_landing", "before the mirror"), ("before_readable_id", "before the changelog")}
 LAST = 2
 NAMES = [Namespace(DB, each) for each in COLLECTIONS]
 # The rows of the batches of the sample, and of `change_more`.
@@ -194,10 +196,18 @@ def run(config: Config) -> None:
     assert replicate.run(config, True, Console(file=StringIO())) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kill", KILLED)
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("release", "kill"),
+    [
+        pytest.param(
+            *(release, kill),
+            marks=pytest.mark.slow if (release, kill) in _TRIED else pytest.mark.soak,
+        )
+        for release in RELEASES
+        for kill in KILLED
+    ],
+)
 def test_a_pipeline_of_a_release_goes_on(
     spark: SparkSession,
     mongod: ReplicaSet,
