@@ -2,8 +2,8 @@
 
 A stream of this source needs four Python processes: the source, its planner, the plan of its tasks,
 and the tasks. Spark starts each of them anew, or a daemon that forks it, and each imports PyArrow
-and PyMongo: half a CPU second. Here one process imports them, while Java starts. Spark is told that
-its interpreter is `cdc.forked_python`, which lets the server fork the process.
+and PyMongo: half a CPU second. Here one process imports them, while Java starts. Spark gets
+`cdc.forked_python` as its interpreter, which lets the server fork the process.
 """
 
 from __future__ import annotations

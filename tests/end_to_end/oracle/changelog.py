@@ -141,8 +141,8 @@ def _differences(write: Write, row: Row) -> Iterator[str]:
     if (write.op == "update") != (row["update_description"] is not None):
         yield "'update_description' stands in a wrong row"
     elif write.op == "update":
-        told = json_util.loads(row["update_description"])
-        removed = sorted(told.get("removedFields", []))
-        told = told["updatedFields"], removed, len(told.get("truncatedArrays", []))
-        if told != description_of(write):
+        given = json_util.loads(row["update_description"])
+        removed = sorted(given.get("removedFields", []))
+        found = given["updatedFields"], removed, len(given.get("truncatedArrays", []))
+        if found != description_of(write):
             yield "'update_description' is not the entry's diff"
