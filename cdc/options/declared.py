@@ -142,9 +142,9 @@ class SourceOptions:
     )
     split_size_mb: int = optional(
         64,
-        "Largest size of a snapshot split in MiB. A collection that is cut by a sample has 1, 2, 4 or"
-        " a multiple of 8 splits. If there are many, a task reads neighbouring splits up to 32 MiB"
-        " as one.",
+        "Largest size of a snapshot split in MiB. A collection that is cut by a sample has 1, 2, 4,"
+        " 8, or a multiple of 8 splits. If there are many, a task reads neighbouring splits up to"
+        " 32 MiB as one.",
         least=1,
     )
     snapshot_splits_per_batch: int = optional(
