@@ -14,9 +14,12 @@ import boto3
 import pytest
 from moto import settings
 from moto.core import DEFAULT_ACCOUNT_ID
+from moto.moto_server import threaded_moto_server
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from moto.sts.models import sts_backends
+
+from tests.store_faults import StoreFaults
 
 # What some users may not do, besides the one who may do all.
 _REFUSED = ("s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload")
@@ -43,9 +46,17 @@ class ObjectStore(NamedTuple):
 
 
 @contextmanager
-def object_store() -> Iterator[ObjectStore]:
+def object_store(faults: StoreFaults | None = None) -> Iterator[ObjectStore]:
+    """Start it; its requests meet the faults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Response, "list_multipart_uploads", _list_uploads)
+        if faults is not None:
+            application = threaded_moto_server.DomainDispatcherApplication
+            patch.setattr(
+                threaded_moto_server,
+                "DomainDispatcherApplication",
+                lambda create: faults.upon(application(create)),
+            )
         yield from _serve()
 
 

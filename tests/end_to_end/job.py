@@ -29,6 +29,8 @@ _MOST_BATCHES = 60
 ROOT = Path(__file__).parents[2]
 # How the job is started: by itself, or with its executor in a JVM of its own.
 IN_PYTHON = (sys.executable, "-m", "cdc.cli.replicate")
+# Who applies the changelogs, if that is another program.
+FOLLOW = (sys.executable, "-m", "cdc.cli.follow")
 WITH_AN_EXECUTOR = (
     str(Path(sys.executable).with_name("spark-submit")),
     *("--master", "local-cluster[1,2,1024]"),
@@ -42,12 +44,13 @@ Phase = Callable[[list[Frontier]], bool]
 
 
 def arguments(config: Config, *more: str) -> list[str]:
-    """By which a program gets the source's options, where a pipeline writes, how often it renews
-    mirrors, its histories, and more."""
+    """By which a program gets the source's options, where and by whom a pipeline writes, how often
+    it renews mirrors, its histories, and more."""
     options = [f"{name}={value}" for name, value in config.source.items()]
     routes = config.layout.default.routes
     options += [f"sink.path={routes['mirror'].base}", f"sink.checkpoint={config.checkpoint}"]
     options.append(f"sink.mirror.interval={config.mirror_interval:.0f}")
+    options += [f"sink.write.by={config.write_by}", f"sink.follow.by={config.follow_by}"]
     if "history" in routes:
         options.append(f"table.history={routes['history'].template}")
     options += more

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,20 @@ from cdc.delta.reading import live
 from cdc.errors import NotCovered
 from cdc.model import Namespace
 from cdc.pipeline import Config
+from cdc.pipeline.config import REPLICATE
 from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
 from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Load, Scene, Source, at_random
 from tests.end_to_end.campaign.supervised import Supervised
-from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
+from tests.end_to_end.job import (
+    FOLLOW,
+    IN_PYTHON,
+    ROOT,
+    WITH_AN_EXECUTOR,
+    arguments,
+    program_environment,
+)
 from tests.end_to_end.oracle import (
     Checkpoint,
     Frontier,
@@ -50,6 +60,8 @@ _OPTIONS = {
     "max.events.per.batch": ("20000", "100000"),
     "stream.parallelism": ("1", "4"),
     "table.history": ("", "{db}/{coll}/history"),
+    "sink.write.by": ("auto", "auto", "spark"),
+    "sink.follow.by": ("replicate", "replicate", "follow"),
 }
 _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
@@ -91,10 +103,13 @@ class Campaign:
             *("heartbeat.interval=1", f"read.by={road}", *options, *self._source.options),
         )
         checkpoint = Checkpoint(config)
-        with Supervised(config, folder, chance.choice(_COMMANDS)) as job:
+        with (
+            Supervised(config, folder, chance.choice(_COMMANDS)) as job,
+            _following(config, folder / "follower") as follower,
+        ):
             scenes = [
-                Scene(job, config, namespaces, self._spark, random.Random(chance.random()))
-                for _ in range(2)
+                Scene(job, config, namespaces, self._spark, random.Random(each), follower)
+                for each in (chance.random(), chance.random())
             ]
             with self._source.load(chance) as load:
                 self._disturb(scenes, checkpoint, load, seconds)
@@ -102,10 +117,15 @@ class Campaign:
                 load.pause = _SLOW
                 self._wait(checkpoint, job, _has_streamed)
             self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
+        if follower:
+            _apply_all(config)
         self.report.say("comparing", checkpoint.committed())
         self.report.writes_refused += Counter(load.refused)
         self.report.endings += job.endings
         self.report.violations += job.unexpected + load.broken
+        if follower:
+            self.report.endings += follower.endings
+            self.report.violations += follower.unexpected
         self._judge(scenes[0], checkpoint)
         self.report.rounds += 1
         self.report.roads[road] += 1
@@ -177,6 +197,22 @@ class Campaign:
             return []
         rows = collected(view.select("key", "document"))
         return live_violations(rows, truth, config, checkpoint, namespace)
+
+
+def _following(config: Config, folder: Path) -> AbstractContextManager[Supervised | None]:
+    """The process that applies the changelogs, if the job does not."""
+    if config.follow_by == REPLICATE:
+        return nullcontext()
+    folder.mkdir()
+    return Supervised(config, folder, FOLLOW)
+
+
+def _apply_all(config: Config) -> None:
+    command = [*FOLLOW, *arguments(config), "--available-now"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=program_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def _lag(checkpoint: Checkpoint, began: float) -> float:

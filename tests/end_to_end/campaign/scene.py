@@ -26,13 +26,15 @@ Disturbances = Mapping[str, tuple[float, Callable[[], object]]]
 
 @dataclass(frozen=True)
 class Scene:
-    """One round, to one thread that disturbs it."""
+    """One round, to one thread that disturbs it. `follower` is the process that applies the
+    changelogs, if the job does not."""
 
     job: Supervised
     config: Config
     namespaces: Sequence[Namespace]
     spark: SparkSession
     chance: random.Random
+    follower: Supervised | None = None
 
     def a_while(self, most: float = 3.0) -> None:
         time.sleep(self.chance.uniform(0.1, most))

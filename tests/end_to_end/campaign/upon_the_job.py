@@ -37,8 +37,10 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
     def killed(pattern: str) -> Callable[[], None]:
         return lambda: killed_at(scene, pattern)
 
-    job = scene.job
+    job, follower = scene.job, scene.follower
+    apart: Disturbances = {"follower killed": (2, follower.kill)} if follower else {}
     return {
+        **apart,
         "commands refused for now": (24, refused(_TRANSIENT)),
         "commands refused for good": (3, refused(_FINAL)),
         "commands unanswered": (5, lambda: _refused(scene, members, {"closeConnection": True})),

@@ -11,6 +11,7 @@ from bson import Timestamp
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 from cdc.model import Namespace
 
@@ -18,6 +19,9 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 _EVER = Timestamp(0, 0)
+# A server does not know what a collection was at an earlier time: SnapshotTooOld, and
+# SnapshotUnavailable of one that was started again since.
+_FORGOTTEN = (239, 246)
 _NAMES = {"i": "insert", "d": "delete"}
 
 
@@ -67,7 +71,21 @@ class OfReplicaSet:
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
         find = {"find": namespace.coll, "readConcern": {"level": "snapshot", "atClusterTime": at}}
         database = self._client.get_database(namespace.db, codec_options=RAW)
-        return [document.raw for document in database.cursor_command(find, codec_options=RAW)]
+        try:
+            return [document.raw for document in database.cursor_command(find, codec_options=RAW)]
+        except OperationFailure as error:
+            if error.code not in _FORGOTTEN:
+                raise
+            return self.replay(namespace, at)
+
+    def replay(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
+        """The documents by the oplog alone, in which nothing of the collection is missing."""
+        there = dict[int, bytes]()
+        for write in self.story(namespace):
+            if write.seen <= at:
+                after = document_after(write, there.pop(write.key, None))
+                there.update({} if after is None else {write.key: after})
+        return [*there.values()]
 
 
 class Shards(Protocol):
