@@ -134,6 +134,16 @@ def _change(mongo: MongoClient[dict[str, Any]], orders: Namespace) -> None:
             coll.update_one({"_id": key}, {"$set": {"n": 3}}, session=session)
 
 
+@pytest.mark.slow
+def test_the_oplog_gives_the_documents_that_a_read_at_a_time_gives(scene: Scene) -> None:
+    """Guards: what the oracles take for the truth where a server does not know an earlier time."""
+    times = [frontier.time for frontier in scene.checkpoint.planned()]
+    assert len(times) >= 2
+    for at in times:
+        read = scene.truth.documents(scene.orders, at)
+        assert sorted(scene.truth.replay(scene.orders, at)) == sorted(read)
+
+
 def _row(rows: list[Any], key: str, op: str | None = None) -> dict[str, Any]:
     [found] = [row for row in rows if row["key"] == key and (op is None or row.get("op") == op)]
     assert isinstance(found, dict)
