@@ -36,6 +36,16 @@ class ObjectStore(NamedTuple):
     secret_key: str
     limited: Mapping[str, tuple[str, str]]
 
+    def client(self) -> Any:
+        """Return a client of the user who may do all."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
+
     def assume_role(self, *keys: str) -> None:
         """Let in who has these temporary keys: an access key, a secret key and a token.
 

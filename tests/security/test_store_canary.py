@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import boto3
 import pyarrow as pa
 import pytest
 from pymongo import MongoClient
@@ -165,13 +164,7 @@ def scraped(job: subprocess.Popen[bytes], address: str) -> Iterator[str]:
 
 def stored(store: ObjectStore, prefix: str) -> Iterator[tuple[str, bytes]]:
     """The objects of the bucket below a prefix, by their keys."""
-    client = boto3.client(
-        "s3",
-        endpoint_url=store.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=store.access_key,
-        aws_secret_access_key=store.secret_key,
-    )
+    client = store.client()
     for page in client.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=prefix):
         for each in page.get("Contents", []):
             yield each["Key"], client.get_object(Bucket="lake", Key=each["Key"])["Body"].read()

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -73,13 +72,7 @@ def test_a_killed_task_leaves_parts_of_an_upload_and_no_object(
 ) -> None:
     """Guards: half of a file that a reader, or the next attempt, takes for a whole one."""
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, store.endpoint, f"{BASE}/killed"])
-    client = boto3.client(
-        "s3",
-        endpoint_url=store.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=store.access_key,
-        aws_secret_access_key=store.secret_key,
-    )
+    client = store.client()
 
     def uploads() -> list[str]:
         return [
