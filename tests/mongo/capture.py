@@ -262,7 +262,7 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
             if {(db, coll), (db, None), (None, None)} & {*_emptied(row)}:
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
-            if row.txn and row.txn["shard"] != homes[_in_transaction(row)]:
+            if row.txn and _place(row) != homes[_in_transaction(row)]:
                 continue  # it has moved to another shard
             if row.op == "delete":
                 held.pop(row.key, None)
@@ -276,11 +276,16 @@ def _homes(rows: list[Change]) -> dict[Any, str]:
     ends: dict[Any, dict[str, Change]] = {}
     for row in sorted(rows, key=lambda row: row.position):
         if row.txn and row.key is not None:
-            ends.setdefault(_in_transaction(row), {})[row.txn["shard"]] = row
+            ends.setdefault(_in_transaction(row), {})[_place(row)] = row
     return {
         document: min(last, key=lambda shard: (last[shard].op == "delete", last[shard].position))
         for document, last in ends.items()
     }
+
+
+def _place(row: Change) -> Any:
+    """The shard of a row of a transaction; a router tells none, but the document's shard key."""
+    return (row.txn or {})["shard"] or row.document_key
 
 
 def _in_transaction(row: Change) -> Any:
