@@ -218,6 +218,32 @@ def test_an_error_ends_a_stream_on_all_shards_unless_it_is_the_router_s(
     assert not list(client.admin.aggregate(idle))
 
 
+def test_a_cursor_that_is_killed_while_it_waits_ends_on_all_shards(
+    cluster: Cluster, client: Client, db: str
+) -> None:
+    make(cluster, db)
+    reader, ended = Reader(client, db), list[Any]()
+
+    def wait() -> None:
+        with pytest.raises(OperationFailure) as refused:
+            reader.more(60_000)
+        ended.append(refused.value.code)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.3)
+    kill = {"killCursors": "$cmd.aggregate", "cursors": [reader.cursor["id"]]}
+    assert client[db].command(kill)["cursorsKilled"] == [reader.cursor["id"]]
+    waiting.join(10)
+    assert ended == [237]
+    assert code_of(reader) == 43
+    behind: list[Document] = [
+        {"$currentOp": {"idleCursors": True}},
+        {"$match": {"ns": reader.cursor["ns"]}},
+    ]
+    until(lambda: not list(client.admin.aggregate(behind)))
+
+
 def code_of(reader: Reader) -> int | None:
     """Returns the code of the first getMore that fails, of those within three seconds."""
     for _ in range(3):

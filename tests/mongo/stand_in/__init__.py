@@ -10,8 +10,8 @@ file of the server's public source that it imitates. So a test shows what the co
 router for, and what it does with the answers. It does not show what a real router would answer.
 
 Not imitated are access control, transactions, views and time series, the targeting of reads by the
-shard key, DDL on sharded collections, `$lookup`, `$out` and `$merge`, a cursor that is killed while
-it is in use, limits of time of the router's own, and several routers that share a load balancer.
+shard key, DDL on sharded collections, `$lookup`, `$out` and `$merge`, an end of what runs for a
+client that has left, limits of time of the router's own, and routers behind a load balancer.
 """
 
 from tests.mongo.stand_in.faults import Faults

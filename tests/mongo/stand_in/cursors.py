@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bson.int64 import Int64
@@ -145,79 +146,106 @@ class Interleaved:
         return None
 
 
+@dataclass
+class _Open:
+    """An open cursor; `reading` is the getMore that runs on it."""
+
+    merged: Merged
+    namespace: str
+    command: Document
+    reading: asyncio.Task[list[RawBSONDocument]] | None = None
+
+
 class Cursors:
     """The open cursors of a router, by identifiers of its own."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(7_000_000_000)
-        self._open: dict[int, tuple[Merged, str, Document]] = {}
+        self._open: dict[int, _Open] = {}
 
     async def first_reply(
         self, request: Request, merged: Merged, namespace: str, size: int | None, is_single: bool
     ) -> Document:
         """Return the first reply of a new cursor; it stays open if anything is left."""
-        documents = await self._batch(request, merged, size, 0)
+        try:
+            documents = await merged.next_batch(request, size, 0)
+        except Exception:
+            await merged.close()
+            raise
         cursor = 0
         if is_single:
             await merged.close()
         elif not merged.is_exhausted:
             cursor = next(self._ids)
-            self._open[cursor] = merged, namespace, {**request.command, "$db": request.db}
+            self._open[cursor] = _Open(merged, namespace, {**request.command, "$db": request.db})
         return _reply("firstBatch", documents, cursor, namespace, merged)
 
     async def more(self, request: Request) -> Document:
         """Answer a getMore (`ClusterFind::runGetMore`). An error ends the cursor."""
-        cursor, command = int(request.command["getMore"]), request.command
-        if cursor not in self._open:
-            raise Refused.of(43, "CursorNotFound", f"cursor id {cursor} not found")
-        merged, namespace, opened = self._open[cursor]
-        if command.get("lsid") != opened.get("lsid"):
-            message = f"Cannot run getMore on cursor {cursor} in another session"
-            raise Refused.of(50801, "Location50801", message)
-        del self._open[cursor]
-        documents = await self._batch(
-            request, merged, command.get("batchSize") or None, command.get("maxTimeMS")
-        )
+        number, command = int(request.command["getMore"]), request.command
+        cursor = self._check_out(number, command)
+        merged, wait_ms = cursor.merged, command.get("maxTimeMS")
+        size = command.get("batchSize") or None
+        cursor.reading = asyncio.ensure_future(merged.next_batch(request, size, wait_ms))
+        try:
+            documents = await cursor.reading
+        except asyncio.CancelledError:
+            if number in self._open:  # the router itself is killed
+                raise
+            raise Refused.of(237, "CursorKilled", "operation was interrupted") from None
+        except Exception:
+            await self._close(number)
+            raise
+        cursor.reading = None
         if merged.is_exhausted:
-            await merged.close()
-            cursor = 0
-        else:
-            self._open[cursor] = merged, namespace, opened
-        return _reply("nextBatch", documents, cursor, namespace, merged)
+            await self._close(number)
+            number = 0
+        return _reply("nextBatch", documents, number, cursor.namespace, merged)
+
+    def _check_out(self, number: int, command: Document) -> _Open:
+        """Return a cursor for a getMore (cluster_cursor_manager.cpp). Raises Refused."""
+        cursor = self._open.get(number)
+        if cursor is None:
+            raise Refused.of(43, "CursorNotFound", f"cursor id {number} not found")
+        if command.get("lsid") != cursor.command.get("lsid"):
+            message = f"Cannot run getMore on cursor {number} in another session"
+            raise Refused.of(50801, "Location50801", message)
+        if cursor.reading is not None:
+            raise Refused.of(12051, "CursorInUse", f"cursor id {number} is already in use")
+        return cursor
 
     async def kill(self, cursors: Sequence[int]) -> Document:
-        known = [cursor for cursor in cursors if cursor in self._open]
-        for cursor in known:
-            await self._open.pop(cursor)[0].close()
-        unknown = [Int64(cursor) for cursor in cursors if cursor not in known]
+        """Close cursors; a getMore that runs on one is interrupted."""
+        known = [number for number in cursors if number in self._open]
+        for number in known:
+            await self._close(number)
         return {
-            "cursorsKilled": [Int64(cursor) for cursor in known],
-            "cursorsNotFound": unknown,
+            "cursorsKilled": [Int64(number) for number in known],
+            "cursorsNotFound": [Int64(number) for number in cursors if number not in known],
             "cursorsAlive": [],
             "cursorsUnknown": [],
             "ok": 1.0,
         }
+
+    async def _close(self, number: int) -> None:
+        cursor = self._open.pop(number, None)
+        if cursor is None:
+            return
+        if cursor.reading is not None:
+            cursor.reading.cancel()
+        await cursor.merged.close()
 
     def describe(self) -> list[Document]:
         """Return what `$currentOp` reports of the router's own idle cursors."""
         return [
             {
                 "type": "idleCursor",
-                "ns": namespace,
-                "cursor": {"cursorId": Int64(cursor), "originatingCommand": command},
+                "ns": cursor.namespace,
+                "cursor": {"cursorId": Int64(number), "originatingCommand": cursor.command},
             }
-            for cursor, (_, namespace, command) in self._open.items()
+            for number, cursor in self._open.items()
+            if cursor.reading is None
         ]
-
-    @staticmethod
-    async def _batch(
-        request: Request, merged: Merged, size: int | None, wait_ms: int | None
-    ) -> list[RawBSONDocument]:
-        try:
-            return await merged.next_batch(request, size, wait_ms)
-        except Exception:
-            await merged.close()
-            raise
 
 
 def _reply(
