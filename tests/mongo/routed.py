@@ -14,7 +14,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.model import Change, Namespace, key_of, merge_key, resume_token
+from cdc.model import Change, Namespace, Offset, key_of, merge_key, resume_token
 from tests.mongo.capture import Capture, Contents, until
 from tests.mongo.cluster import Cluster
 from tests.mongo.topology.test_sharded_cluster import Orders, replayed
@@ -35,6 +35,13 @@ class Routed(Capture):
         edges: list[Timestamp] = []
         until(lambda: edges.append(self._edge(known)) or edges[-1] >= known)
         return edges[-1]
+
+    def plan_copy(self) -> Offset:
+        """The end of the next batch that copies. On a busy machine a listing may not be confirmed
+        in time; then the batch before it copies nothing."""
+        while not (end := self.plan()).scans:
+            self.read(end)
+        return end
 
 
 def _newest(cluster: Cluster, shard: str) -> Timestamp:

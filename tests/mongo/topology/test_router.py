@@ -182,7 +182,7 @@ def test_a_copy_does_not_contain_a_transaction_whose_events_come_after_it(
     transaction: Transaction = touching_both(cluster, db)
     orders.update(2)
     orders.update(7)
-    end = pipeline.plan()
+    end = pipeline.plan_copy()
     assert end.time > transaction.time
     second = {"s1": "s2", "s2": "s1"}[first]
     batch = pipeline.read(end, meanwhile=lambda: transaction.commit(first, second))
@@ -207,7 +207,7 @@ def test_twins_are_copied_once_each_wherever_a_part_or_an_attempt_ends(
     orders = Orders(cluster, db, 30)
     insert_twins(orders, [*range(100, 120), "a", MaxKey()])
     pipeline = Routed(cluster, router.uri, orders.full, documents_per_split=None)
-    end = pipeline.plan()
+    end = pipeline.plan_copy()
     with patch.object(stream_order, "BYTES", part), patch.object(range_scan, "_BATCH", 5):
         router.faults.fail(43, "getMore", times=3)
         router.faults.fail(13388, "find", times=2)
@@ -224,7 +224,7 @@ def test_a_range_that_is_read_too_late_has_the_twins_of_its_time(
     orders = Orders(cluster, db, 30)
     insert_twins(orders, range(100, 120))
     pipeline = Routed(cluster, router.uri, orders.full, documents_per_split=None)
-    end = pipeline.plan()
+    end = pipeline.plan_copy()
     there = documents(cluster, orders)
     for number in range(100, 120):
         shard, region = [("s1", 1), ("s2", 6)][number % 2]

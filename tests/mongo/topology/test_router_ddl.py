@@ -5,12 +5,15 @@ The router is a stand-in (`tests.mongo.stand_in`): none of this has met a real m
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from cdc.errors import HistoryLost
+from cdc.mongo.connection import RouterMember
 from tests.mongo.capture import contents
 from tests.mongo.cluster import Cluster
-from tests.mongo.routed import Routed, assert_unbroken
+from tests.mongo.routed import Routed, assert_unbroken, copied, documents
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders, same
 
@@ -53,7 +56,7 @@ def test_a_collection_that_is_resharded_remains_whole(
 ) -> None:
     orders = Orders(cluster, db)
     pipeline = Routed(cluster, router.uri, orders.full, documents_per_split=20, splits_per_batch=1)
-    pipeline.batch()
+    pipeline.read(pipeline.plan_copy())
     if is_copied:
         pipeline.run()
     cluster.reshard(db, orders.name, {"number": 1, "region": 1})
@@ -76,8 +79,8 @@ def test_a_copy_goes_on_while_the_shard_key_is_refined(
     documents = [{"_id": k, "k": k, "more": k} for k in range(20)]
     cluster.run("s1", db, {"insert": "all", "documents": documents})
     pipeline = Routed(cluster, router.uri, f"{db}.all", documents_per_split=5)
-    pipeline.batch()
-    end = pipeline.plan()
+    pipeline.read(pipeline.plan_copy())
+    end = pipeline.plan_copy()
 
     def happen() -> None:
         for k in (3, 13):
@@ -93,6 +96,36 @@ def test_a_copy_goes_on_while_the_shard_key_is_refined(
     coll = cluster.clients["s1"][db]["all"]
     assert pipeline.replayed(coll) == contents(coll)
     assert_unbroken(pipeline)
+
+
+def test_a_copy_does_not_undo_the_changes_of_a_collection_that_got_its_name(
+    cluster: Cluster, db: str, router: StandIn
+) -> None:
+    """Guards: a document of the new collection may have the _id of one that was copied."""
+    orders = Orders(cluster, db, 20)
+    there = documents(cluster, orders)
+    pipeline = Routed(cluster, router.uri, orders.full, documents_per_split=None)
+    end = pipeline.plan_copy()
+    advance = RouterMember.advance_shards
+
+    def replace(member: RouterMember, database: str) -> None:
+        if not replaced:
+            replaced.append(True)
+            cluster.drop_collection(db, "orders")
+            cluster.shard_collection(db, "orders", {"region": 1, "number": 1})
+            orders.move(5, "s2", up_to=10)
+            new = [{"_id": i, "region": i, "number": i} for i in (1, 6)]
+            inserts = [[{"insert": "orders", "documents": [each]}] for each in new]
+            cluster.transaction(db, s1=inserts[0], s2=inserts[1]).commit()
+        advance(member, database)
+
+    replaced: list[bool] = []
+    with patch.object(RouterMember, "advance_shards", replace):
+        batch = pipeline.read(end)
+    assert replaced
+    assert copied(batch.rows) == there
+    pipeline.run()
+    same(pipeline, orders)
 
 
 # --- shards that join and leave ------------------------------------------------------------------
