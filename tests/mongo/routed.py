@@ -39,9 +39,11 @@ class Routed(Capture):
     def plan_copy(self) -> Offset:
         """The end of the next batch that copies. On a busy machine a listing may not be confirmed
         in time; then the batch before it copies nothing."""
-        while not (end := self.plan()).scans:
+        for _ in range(20):
+            if (end := self.plan()).scans:
+                return end
             self.read(end)
-        return end
+        raise AssertionError("no listing is confirmed, or nothing is left to copy")
 
 
 def _newest(cluster: Cluster, shard: str) -> Timestamp:

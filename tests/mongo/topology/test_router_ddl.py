@@ -79,8 +79,8 @@ def test_a_copy_goes_on_while_the_shard_key_is_refined(
     documents = [{"_id": k, "k": k, "more": k} for k in range(20)]
     cluster.run("s1", db, {"insert": "all", "documents": documents})
     pipeline = Routed(cluster, router.uri, f"{db}.all", documents_per_split=5)
-    pipeline.read(pipeline.plan_copy())
-    end = pipeline.plan_copy()
+    pipeline.batch()
+    end = pipeline.plan()
 
     def happen() -> None:
         for k in (3, 13):
