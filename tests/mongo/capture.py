@@ -44,7 +44,7 @@ from cdc.model import (
 )
 from cdc.mongo.connection import Member, member, reply_time, retry
 from cdc.mongo.plan import Limits, Planner, Sweeper, first_offset, start_of
-from cdc.mongo.topology import Source, commit_point, replica_set
+from cdc.mongo.topology import Source, commit_point, replica_set, router
 from cdc.mongo.topology.sharded_cluster import Cluster
 from cdc.tasks import task
 from tests.mongo.abilities import Abilities, abilities
@@ -97,6 +97,7 @@ def cut_every(
         "find": namespace.coll,
         "min": RawBSONDocument(lower),
         "hint": {"_id": 1},
+        "sort": {"_id": 1},
         "projection": {"_id": 1},
         "batchSize": 10_000,
     }
@@ -187,7 +188,8 @@ class Capture:
         return self.plan_now()
 
     def plan_now(self) -> Offset:
-        with patch.object(replica_set, "ranges", self._cut):
+        cut = partial(patch.object, attribute="ranges", new=self._cut)
+        with cut(replica_set), cut(router):
             return self.planner.next_offset(self.offset)
 
     def read(self, end: Offset, meanwhile: Callable[[], Any] = lambda: None) -> Batch:
