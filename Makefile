@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser test-wheel lint docs audit soak load bench bench-growth bench-start lock dist clean java
+.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser test-wheel lint docs audit soak mutations load bench bench-growth bench-start lock dist clean java
 
 # Every program starts several Python processes. None of them is to compile this project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,6 +58,9 @@ audit: $(INSTALLED) ## known vulnerabilities and licences of all that it stands 
 
 soak: $(INSTALLED) ## random runs: SOAK_SECONDS=600 SOAK_SEED=7 make soak
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s
+
+mutations: $(INSTALLED) ## deliberate defects, each found or not, into build/mutations.json: NAMES="slice txn"
+	@$(BIN)/python -m tests.end_to_end.mutations $(NAMES)
 
 load: $(INSTALLED) ## a steady load, into build/load.json: LOAD_SECONDS=1800 LOAD_RATE=5000 make load
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s tests/end_to_end/test_load.py

@@ -108,6 +108,10 @@ class DataFileLost(CdcError):
     """A data file that a task wrote is not in the folder of its table."""
 
 
+class ForeignManifest(CdcError):
+    """A manifest of data files is not what the tasks of the batch have written."""
+
+
 class ChangelogTooShort(CdcError):
     """The log of a changelog lacks batches that a mirror or a history has not applied yet."""
 

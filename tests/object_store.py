@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import boto3
 import pytest
 from moto import settings
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
+from moto.sts.models import sts_backends
 
 # What some users may not do, besides the one who may do all.
 _REFUSED = ("s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload")
@@ -29,6 +32,14 @@ class ObjectStore(NamedTuple):
     access_key: str
     secret_key: str
     limited: Mapping[str, tuple[str, str]]
+
+    def assume_role(self, *keys: str) -> None:
+        """Let in who has these temporary keys: an access key, a secret key and a token.
+
+        A real store makes them itself. With given ones a test can look for them.
+        """
+        [role] = sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assumed_roles
+        role.access_key_id, role.secret_access_key, role.session_token = keys
 
 
 @contextmanager
@@ -46,15 +57,27 @@ def _serve() -> Iterator[ObjectStore]:
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
     made = {"endpoint_url": endpoint, "region_name": "us-east-1", **keys}
     try:
+        # Moto keeps what an earlier server of this process contained.
+        urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"").close()
         boto3.client("s3", **made).create_bucket(Bucket="lake")
         iam = boto3.client("iam", **made)
         keys_of_all = _add_user(iam, "cdc")
         limited = {action: _add_user(iam, f"no-{action[3:]}", action) for action in _REFUSED}
+        _assume_role(iam, boto3.client("sts", **made))
         _check_from_now_on()
         yield ObjectStore(endpoint, *keys_of_all, limited)
     finally:
         _check_from_now_on(float("inf"))
         server.stop()
+
+
+def _assume_role(iam: Any, sts: Any) -> None:
+    """Give temporary keys to somebody who may do all."""
+    everything = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
+    made = iam.create_role(RoleName="lake", AssumeRolePolicyDocument=policy)
+    iam.put_role_policy(RoleName="lake", PolicyName="own", PolicyDocument=policy)
+    sts.assume_role(RoleArn=made["Role"]["Arn"], RoleSessionName="test")
 
 
 def _add_user(iam: Any, name: str, *refused: str) -> tuple[str, str]:

@@ -16,6 +16,8 @@ LAYERS: dict[str, set[str]] = {
     "cdc.logs": set(),
     "cdc.file_lock": set(),
     "cdc.private_cache": set(),
+    "cdc.forked_python": set(),
+    "cdc.fork_server": {"cdc.forked_python"},
     "cdc.secrets": set(),
     "cdc.terminal": {"rich", "cdc.logs"},
     "cdc.shutdown": {"cdc.logs"},
@@ -118,7 +120,7 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.delta.columns", "cdc.delta.followers", "cdc.delta.landing", "cdc.delta.log"),
         *("cdc.delta.sql", "cdc.delta.tables"),
     },
-    "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model"},
+    "cdc.checkpoint": {"py4j", "pyspark", "cdc.file_lock", "cdc.model", "cdc.tasks"},
     "cdc.pipeline": {
         *(
             "bson",
@@ -127,6 +129,7 @@ LAYERS: dict[str, set[str]] = {
             "pyarrow",
             "pyspark",
             "tomlkit",
+            "cdc.fork_server",
             "cdc.checkpoint",
             "cdc.file_lock",
             "cdc.private_cache",

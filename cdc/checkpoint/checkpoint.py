@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from cdc.errors import BadOption, CheckpointDamaged, CheckpointInUse, ForeignOffset
 from cdc.file_lock import try_lock
 from cdc.model import Namespace, Offset, Selection, Timestamp
+from cdc.tasks import local_path
 
 _ELSEWHERE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*:/")
 _FORMAT = "v1"
@@ -191,7 +191,7 @@ def local_folder(path: str) -> Path:
             "Copy its folders 'offsets' and 'commits' to this machine, and set -o"
             " sink.checkpoint=PATH.",
         )
-    return Path(unquote(urlsplit(path).path) if path.startswith("file:") else path)
+    return Path(local_path(path))
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -1,6 +1,7 @@
-"""Operations in a large reply of the oplog, and their change events, by compiled functions.
+"""Operations in a reply of the oplog, and their change events, by compiled functions.
 
-This module is plain Python, like `cdc.kernel.reply`.
+They pay for a reply of any size once they are loaded. So a process loads them when it has read some
+replies, however small these are. This module is plain Python, like `cdc.kernel.reply`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from cdc.kernel import loading
-from cdc.kernel.reply import WORTH
 
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
+# Plain Python takes as long for this many bytes of entries as the compiled functions take to load.
+WORTH: Final = 2**16
 # No operation in a transaction has fewer bytes.
 _LEAST: Final = 64
 _MOST_COLLECTIONS: Final = 256
@@ -53,10 +55,11 @@ class Operations:
     def of(cls, reply: Reply, is_captured: Callable[[OperationCollection], bool]) -> Self | None:
         """Locate the captured operations in an array of oplog entries.
 
-        Returns None if the reply is small, or if it needs `cdc.model.oplog`.
+        Returns None if the process has read little so far, or if the reply needs
+        `cdc.model.oplog`.
         """
         data, start, stop = reply
-        if stop - start < WORTH:
+        if _read.add(stop - start) < WORTH:
             return None
         at = loading.oplog().operations
         table = np.empty(((stop - start) // _LEAST, at.COUNT), np.int64)
@@ -133,6 +136,20 @@ class Operations:
                 parts.append(data)
                 base += len(data)
         return b"".join(parts)
+
+
+class _Total:
+    """The bytes of all entries that this process has read."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def add(self, size: int) -> int:
+        self._bytes += size
+        return self._bytes
+
+
+_read = _Total()
 
 
 def _collection(data: bytes, group: list[int]) -> OperationCollection:

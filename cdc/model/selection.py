@@ -33,7 +33,9 @@ _ESCAPED_END = re.compile(r"(?<!\\)(?:\\\\)*\\.\Z", re.DOTALL)
 # The literals at the beginning of a regular expression, up to a dot that is one.
 _DATABASE = re.compile(r"((?:[^\\\[\](){}?*+|^$.]|\\[^\w\s.])+)\\\.(?![?*+{])")
 # Characters that a database name cannot contain.
-_NO_DATABASE = re.compile(r'[/\\. "$\0]')
+_NO_DATABASE = re.compile(r'[/\\. "$]')
+# A zero byte, and what a command line has in place of bytes that are not UTF-8.
+_NO_NAME = re.compile("[\0\ud800-\udfff]")
 # An escaped character, a character class, or one other character. In the first two, a comma or a
 # bracket has no meaning for the list.
 _ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
@@ -92,6 +94,12 @@ class Selection:
 
         `parse` accepts such a name, because it also reads what checkpoints contain.
         """
+        if any(map(_NO_NAME.search, [*map(str, self.names), *self.patterns])):
+            raise BadOption(
+                "Option 'collections' contains a zero byte or what is not UTF-8, but no name of a"
+                " collection does.",
+                "Correct the names.",
+            )
         for name in self.names:
             if _NO_DATABASE.search(name.db):
                 raise BadOption(

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cdc import options as declared
@@ -30,7 +29,7 @@ from cdc.pipeline.sections import (
     read_file,
     require_known,
 )
-from cdc.tasks import S3_SCHEMES, Storage, scheme_of
+from cdc.tasks import S3_SCHEMES, Storage, parse_location, scheme_of
 
 T = TypeVar("T")
 AUTO, TASKS, SPARK = "auto", "tasks", "spark"
@@ -43,7 +42,6 @@ _TRIGGER = re.compile(
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SHORT_TRIGGER = re.compile(r"^\s*(\d+)\s*(ms|s|m|h|d)\s*$")
 _BACKLOG_SECONDS = 120.0
-_URL = re.compile(r"[A-Za-z][\w+.-]+:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +235,13 @@ def _parse_path(section: Mapping[str, Any], name: str, default: T) -> str | T:
     path = str(section.get(name, "")).rstrip("/")
     if not path:
         return default
+    location = parse_location(path, name)  # before an error quotes the path
     if re.match(r"~|\$\w", path):
         raise BadOption(
             f"{name} cannot be '{path}': only a shell replaces '~' and variables.",
             "Write it out in full.",
         )
-    if re.match(r"s3[an]?://[^/]*@", path, re.IGNORECASE):
-        raise BadOption(
-            f"The URL of {name} contains keys.",  # which must not be quoted
-            "Name them in [storage], with access.key and secret.key.",
-        )
-    return path if _URL.match(path) else str(Path(path).absolute())
+    return location
 
 
 def _parse_trigger(section: Mapping[str, Any], name: str) -> str:

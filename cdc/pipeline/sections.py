@@ -10,6 +10,7 @@ from typing import Any
 from cdc import options as declared
 from cdc.delta.tables import KEYS, MATCH, OLD_NAMES
 from cdc.errors import BadOption
+from cdc.model import quotable_name
 from cdc.tasks import STORAGE_KEYS
 
 SINK_KEYS = {
@@ -128,7 +129,8 @@ def require_known(section: str, given: Iterable[str], mistakes: declared.Mistake
         shown = f"[[{OVERRIDE}]]" if section == OVERRIDE else f"[{section}]"
         remedy = f"Move it to [{home}], or write -o {home}.{name}=…" if home else ""
         error = BadOption(
-            f"There is no option '{name}' in {shown}.", remedy or declared.nearest(name, known)
+            f"There is no option '{quotable_name(name)}' in {shown}.",
+            remedy or declared.nearest(name, known),
         )
         mistakes.add(error, f"{section}.{name}")
 

@@ -5,13 +5,22 @@ from cdc.tasks.data_files import (
     DataFile,
     DataFiles,
     Part,
+    is_data_file,
     is_foreign,
     remove,
     write_parts,
 )
 from cdc.tasks.folders import Folder, local_path, open_folder, probe_file
-from cdc.tasks.landing import MANIFEST, Manifest, land, share_names
-from cdc.tasks.storage import S3_SCHEMES, STORAGE_KEYS, Storage, explain, is_remote, scheme_of
+from cdc.tasks.landing import MANIFEST, Manifest, foreign_manifest, land, share_names
+from cdc.tasks.storage import (
+    S3_SCHEMES,
+    STORAGE_KEYS,
+    Storage,
+    explain,
+    is_remote,
+    parse_location,
+    scheme_of,
+)
 from cdc.tasks.summary import Group, Mark, merge
 from cdc.tasks.task import (
     discover_once,
@@ -38,12 +47,15 @@ __all__ = [
     "discover_source",
     "explain",
     "explain_change_streams",
+    "foreign_manifest",
+    "is_data_file",
     "is_foreign",
     "is_remote",
     "land",
     "local_path",
     "merge",
     "open_folder",
+    "parse_location",
     "probe_file",
     "query_source",
     "record_batches",

@@ -6,6 +6,7 @@ starts twice, leaves at most files without a commit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ from cdc.tasks.statistics import columns_with_statistics, file_statistics, is_va
 from cdc.tasks.storage import Storage, is_remote
 
 _PREFIX, _SUFFIX, DELTA_LOG = "cdc-", ".parquet", "_delta_log"
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NAME = re.compile(re.escape(_PREFIX) + _UUID + re.escape(_SUFFIX))
 # Rows wait in memory until they fill a row group: what a task needs on top of its readers. More
 # wait only if one batch of rows is larger.
 _ROW_GROUP_BYTES = 16 * 2**20
@@ -282,6 +285,11 @@ def _require_free(name: str, folder: Folder) -> None:
             f"The folder {name} holds files, and no Delta table.",
             "Choose another path, or remove them.",
         )
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a name is exactly one that `DataFiles` gives to a file: no path, and no pattern."""
+    return _NAME.fullmatch(name) is not None
 
 
 def is_foreign(name: str) -> bool:

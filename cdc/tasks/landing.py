@@ -10,19 +10,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.errors import ForeignManifest
 from cdc.model import ROW_EVENTS, Namespace
 from cdc.tasks.data_files import DataFile, DataFiles, Part
 from cdc.tasks.statistics import is_variant
 from cdc.tasks.storage import Storage
 from cdc.tasks.summary import Group, merge, split_rows, summarize
 
-# One row for each partition: see `Manifest`.
-MANIFEST = "files string, groups string, rows binary, streamed string"
-_KINDS = {"string": pa.string(), "binary": pa.binary()}
+# One row for each partition: the batch, the partition, and the fields of `Manifest`.
+MANIFEST = "batch bigint, part int, files string, groups string, rows binary, streamed string"
+_KINDS = {"string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32()}
 _ARROW = pa.schema([(name, _KINDS[kind]) for name, kind in map(str.split, MANIFEST.split(", "))])
 _DOCUMENT_OPS = ("read", *ROW_EVENTS)
 
@@ -56,26 +58,46 @@ class Manifest:
     rows: list[pa.RecordBatch] = field(default_factory=list)
     streamed: Counter[str] = field(default_factory=Counter)
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """The manifest as one row with the columns `MANIFEST`."""
+    def to_arrow(self, batch: int, part: int) -> pa.RecordBatch:
+        """The manifest of one partition as one row with the columns `MANIFEST`."""
         texts = [
             json.dumps([each.to_json() for each in part]) for part in (self.files, self.groups)
         ]
-        row = {"files": [texts[0]], "groups": [texts[1]], "rows": [_pack(self.rows)]}
+        row: dict[str, list[Any]] = {"batch": [batch], "part": [part]}
+        row |= {"files": [texts[0]], "groups": [texts[1]], "rows": [_pack(self.rows)]}
         row["streamed"] = [json.dumps(self.streamed)]
         return pa.RecordBatch.from_pydict(row, schema=_ARROW)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, str, bytes | None, str]]) -> Manifest:
-        """The manifest of a whole batch, from the rows of all its partitions."""
+    def of(
+        cls, batch: int, rows: Iterable[tuple[int, int, str, str, bytes | None, str]]
+    ) -> Manifest:
+        """The manifest of a whole batch, from the rows of all its partitions.
+
+        Raises ForeignManifest if a row is of another batch, or of a partition that has one already.
+        """
         files, groups, others = list[DataFile](), list[Group](), list[pa.RecordBatch]()
-        streamed = Counter[str]()
-        for own_files, own_groups, own_rows, own_streamed in rows:
+        streamed, parts = Counter[str](), set[int]()
+        for own_batch, part, own_files, own_groups, own_rows, own_streamed in rows:
+            if own_batch != batch:
+                raise foreign_manifest(f"it is of batch {own_batch}, and not of {batch}")
+            if part in parts:
+                raise foreign_manifest(f"partition {part} of batch {batch} has two")
+            parts.add(part)
             streamed.update(json.loads(own_streamed))
             files += map(DataFile.from_json, json.loads(own_files))
             groups += map(Group.from_json, json.loads(own_groups))
             others += _unpack(own_rows)
         return cls(files, merge(groups), others, streamed)
+
+
+def foreign_manifest(reason: str) -> ForeignManifest:
+    """The error for a manifest that the tasks of a batch cannot have made."""
+    return ForeignManifest(
+        f"A manifest of data files was refused: {reason}. Nothing was committed.",
+        "Start the run again. If the error returns, somebody else sends results to Spark's driver:"
+        " see docs/operate/security.md.",
+    )
 
 
 def land(

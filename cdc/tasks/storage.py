@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,17 @@ STORAGE_KEYS = {
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _S3A = "org.apache.hadoop.fs.s3a"
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
+_URL = re.compile(r"[A-Za-z][\w+.-]+:")
+# A user with a password, for S3 any user, and a query, which is where signatures of a URL are.
+_KEYS_IN_URL = re.compile(
+    r"s3[an]?:/*[^/]*@|(?!file:)[^/]*:/*[^/]*:[^/]*@|[^?]*\?[^=]*=", re.IGNORECASE
+)
+# What pyarrow, Hadoop and this program would not all read as the same place.
+_AMBIGUOUS = re.compile(
+    r"(?![a-z][a-z0-9+.-]*:/)|[^/]*:/*\Z|s3[an]?:(?!//[A-Za-z0-9._-]+(/|\Z))|file:(?!(//)?/[^/])"
+    r"|[^/]*//(?![A-Za-z0-9._@:-]*(/|\Z))|[^/]*//.*/\.{0,2}(/|\Z)"
+)
+_UNWRITABLE = re.compile("[\0-\x1f\x7f\ud800-\udfff]")
 _AWS_ERROR = re.compile(r"AWS Error ([A-Z_]+)|\bstatus code (4\d\d)\b", re.IGNORECASE)
 
 
@@ -139,6 +151,39 @@ class Storage:
             for name in _SECRETS
             if name in self.options
         }
+
+
+def parse_location(location: str, option: str) -> str:
+    """Return an absolute path or a URL that is one place for pyarrow, Hadoop and this program.
+
+    A relative path starts at the folder in which the program was started. Raises BadOption for any
+    other text. A URL that may contain a credential is refused and not quoted: logs, errors and
+    tables show a place.
+
+    Args:
+        location: the path or URL, without a slash at its end.
+        option: the option that names it.
+    """
+    if _UNWRITABLE.search(location):
+        raise BadOption(
+            f"{option} contains a control character, or half of a character.", "Write it without."
+        )
+    if not _URL.match(location):
+        # After two slashes Hadoop reads the name of a host.
+        return "/" + str(Path(location).absolute()).lstrip("/")
+    if _KEYS_IN_URL.match(location):
+        raise BadOption(
+            f"The URL of {option} contains keys.",  # which must not be quoted
+            "Name them in [storage], with access.key and secret.key; a store other than S3 has"
+            " settings of Hadoop for them.",
+        )
+    if _AMBIGUOUS.match(location):
+        raise BadOption(
+            f"{option} cannot be '{location}': not everybody would read it as the same place.",
+            "Write it like s3a://bucket/folder: the scheme in small letters, and no part that is"
+            " empty, '.' or '..'.",
+        )
+    return location
 
 
 def scheme_of(url: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,20 @@ from tests.bench.stage import CHANGED, Stage
 _WRITES_PER_SECOND = 200
 # Some 300 commits, with those in which Delta writes its checkpoints.
 _FIRST_SECONDS, _WARM_SECONDS, _SECONDS = 60, 30, 210
+_CHANGELOG = "bench/changed/changelog"
 # Once the followers have caught up. A batch without changes is made every 60 s.
 _SETTLE_SECONDS, _IDLE_SECONDS = 30, 120
 
 
 def run(stage: Stage) -> Iterator[Result]:
-    # The first stream of a JVM is slower: streams are compared.
+    # The first stream of a JVM is slower.
     with _running(stage, stage.fresh("first"), {}, []):
         _write(stage, _FIRST_SECONDS)
     idle: list[Result] = []
     ages, _ = _measure(stage, "live", then=lambda path: idle.append(_idle(path)))
     yield from _freshness("changelog", ages, {"p50": 0.8, "p99": 2.0})
     yield from idle
-    streamed, _ = _measure(stage, "streamed", "source.read.by=change_stream")
-    yield from _beside("changelog, beside read.by = change_stream", ages, streamed)
+    yield from compare(stage)
     ages, mirror_ages = _measure(stage, "followed", "sink.mirror.interval=0")
     yield from _freshness("changelog, mirror.interval = 0", ages, {"p50": 0.8, "p99": 2.0})
     yield from _freshness("mirror, mirror.interval = 0", mirror_ages, {"p50": 4.0})
@@ -52,11 +52,22 @@ def _freshness(table: str, ages: list[float], goals: dict[str, float]) -> Iterat
         )
 
 
-def _beside(table: str, ages: list[float], others: list[float]) -> Iterator[Result]:
+def compare(stage: Stage) -> Iterator[Result]:
+    """Two streams of the same writes at the same time, each by its own way of reading."""
+    paths = {by: stage.fresh(by) for by in ("auto", "change_stream")}
+    seen: dict[str, dict[int, float]] = {by: {} for by in paths}
+    with ExitStack() as both:
+        for by, path in paths.items():
+            both.enter_context(_running(stage, path, seen[by], [f"source.read.by={by}"]))
+        began = time.time() + _WARM_SECONDS
+        _write(stage, _WARM_SECONDS + _SECONDS)
+        for found in seen.values():
+            _wait_until_reported(found)
+    ages, others = (sorted(_ages(path / _CHANGELOG, seen[by], began)) for by, path in paths.items())
     for name in ("p50", "p99"):
         age, other = _percentile(ages, name), _percentile(others, name)
         yield Result(
-            f"freshness of a write, {table}, {name}",
+            f"freshness, a stream by the oplog beside one by a change stream, {name}",
             "s",
             ours=age,
             peer=other,
@@ -82,7 +93,7 @@ def _measure(
         written = _write(stage, _WARM_SECONDS + _SECONDS)
         _wait_until_reported(seen)
         then(path)
-    log, mirror = path / "bench/changed/changelog", path / "bench/changed/mirror"
+    log, mirror = path / _CHANGELOG, path / "bench/changed/mirror"
     ages = sorted(_ages(log, seen, began))
     assert len(ages) > written * _SECONDS / (_WARM_SECONDS + _SECONDS) / 2
     return ages, sorted(_ages(log, _visible(mirror, seen), began))

@@ -25,10 +25,8 @@ KINDS = (SERVER, WORKERS, *dict.fromkeys(THREADS.values()), DRIVER)
 
 
 def workers() -> Iterator[psutil.Process]:
-    """Spark's Python workers on this machine."""
-    for process in psutil.Process().children(recursive=True):
-        if _is_daemon(process):
-            yield from process.children()
+    """Spark's Python processes on this machine, and the process from which they are forked."""
+    return filter(_is_forked, psutil.Process().children(recursive=True))
 
 
 def cpu_seconds() -> Counter[str]:
@@ -94,9 +92,9 @@ def thread_name(process: int, thread: int) -> str:
         return ""
 
 
-def _is_daemon(process: psutil.Process) -> bool:
+def _is_forked(process: psutil.Process) -> bool:
     try:
-        return "pyspark.daemon" in process.cmdline()
+        return "cdc.fork_server" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -202,10 +203,10 @@ def landed(
         return landed_by_tasks(batch, destinations, batch_id)
     table, text = _TABLES[batch], destinations.text()
     size, manifests = -(-len(table) // parts), []
-    for start in range(0, parts * size, size):
+    for part, start in enumerate(range(0, parts * size, size)):
         divide = partial(Destinations.parse(text).divide, batch_id)
         rows = table[start : start + size].to_batches()
-        manifests.append(land(rows, divide, 2**27, Storage()).to_arrow())
+        manifests.append(land(rows, divide, 2**27, Storage()).to_arrow(batch_id, part))
     return batch.sparkSession.createDataFrame(pa.Table.from_batches(manifests), MANIFEST)
 
 
@@ -214,8 +215,11 @@ def landed_by_tasks(batch: DataFrame, destinations: Destinations, batch_id: int 
     text = destinations.text()
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
         divide = partial(Destinations.parse(text).divide, batch_id)
-        yield land(rows, divide, 2**27, Storage()).to_arrow()
+        manifest = land(rows, divide, 2**27, Storage())
+        yield manifest.to_arrow(batch_id, context.partitionId())
 
     return batch.mapInArrow(task, MANIFEST)
 

@@ -86,7 +86,7 @@ def test_the_facts_that_tasks_find_are_those_that_spark_counts(
         )
     layout = Layout.parse(str(tmp_path), {})
     found = LandedBatch.collect(
-        landed_by_tasks(frame, Destinations.discover(spark, layout, True)), Storage()
+        landed_by_tasks(frame, Destinations.discover(spark, layout, True)), 0, Storage()
     )
     facts, expected = found.facts(), read_facts(frame)
     assert facts is not None
@@ -145,7 +145,7 @@ def test_the_rows_of_a_batch_are_read_and_written_by_one_run_of_each_task(
         (runs / f"{context.partitionId()}-{uuid4()}").touch()
         divide, given = partial(Destinations.parse(text).divide, 0), list(rows)
         for last in (False, True):  # as the driver gets the manifest of one attempt
-            manifest = land(given, divide, 2**27, Storage()).to_arrow()
+            manifest = land(given, divide, 2**27, Storage()).to_arrow(0, context.partitionId())
             if last:
                 yield manifest
 

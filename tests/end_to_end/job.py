@@ -42,11 +42,27 @@ Phase = Callable[[list[Frontier]], bool]
 
 
 def arguments(config: Config, *more: str) -> list[str]:
-    """By which a program gets the source's options, where a pipeline writes, and more."""
+    """By which a program gets the source's options, where a pipeline writes, how often it renews
+    mirrors, its histories, and more."""
     options = [f"{name}={value}" for name, value in config.source.items()]
-    base = config.layout.default.routes["mirror"].base
-    options += [f"sink.path={base}", f"sink.checkpoint={config.checkpoint}", *more]
+    routes = config.layout.default.routes
+    options += [f"sink.path={routes['mirror'].base}", f"sink.checkpoint={config.checkpoint}"]
+    options.append(f"sink.mirror.interval={config.mirror_interval:.0f}")
+    if "history" in routes:
+        options.append(f"table.history={routes['history'].template}")
+    options += more
     return [item for option in options for item in ("-o", option)]
+
+
+def program_environment() -> dict[str, str]:
+    """The environment of a program of the product that starts a Spark of its own."""
+    return {
+        **os.environ,
+        **SHORT_LIVED,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 class Job:
@@ -70,14 +86,7 @@ class Job:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={
-                **os.environ,
-                **SHORT_LIVED,
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(ROOT),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                **environment,
-            },
+            env={**program_environment(), **environment},
             cwd=ROOT,
         )
         if on_terminal:

@@ -54,7 +54,7 @@ def test_under_writers_no_change_is_lost_doubled_or_reordered_through_the_hand_o
     assert status.streamed == {}
     assert verdict.is_equal, verdict
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
-    assert lag(spark, config, orders) == 0
+    assert lag(config, orders) == 0
 
 
 def test_a_job_that_is_started_before_its_application_has_each_change_from_the_first_on(
@@ -169,4 +169,4 @@ def test_a_sink_that_fails_before_or_after_its_write_neither_loses_nor_doubles_a
         replication.stop()
     assert len(calls) > len(set(calls)), "no batch was replayed"
     assert violations(spark, OfReplicaSet(database.client), config, checkpoint, orders) == []
-    assert lag(spark, config, orders) == 0
+    assert lag(config, orders) == 0

@@ -158,7 +158,7 @@ def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
         assert "INFO" not in shown
     replicated(spark, config)
     assert violations(spark, OfReplicaSet(mongo), config, checkpoint, orders) == []
-    assert lag(spark, config, orders) == 0
+    assert lag(config, orders) == 0
 
 
 def test_a_job_ends_while_its_source_stands_still(

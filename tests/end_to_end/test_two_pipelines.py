@@ -65,7 +65,7 @@ def test_two_jobs_fill_one_lakehouse_and_a_third_that_wants_a_table_of_theirs_is
     for namespace, (config, checkpoint, _) in zip(names, pipelines, strict=True):
         assert checkpoint.committed() >= 2
         assert violations(spark, truth, config, checkpoint, namespace)[:20] == []
-        assert lag(spark, config, namespace) == 0
+        assert lag(config, namespace) == 0
 
 
 def pipeline_of(config: Config) -> str:

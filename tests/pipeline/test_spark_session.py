@@ -20,6 +20,7 @@ from cdc.errors import CdcError
 from cdc.kernel import loading
 from cdc.pipeline.spark import start_cache
 from cdc.pipeline.spark.jvm import require_java
+from cdc.pipeline.spark.python_processes import fork_server
 from cdc.pipeline.spark.spark_session import LOCAL, SETTINGS
 from tests.jvm import SHORT_LIVED
 
@@ -221,6 +222,23 @@ def test_python_processes_of_spark_import_the_installed_pyspark(spark: SparkSess
     assert "SPARK_HOME" not in os.environ
 
 
+def test_python_processes_of_spark_are_forks_that_have_imported_what_they_need(
+    spark: SparkSession,
+) -> None:
+    """Guards: half a CPU second for the imports of each process."""
+
+    def look(_: object) -> tuple[bool, list[str]]:
+        import sys  # in the worker
+
+        import psutil
+
+        return "cdc.source" in sys.modules, psutil.Process().parents()[1].cmdline()
+
+    has_imported, server = spark.range(1).rdd.map(look).first()
+    assert has_imported
+    assert "cdc.fork_server" in server
+
+
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [
@@ -238,6 +256,8 @@ def test_a_spark_or_an_interpreter_of_the_user_is_used_as_it_is(
     before = os.environ.get("SPARK_HOME")
     with start_cache.compiled_pyspark(settings):
         assert os.environ.get("SPARK_HOME") == before
+    if "SPARK_HOME" not in environment:
+        assert fork_server(settings) is None
 
 
 def test_a_pyspark_that_other_processes_may_not_find_keeps_its_home(

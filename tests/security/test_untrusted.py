@@ -52,14 +52,17 @@ def test_nothing_is_unpickled_evaluated_or_listened_for_by_code_of_the_project()
     """Guards: splits are pickled and unpickled by Spark alone, on its own channel."""
     assert len(PROGRAM) > 100
     found = {(path.name, name) for path in PROGRAM for name in used(path) if name in REFUSED}
-    # Of these, one listens on loopback for the page of a status, and one only waits for a process.
-    assert found == {("status_server.py", "http"), ("waiting.py", "asyncio")}
+    # One listens on loopback for the page of a status, one only waits for a process. One listens in
+    # a folder of its user alone, and runs the modules that Spark starts as programs.
+    of_fork_server = {("fork_server.py", name) for name in (".listen()", ".accept()", "runpy")}
+    assert found == {("status_server.py", "http"), ("waiting.py", "asyncio"), *of_fork_server}
 
 
 def test_modules_are_imported_by_names_that_stand_in_the_code() -> None:
     """Guards: an option, or an argument, that names a module to load."""
     importing = {path.name for path in PROGRAM if ".import_module()" in set(used(path))}
-    assert importing == {"commands.py", "compiling.py", "loading.py"}
+    # The driver names the modules of the fork server, on its command line.
+    assert importing == {"commands.py", "compiling.py", "fork_server.py", "loading.py"}
 
 
 CODE = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -11,20 +13,31 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc.delta.columns import BATCH
 from cdc.delta.landing.batch_summary import Facts
 from cdc.delta.landing.destinations import with_batch
 from cdc.delta.landing.summarize import facts_of
 from cdc.delta.log import escape_glob
-from cdc.tasks import MANIFEST, DataFile, Manifest, Part, Storage, remove, write_parts
+from cdc.tasks import (
+    MANIFEST,
+    DataFile,
+    Manifest,
+    Part,
+    Storage,
+    foreign_manifest,
+    is_data_file,
+    remove,
+    write_parts,
+)
 
 Row: TypeAlias = Mapping[str, Any]
-_NAMES = {part.split()[0] for part in MANIFEST.split(", ")}
+_NAMES = [part.split()[0] for part in MANIFEST.split(", ")]
 _IMAGES = ("before", "after")
 
 
 def is_manifest(batch: DataFrame) -> bool:
     """Whether the rows of a batch are manifests of its tasks, and not its changes."""
-    return set(batch.columns) == _NAMES
+    return set(batch.columns) == set(_NAMES)
 
 
 class LandedBatch:
@@ -43,16 +56,16 @@ class LandedBatch:
         self._lock, self._is_removed = Lock(), False
 
     @classmethod
-    def collect(cls, batch: DataFrame, storage: Storage) -> LandedBatch:
-        """Run the tasks of a batch; its rows are manifests.
+    def collect(cls, batch: DataFrame, number: int, storage: Storage) -> LandedBatch:
+        """Run the tasks of the batch of that number; its rows are manifests.
 
         Call it once per batch: a second action on the frame would read MongoDB again and write all
-        files again.
+        files again. Raises ForeignManifest.
         """
-        rows = batch.select("files", "groups", "rows", "streamed").collect()
-        return cls(
-            Manifest.of((row.files, row.groups, row.rows, row.streamed) for row in rows), storage
-        )
+        manifest = Manifest.of(number, batch.select(*_NAMES).collect())
+        for reason in _find_foreign(manifest.files, number):
+            raise foreign_manifest(reason)
+        return cls(manifest, storage)
 
     @property
     def streamed(self) -> Mapping[str, int]:
@@ -62,8 +75,14 @@ class LandedBatch:
     def facts(self) -> Facts | None:
         return facts_of(self._manifest.groups)
 
-    def folders(self) -> set[str]:
-        return set(self._files)
+    def require_folders(self, changelogs: Collection[str], mirrors: Collection[str]) -> None:
+        """Raise ForeignManifest unless copies lie in mirrors, and all other files in changelogs."""
+        for file in self._manifest.files:
+            if file.folder not in (mirrors if file.is_copy else changelogs):
+                # `remove_leftovers` must not remove what is perhaps somebody else's.
+                self._attempted.update(each.name for each in self._manifest.files)
+                kind = "mirror" if file.is_copy else "changelog"
+                raise foreign_manifest(f"{file.path} is in no {kind} of this batch")
 
     def files_of(self, folder: str) -> list[DataFile]:
         """The files in a folder; none after `remove_leftovers`."""
@@ -123,6 +142,27 @@ class LandedBatch:
             self._is_removed = True
             left = [file for file in self._manifest.files if file.name not in self._attempted]
             remove(left, self._storage)
+
+
+def _find_foreign(files: Sequence[DataFile], batch: int) -> Iterator[str]:
+    """Yield why the tasks of a batch cannot have written these files; nothing if they can.
+
+    Folders are checked by `LandedBatch.require_folders`, which knows the tables of the batch.
+    """
+    for file in files:
+        if not is_data_file(file.name):
+            yield f"{file.name!r} is no name of a data file"
+        elif not file.is_copy and _batches_of(file) != {batch}:
+            yield f"{file.name} contains rows of another batch than {batch}"
+    for name, count in Counter(file.name for file in files).items():
+        if count > 1:
+            yield f"{name} is there {count} times"
+
+
+def _batches_of(file: DataFile) -> set[int | None]:
+    """The least and the greatest batch in a file of a changelog."""
+    bounds = json.loads(file.statistics)
+    return {bounds[name].get(BATCH) for name in ("minValues", "maxValues")}
 
 
 def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:

@@ -43,8 +43,9 @@ class LandingReader(ChangeReader):
         # A key of Spark's streaming engine (MicroBatchExecution.BATCH_ID_KEY).
         context = TaskContext.get()
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-        if batch is None:
+        if context is None or batch is None:
             raise RuntimeError("Spark does not state the batch that the task belongs to.")
         divide = partial(destinations.divide, int(batch))
         manifest = land(rows, divide, self._file_bytes, destinations.storage)
-        yield replace(manifest, streamed=streamed).to_arrow()
+        manifest = replace(manifest, streamed=streamed)
+        yield manifest.to_arrow(int(batch), context.partitionId())

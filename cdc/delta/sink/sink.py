@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.followers import (
     KINDS,
+    MIRROR,
     Backlog,
     FollowerKind,
     Followers,
@@ -126,7 +127,7 @@ class Sink:
             finally:
                 rows.unpersist()
         assert self._rows is not None, "manifests do not say which columns the rows have"
-        landed = LandedBatch.collect(batch, self._storage)
+        landed = LandedBatch.collect(batch, batch_id, self._storage)
         try:
             facts = landed.facts()
             read = partial(landed.document_rows, schema=self._rows)
@@ -181,9 +182,9 @@ class Sink:
             kind: kind.targets(facts, self._tables[kind]) for kind in _KINDS
         }
         if landed is not None:
-            addresses = {table.target.address for found in work.values() for table in found}
-            if lost := landed.folders() - addresses:
-                raise RuntimeError(f"Data files lie where no table of this batch is: {lost}")
+            landed.require_folders(
+                *({table.target.address for table in work[kind]} for kind in (CHANGELOG, MIRROR))
+            )
         document = batch.document.simpleString()
         for kind, found in work.items():
             for table in found:

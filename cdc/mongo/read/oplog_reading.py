@@ -42,8 +42,10 @@ def _condition(split: StreamSplit) -> dict[str, Any]:
 
     These are all operations on them, all transactions, because any of them may change a captured
     document, and the DDL of their databases. A rename is always passed: its target may be in
-    another database.
+    another database. The server's own removal of old pre-images is left out: no change stream
+    reports it, and once the oplog is full there is some every few seconds.
     """
+    removal = {"lsid": {"$exists": False}, "o.applyOps.0.ns": str(PRE_IMAGES)}
     selection = split.selection
     databases = selection.databases
     commands = sorted({"admin.$cmd", *(f"{database}.$cmd" for database in databases or ())})
@@ -54,6 +56,7 @@ def _condition(split: StreamSplit) -> dict[str, Any]:
             {"op": "c", "ns": {"$regex": r"\.\$cmd$"} if databases is None else {"$in": commands}},
             {"op": "c", "o.renameCollection": {"$exists": True}},
         ],
+        "$nor": [removal],
     }
 
 

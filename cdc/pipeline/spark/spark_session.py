@@ -8,6 +8,7 @@ before the program starts, too early for jars and extensions. There they come fr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from cdc.model import CONNECTION_STRING
 from cdc.pipeline.config import Config
 from cdc.pipeline.spark.jvm import declare_packages, end_jvm, start_jvm
 from cdc.pipeline.spark.object_storage import connect, packages
+from cdc.pipeline.spark.python_processes import end_fork_server, fork_server
 from cdc.pipeline.spark.start_cache import JAVA_OPTIONS, PACKAGES, record_jars, use_cache
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -81,8 +83,12 @@ SETTINGS = {
     "spark.sql.maxPlanStringLength": "100000",
     # Spark shows a source's options in some plans, in its UI and in its event log. The UI and the
     # event log also show the command line of the JVM, which under spark-submit contains the
-    # arguments of the program.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|mongodb([+]srv)?://",
+    # arguments of the program, and the settings of Hadoop. By default Spark redacts passwords,
+    # secrets and tokens there, but not the keys of Azure's and Google's stores, those of an
+    # encryption, and signatures of URLs.
+    "spark.redaction.regex": "(?i)secret|password|token|connection[._-]?string"
+    "|(access|account|api|encryption|private|storage)[._-]?key|[._]sas[._]|[?&]sig=|x-amz-signature="
+    "|mongodb([+]srv)?://",
     "spark.redaction.string.regex": CONNECTION_STRING,
     "spark.sql.redaction.options.regex": "(?i)ur[il]",
     # Jobs of the followers share the cores with the batches instead of delaying them.
@@ -196,9 +202,12 @@ def _session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # By default Spark's workers run the `python3` on the PATH, not this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    server = fork_server(settings) if local else None  # it imports while Java starts
     if SparkContext._gateway is None:
-        start_jvm(SparkConf(loadDefaults=False).setAll(list(builder._options.items())))
+        start_jvm(SparkConf(loadDefaults=False).setAll(_without_credentials(builder._options)))
     spark = builder.getOrCreate()
+    if server is not None:
+        spark.sparkContext.pythonExec = server.python
     if local and PACKAGES in started and "spark.jars" not in settings:
         record_jars(settings[PACKAGES], spark)
     return spark
@@ -218,6 +227,7 @@ def end(spark: SparkSession) -> None:
     """
     spark.stop()
     end_jvm()
+    end_fork_server()
 
 
 def under_spark_submit() -> bool:
@@ -246,6 +256,15 @@ def require_delta(spark: SparkSession) -> None:
             f"This Spark session has no Delta: {', '.join(missing)} missing.",
             "run spark-submit with --properties-file conf/spark-defaults.conf.",
         )
+
+
+def _without_credentials(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The settings that the command line of a JVM may show: everybody can read it.
+
+    The SparkContext, which is created in the running JVM, gets all of them.
+    """
+    is_credential = re.compile(SETTINGS["spark.redaction.regex"])
+    return [each for each in settings.items() if not is_credential.search(each[0])]
 
 
 def _configure(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:

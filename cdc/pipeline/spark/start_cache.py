@@ -130,8 +130,7 @@ def compiled_pyspark(settings: Mapping[str, str]) -> Iterator[None]:
 
 def _light_home(settings: Mapping[str, str]) -> Path | None:
     """Return a copy, made of links, of the installed PySpark without its folder `python`."""
-    interpreters = {os.environ.get("PYSPARK_PYTHON"), settings.get(_PYTHON), sys.executable, None}
-    if "SPARK_HOME" in os.environ or len(interpreters) > 2 or has_default(_PYTHON):
+    if "SPARK_HOME" in os.environ or not runs_this_interpreter(settings):
         return None
     real = Path(_spark_home())
     if str(real.parent) not in _import_paths():
@@ -150,6 +149,12 @@ def _light_home(settings: Mapping[str, str]) -> Path | None:
         return home if home.exists() else None
     except OSError:
         return None
+
+
+def runs_this_interpreter(settings: Mapping[str, str]) -> bool:
+    """Whether the Python processes of a local JVM with these settings have this interpreter."""
+    interpreters = {os.environ.get("PYSPARK_PYTHON"), settings.get(_PYTHON), sys.executable, None}
+    return len(interpreters) == 2 and not has_default(_PYTHON)
 
 
 def _import_paths() -> set[str]:

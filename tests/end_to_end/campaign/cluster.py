@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from bson.timestamp import Timestamp
@@ -30,6 +31,17 @@ class OfShards:
         self._cluster = cluster
         self.uri, self.options = cluster.config.uri, ("shards.direct=true",)
         self._both: list[Sharded] = []
+        self._keeps_orphans = False
+
+    @contextmanager
+    def keeping_orphans(self) -> Iterator[None]:
+        """In rounds that begin and end meanwhile, documents stay on shards that gave them away."""
+        self._keeps_orphans = True
+        try:
+            with self._cluster.keeping_orphans():
+                yield
+        finally:
+            self._keeps_orphans = False
 
     def begin(self, number: int, chance: random.Random) -> Sequence[Namespace]:
         db = f"campaign{number}"
@@ -43,7 +55,9 @@ class OfShards:
         return [each.namespace for each in self._both]
 
     def load(self, chance: random.Random) -> _Load:
-        return _Load(Routers(self._cluster, self._both, chance.randrange(10**9)))
+        routers = Routers(self._cluster, self._both, chance.randrange(10**9))
+        routers.keeps_orphans = self._keeps_orphans
+        return _Load(routers)
 
     def truth(self) -> OfCluster:
         return OfCluster(self._cluster)

@@ -21,9 +21,11 @@ _LINE_SECONDS = 15.0
 @dataclass
 class Report:
     """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
-    `documents_checked` those of copies; `roads` counts rounds by `read.by`; `endings` are exit
-    codes of the job, by how often; `writes_refused` those whose outcome the writers do not know;
-    `ends` is when the last round begins at the latest, by the monotonic clock."""
+    `documents_checked` those of copies; `unnamed_files` are data files in the changelogs' folders
+    that no commit names, as killed attempts leave them; `roads` counts rounds by `read.by`;
+    `endings` are exit codes of the job, by how often; `writes_refused` those whose outcome the
+    writers do not know; `ends` is when the last round begins at the latest, by the monotonic
+    clock."""
 
     source: str
     seed: int
@@ -35,6 +37,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     events_checked: int = 0
     documents_checked: int = 0
+    unnamed_files: int = 0
     violations: list[str] = field(default_factory=list)
     endings: Counter[int] = field(default_factory=Counter)
     writes_refused: Counter[str] = field(default_factory=Counter)

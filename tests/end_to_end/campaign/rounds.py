@@ -18,6 +18,9 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
+from cdc.delta.reading import live
+from cdc.errors import NotCovered
+from cdc.model import Namespace
 from cdc.pipeline import Config
 from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
@@ -25,7 +28,15 @@ from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Load, Scene, Source, at_random
 from tests.end_to_end.campaign.supervised import Supervised
 from tests.end_to_end.job import IN_PYTHON, WITH_AN_EXECUTOR
-from tests.end_to_end.oracle import Checkpoint, Frontier, violations
+from tests.end_to_end.oracle import (
+    Checkpoint,
+    Frontier,
+    Truth,
+    collected,
+    live_violations,
+    unnamed_files,
+    violations,
+)
 
 _STALL_SECONDS = 200.0
 # Between one fault and the next, at most, in each of two threads.
@@ -38,6 +49,7 @@ _OPTIONS = {
     "snapshot.splits.per.batch": ("2", "8"),
     "max.events.per.batch": ("20000", "100000"),
     "stream.parallelism": ("1", "4"),
+    "table.history": ("", "{db}/{coll}/history"),
 }
 _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
@@ -146,6 +158,7 @@ class Campaign:
         truth = self._source.truth()
         for namespace in scene.namespaces:
             found = violations(self._spark, truth, scene.config, checkpoint, namespace)
+            found += self._judge_live_view(truth, scene.config, checkpoint, namespace)
             self.report.violations += found[:_MOST_SHOWN]
             table = scene.config.table("changelog", namespace)
             assert table is not None
@@ -153,6 +166,17 @@ class Campaign:
             copied = rows.where("op = 'read'").count()
             self.report.documents_checked += copied
             self.report.events_checked += rows.count() - copied
+            self.report.unnamed_files += len(unnamed_files(Path(table.target.address)))
+
+    def _judge_live_view(
+        self, truth: Truth, config: Config, checkpoint: Checkpoint, namespace: Namespace
+    ) -> list[str]:
+        try:
+            view = live(self._spark, config.layout, namespace).rows
+        except NotCovered:  # the mirror has no batch yet
+            return []
+        rows = collected(view.select("key", "document"))
+        return live_violations(rows, truth, config, checkpoint, namespace)
 
 
 def _lag(checkpoint: Checkpoint, began: float) -> float:

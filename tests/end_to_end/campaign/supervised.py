@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import libfaketime
@@ -27,10 +29,19 @@ _DRIVER, _EXECUTOR = "replicate", "CoarseGrainedExecutorBackend"
 
 class Supervised:
     """`endings` counts exit codes; -9 is a kill. `unexpected` lists in words those that should
-    not have been."""
+    not have been. The job gets more variables in its `environment`, and ends with those in
+    `may_end_with`."""
 
-    def __init__(self, config: Config, folder: Path, command: tuple[str, ...] = IN_PYTHON) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        command: tuple[str, ...] = IN_PYTHON,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        may_end_with: Collection[int] = MAY_END_WITH,
+    ) -> None:
         self._config, self._folder, self._command = config, folder, command
+        self._environment, self._may_end_with = environment, may_end_with
         self._clock = folder / "clock"
         self.set_clock(0)
         self._job = self._started()
@@ -51,8 +62,8 @@ class Supervised:
         shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
     def _started(self) -> Job:
-        clock = by_the_clock_of(self._clock)
-        return Job(self._config, self._folder, command=self._command, environment=clock)
+        environment = {**by_the_clock_of(self._clock), **self._environment}
+        return Job(self._config, self._folder, command=self._command, environment=environment)
 
     def _supervise(self) -> None:
         while not self._stop.is_set():
@@ -61,7 +72,7 @@ class Supervised:
                 return
             self._job.kill()  # what is left of its processes
             self.endings[code] += 1
-            if code not in MAY_END_WITH:
+            if code not in self._may_end_with:
                 self.unexpected.append(f"the job ended with {code}: {said[-500:]}")
             self._stop.wait(_REST_SECONDS)
             if not self._stop.is_set():
@@ -76,6 +87,13 @@ class Supervised:
     def kill(self) -> None:
         """Driver, JVM, executors and workers at once."""
         self._job.kill()
+
+    def end(self, seconds: float) -> int:
+        """Ends the job in order, as a scheduler does; returns how it ended. It is not started
+        again. Raises TimeoutExpired if it goes on for longer."""
+        self._stop.set()
+        self._job.process.send_signal(signal.SIGTERM)
+        return self._job.process.wait(seconds)
 
     def said(self) -> str:
         """What the job has said last."""

@@ -35,7 +35,7 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
         return lambda: _refused(scene, members, {"errorCode": scene.chance.choice(codes)})
 
     def killed(pattern: str) -> Callable[[], None]:
-        return lambda: _killed_at(scene, pattern)
+        return lambda: killed_at(scene, pattern)
 
     job = scene.job
     return {
@@ -45,7 +45,7 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
         "commands slow": (5, lambda: _refused(scene, members, _slowly(scene))),
         "job killed": (0.5, job.kill),
         "killed once a batch is planned": (0.7, killed("_checkpoint/offsets/[0-9]*")),
-        "killed before a table's commit": (0.7, killed("*/*/changelog/part-*.parquet")),
+        "killed before a table's commit": (0.7, killed("*/*/changelog/cdc-*.parquet")),
         "killed after a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
         "killed once a batch is written": (0.7, killed("_checkpoint/commits/[0-9]*")),
         "JVM killed": (0.5, lambda: _ended(job.jvm())),
@@ -94,7 +94,7 @@ def _one_ended(scene: Scene) -> None:
     _ended(scene.chance.choice(found) if found else None)
 
 
-def _killed_at(scene: Scene, pattern: str) -> None:
+def killed_at(scene: Scene, pattern: str) -> None:
     """As soon as there is a file that was not there before."""
     base = Path(scene.config.checkpoint).parent
 

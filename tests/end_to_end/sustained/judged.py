@@ -1,4 +1,4 @@
-"""What a long run has left, judged by Spark: the rules of tests/end_to_end/oracle.py, for
+"""What a long run has left, judged by Spark: the rules of tests/end_to_end/oracle, for
 more rows than Python holds. Documents are compared by their hashes."""
 
 from __future__ import annotations

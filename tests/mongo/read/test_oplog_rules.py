@@ -18,7 +18,7 @@ from cdc.model import StreamSplit
 from cdc.model.oplog import NeedsChangeStream, unfold
 from cdc.mongo.connection import OPLOG, Member, member
 from cdc.mongo.read import IMAGES, oplog, oplog_reading
-from tests.mongo.capture import TIMEOUT_MS, Document, failing, filled, last_write
+from tests.mongo.capture import TIMEOUT_MS, Client, Document, failing, filled, last_write, until
 from tests.mongo.read.test_oplog import Begin, both, make_events, raw_entry, require_same, slice_of
 from tests.mongo.read.test_oplog import encoder as encoder_fixture
 from tests.mongo.read.test_oplog import roads as roads_fixture
@@ -157,6 +157,29 @@ def test_entries_that_may_concern_a_collection_are_asked_for_and_no_others(
     assert coll.find_one(oplog_reading._condition(split)) is None
     coll.update_many({}, {"$set": {"ts": split.upto}})
     assert len(list(coll.find(oplog_reading._condition(split)))) == len(found)
+
+
+def test_the_removal_of_old_pre_images_does_not_keep_a_slice_from_being_read() -> None:
+    """Guards: the server removes them in commands like those of an administrator, every few seconds
+    once its oplog is full. With `read.by = oplog` each of them ended the run."""
+    often = {"expiredChangeStreamPreImageRemovalJobSleepSecs": 1}
+    with ReplicaSet(set_parameters=often) as server, server.client() as client:
+        coll = filled(client["test"], "a", range(30))
+        coll.update_many({}, {"$inc": {"n": 1}})
+        after, images = last_write(client), client["config"]["system.preimages"]
+        _expire(client, 1)
+        until(lambda: not images.count_documents({}))
+        _expire(client, "off")
+        coll.update_many({}, {"$inc": {"n": 1}})
+        removed = {"ts": {"$gt": after}, "o.applyOps.ns": "config.system.preimages"}
+        assert client["local"]["oplog.rs"].count_documents(removed)
+        split = slice_of(coll, after, last_write(client))
+        assert len(read_once(server, split)) == 30
+
+
+def _expire(client: Client, seconds: int | str) -> None:
+    images = {"preAndPostImages": {"expireAfterSeconds": seconds}}
+    client.admin.command({"setClusterParameter": {"changeStreamOptions": images}})
 
 
 # --- entries that are refused ---------------------------------------------------------------------
