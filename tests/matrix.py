@@ -34,7 +34,9 @@ CLUSTERS = (
     "tests/mongo/connection/test_cluster_privileges.py",
 )
 # tests/mongo/topology/test_cluster_age.py: before 6.0, copies through a router are refused.
-ROUTERS = tuple(f"tests/mongo/topology/test_router{name}.py" for name in ("", "_ddl", "_faults"))
+ROUTERS = tuple(
+    f"tests/mongo/topology/test_router{name}.py" for name in ("", "_ddl", "_faults", "_time")
+)
 # Of servers before 6.0 only change streams are read; all other tests show that.
 OPLOG = tuple(
     f"tests/mongo/read/test_oplog{name}.py"

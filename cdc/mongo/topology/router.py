@@ -26,13 +26,10 @@ from cdc.model import (
     KeyRange,
     Offset,
     Selection,
-    resume_token,
-    timestamp,
 )
 from cdc.mongo.collections import Listing, list_databases, list_once, ranges
 from cdc.mongo.connection import (
     UNLIMITED,
-    Batch,
     Client,
     Pace,
     RouterMember,
@@ -44,6 +41,7 @@ from cdc.mongo.connection import (
     router_member,
     translate_error,
 )
+from cdc.mongo.topology import router_time
 from cdc.mongo.topology.router_metadata import (
     UNKNOWN,
     KnownShards,
@@ -51,11 +49,6 @@ from cdc.mongo.topology.router_metadata import (
     require_id_keys,
 )
 from cdc.mongo.topology.source import OnePart
-
-# How long a stream is waited for that advances at once where all shards are healthy.
-_AWAIT_MS, _PATIENCE_SECONDS = 50, 1.0
-# Where a shard lags, its stream is opened this long before the newest time.
-_LAG_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +93,15 @@ class Router(OnePart):
     def configure(self, comment: str, pace: Pace) -> Self:
         return replace(self, comment=comment, pace=pace)
 
+    @contextmanager
+    def _asking(self, attempted: str) -> Iterator[RouterMember]:
+        with _translated(attempted):
+            member = self.open("")
+            try:
+                yield member
+            finally:
+                member.end()
+
     def open(self, shard: str) -> RouterMember:
         """Return one of the routers that answer. It reads by the read preference of `uri`."""
         return router_member(self.uri, self.timeout_ms).configure(self.comment, self.pace)
@@ -107,55 +109,14 @@ class Router(OnePart):
     # --- the live edge ---
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
-        """Return a time up to which each shard has a majority for all of its events.
-
-        It is one increment before the post-batch token of a new stream over all shards: more events
-        may have the time of the token itself. The token of the opening reply is only the time at
-        which the stream was opened. So a token counts if it is later than that.
-
-        The stream is opened at the newest time of all shards, with a read concern that makes those
-        without writes advance to it. A shard that does not reach it in a second lags. Then the
-        stream is opened a minute earlier, and the slowest shard decides.
-        """
-        with _translated("Reading the time of the shards"):
-            member = self.open("")
-            try:
-                # Until it has asked a shard, the router does not know what other routers wrote.
-                with member.open_stream(self.database, None):
-                    newest = member.newest_known()
-                if newest <= floor:
-                    return floor
-                try:
-                    after = max(floor, timestamp.before(newest))
-                    return self._frontier(member, after, newest) or floor
-                except pymongo.errors.ExecutionTimeout:
-                    earlier = Timestamp(max(0, newest.time - _LAG_SECONDS), 0)
-                    return self._frontier(member, max(floor, earlier), None) or floor
-            finally:
-                member.end()
-
-    def _frontier(
-        self, member: RouterMember, after: Timestamp, reached: Timestamp | None
-    ) -> Timestamp | None:
-        """Return a time from `after` on that all shards have passed; None if it is not reported.
-
-        With `reached`, each shard first has to reach that time; else ExecutionTimeout is raised.
-        """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        with member.open_stream(self.database, after, reached) as (cursor, name):
-            db, _, coll = name.partition(".")
-            more = {"collection": coll, "batchSize": 1, "maxTimeMS": _AWAIT_MS}
-            is_open = True
-            while is_open and time.monotonic() < deadline:
-                batch = Batch.of(member.command(db, {"getMore": cursor, **more}))
-                token = resume_token.time_of(batch.document(b"postBatchResumeToken")["_data"])
-                if token > after:
-                    return timestamp.before(token)
-                is_open = batch.cursor != 0
-        return None
+        """Return a time up to which each shard has a majority, see `router_time.live_edge`."""
+        with self._asking("Reading the time of the shards") as member:
+            return router_time.live_edge(member, self.database, floor)
 
     def present(self) -> Timestamp:
-        return self.live_edge(NEVER)
+        """Return a live edge that all shards reach now, see `router_time.present`."""
+        with self._asking("Reading the time of the shards") as member:
+            return router_time.present(member, self.database)
 
     def confirm(self, found: Listing, patience: float) -> Timestamp | None:
         """Return a live edge at or after the listing's time.
@@ -175,11 +136,8 @@ class Router(OnePart):
 
     @property
     def unconfirmed_error(self) -> tuple[str, str]:
-        return (
-            "Not every shard has reached the time at which the collections were listed.",
-            "Check that a majority of each shard's members is up, and that each shard's"
-            " periodicNoopIntervalSecs is small.",
-        )
+        lagging = "Not every shard has reached the time at which the collections were listed."
+        return lagging, router_time.LAGGING_REMEDY
 
     # --- shards that join and leave ---
 
@@ -200,12 +158,8 @@ class Router(OnePart):
         self.known.require_all_read(offset)
 
     def _find_metadata(self, coll: str) -> list[Any] | None:
-        with _translated(f"Reading config.{coll}"):
-            member = self.open("")
-            try:
-                return find_metadata(member, coll)
-            finally:
-                member.end()
+        with self._asking(f"Reading config.{coll}") as member:
+            return find_metadata(member, coll)
 
     # --- collections ---
 

@@ -150,7 +150,11 @@ class Source(Protocol):
     # --- several parts ---
 
     def present(self) -> Timestamp:
-        """Return a live edge at which all parts can be read, however little history they retain."""
+        """Return a live edge at which all parts can be read, however little history they retain.
+
+        It has all changes that a majority of each part had before the call. NEVER if it is unknown.
+        Raises TransientError.
+        """
         ...
 
     def late_times(self, time: Timestamp) -> Times:
