@@ -5,12 +5,13 @@ The router is a stand-in (`tests.mongo.stand_in`): none of this has met a real m
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from cdc.errors import HistoryLost
-from cdc.mongo.connection import RouterMember
+from cdc.mongo.read.shards import stream_order
 from tests.mongo.capture import contents
 from tests.mongo.cluster import Cluster
 from tests.mongo.routed import Routed, assert_unbroken, copied, documents
@@ -106,9 +107,10 @@ def test_a_copy_does_not_undo_the_changes_of_a_collection_that_got_its_name(
     there = documents(cluster, orders)
     pipeline = Routed(cluster, router.uri, orders.full, documents_per_split=None)
     end = pipeline.plan_copy()
-    advance = RouterMember.advance_shards
+    scan = stream_order._scan
 
-    def replace(member: RouterMember, database: str) -> None:
+    def scan_and_replace(*arguments: Any) -> Any:
+        result = scan(*arguments)
         if not replaced:
             replaced.append(True)
             cluster.drop_collection(db, "orders")
@@ -117,10 +119,11 @@ def test_a_copy_does_not_undo_the_changes_of_a_collection_that_got_its_name(
             new = [{"_id": i, "region": i, "number": i} for i in (1, 6)]
             inserts = [[{"insert": "orders", "documents": [each]}] for each in new]
             cluster.transaction(db, s1=inserts[0], s2=inserts[1]).commit()
-        advance(member, database)
+            pipeline.now()  # the router hears of it, so the events are read
+        return result
 
     replaced: list[bool] = []
-    with patch.object(RouterMember, "advance_shards", replace):
+    with patch.object(stream_order, "_scan", scan_and_replace):
         batch = pipeline.read(end)
     assert replaced
     assert copied(batch.rows) == there
