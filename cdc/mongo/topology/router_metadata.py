@@ -18,6 +18,7 @@ from cdc.mongo.connection import RouterMember, translate_error
 
 _log = logging.getLogger(__name__)
 _READ_MS = 10_000
+_BATCH = 10_000
 
 
 def find_metadata(member: RouterMember, coll: str) -> list[Any] | None:
@@ -26,14 +27,19 @@ def find_metadata(member: RouterMember, coll: str) -> list[Any] | None:
     They are from a moment after everything that the router has shown. Raises the driver's errors.
     """
     concern = {"level": "majority", "afterClusterTime": member.newest_known()}
-    find = {"find": coll, "batchSize": 10**6, "singleBatch": True, "maxTimeMS": _READ_MS}
+    find = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
     try:
-        reply = member.command("config", {**find, "readConcern": concern})
+        cursor = member.command("config", {**find, "readConcern": concern})["cursor"]
     except pymongo.errors.OperationFailure as error:
         if not isinstance(translate_error(error, "Reading metadata"), NotPermitted):
             raise
         return None
-    return list(reply["cursor"]["firstBatch"])
+    entries = list(cursor["firstBatch"])
+    while cursor["id"]:  # a reply has 16 MiB at most
+        more = {"getMore": cursor["id"], "collection": coll, "batchSize": _BATCH}
+        cursor = member.command("config", more)["cursor"]
+        entries += cursor["nextBatch"]
+    return entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import pytest
 
 from cdc.errors import HistoryLost
 from cdc.mongo.read.shards import stream_order
-from tests.mongo.capture import contents
+from cdc.mongo.topology import discover, router_metadata
+from tests.mongo.capture import TIMEOUT_MS, contents
 from tests.mongo.cluster import Cluster
 from tests.mongo.routed import Routed, assert_unbroken, copied, documents
 from tests.mongo.stand_in import StandIn
@@ -154,3 +155,12 @@ def test_a_shard_that_joins_is_read_and_one_that_leaves_ends_the_run() -> None:
         orders.update(1)
         with pytest.raises(HistoryLost, match="left the cluster"):
             pipeline.run()
+
+
+def test_metadata_that_does_not_fit_into_one_reply_is_read_whole(
+    cluster: Cluster, router: StandIn
+) -> None:
+    """Guards: a collection that is left out would be taken for one that is not sharded."""
+    with patch.object(router_metadata, "_BATCH", 1):
+        source = discover(router.uri, TIMEOUT_MS)
+    assert source.known.names == set(cluster.shards)
