@@ -142,7 +142,8 @@ class SourceOptions:
     )
     split_size_mb: int = optional(
         64,
-        "Size of a snapshot split in MiB. If there are many, a task reads neighbouring splits up to"
+        "Largest size of a snapshot split in MiB. A collection that is cut by a sample has 1, 2, 4,"
+        " 8, or a multiple of 8 splits. If there are many, a task reads neighbouring splits up to"
         " 32 MiB as one.",
         least=1,
     )

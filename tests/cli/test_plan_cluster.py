@@ -151,7 +151,7 @@ def test_the_tables_name_the_shards(guarded: GuardedCluster) -> None:
     assert ["", "", "", "planned.plain on s2", "", ""] in rows
     assert privileges["changeStream", "yes"] == ["planned.* on s1, s2", ""]
     [orders] = [row for row in rows if row[1:2] == [str(ORDERS)]]
-    assert orders[3:6] == ["5.0 MiB on s1, s2", "sampling, splitVector", "5"]
+    assert orders[3:6] == ["5.0 MiB on s1, s2", "sampling, splitVector", "6"]
     assert "s1: splitVector is refused (code 13)" in orders[7]
     assert "s2: the server walks" in orders[7]
     for text in ("on s1, s2; changes are read from database planned", "orphans may be counted"):

@@ -22,17 +22,16 @@ from cdc.mongo.collections.incarnation import (
     void_if_gone,
 )
 from cdc.mongo.collections.split_points import (
-    SINGLE,
     Choice,
     all_keys,
     choose_strategy,
+    count_splits,
     random_keys,
 )
 
 __all__ = [
     "FIND_ANY",
     "INTERNAL",
-    "SINGLE",
     "Choice",
     "Collection",
     "Listing",
@@ -43,6 +42,7 @@ __all__ = [
     "Void",
     "all_keys",
     "choose_strategy",
+    "count_splits",
     "estimate_documents",
     "estimate_size",
     "find_incarnation",

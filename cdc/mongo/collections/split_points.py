@@ -48,6 +48,8 @@ _MOST_SAMPLES = 10_000
 _MOST_SAMPLED_SPLITS = 1_000
 # For a twentieth of the documents or more, $sample reads the whole collection and sorts it.
 _DOCUMENTS_PER_SAMPLE = 21
+# Splits are read by all cores at once, whose number is unknown here: probably 2, 4 or 8.
+_ROUND = 8
 # Keys that were appended after a sample was drawn all come after its last split point.
 _SAMPLE_SECONDS = 300.0
 
@@ -92,7 +94,7 @@ def cut_points(
     split_bytes: int,
     shard: str = "",
 ) -> list[bytes]:
-    """Return at most `most` increasing keys above `lower`, about `split_bytes` apart.
+    """Return at most `most` increasing keys above `lower`, at most about `split_bytes` apart.
 
     There are fewer than `most` if at most one split remains after the last key. The strategy and
     its reason are logged at INFO. Raises our errors for those of the server that are no refusals.
@@ -128,6 +130,21 @@ def choose_strategy(client: Client, namespace: Namespace, size: Size, split_byte
     except pymongo.errors.PyMongoError as error:
         return Choice(SAMPLING, _describe_sample(size, [refusal(SPLIT_VECTOR, error)]))
     return _describe_walk(cuts, split_bytes)
+
+
+def count_splits(strategy: str, size: Size, split_bytes: int) -> int:
+    """Return into how many splits a strategy cuts a whole collection.
+
+    A sample can be cut anywhere. It gives a power of 2 up to 8 splits, else a multiple of 8, so
+    that no core is idle while the last split is read.
+    """
+    if strategy == SINGLE:
+        return 1
+    least = math.ceil(size.bytes / split_bytes)
+    if strategy != SAMPLING:
+        return least
+    part = min(_ROUND, 1 << (least - 1).bit_length())
+    return math.ceil(least / part) * part
 
 
 def _prefers_sample(size: Size, split_bytes: int) -> bool:
@@ -222,7 +239,7 @@ def _draw_sample(
     The sample is drawn from the *whole* collection, so that n does not depend on how much of it is
     above `lower`.
     """
-    splits = math.ceil(size.bytes / split_bytes)
+    splits = count_splits(SAMPLING, size, split_bytes)
     if size.documents <= _MOST_SAMPLES:
         # A sample of a collection this small would have too few keys, so all keys are read.
         wanted, keys = size.documents, all_keys(client, namespace, lower)

@@ -5,7 +5,6 @@ The examination continues after a problem where that is possible.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,14 @@ import pymongo.errors
 
 from cdc.errors import CdcError, NotPermitted, TransientError
 from cdc.model import Namespace
-from cdc.mongo.collections import SINGLE, Choice, Collection, Size, choose_strategy, estimate_size
+from cdc.mongo.collections import (
+    Choice,
+    Collection,
+    Size,
+    choose_strategy,
+    count_splits,
+    estimate_size,
+)
 from cdc.mongo.connection import Need, name_missing_needs, privileges, translate_error
 from cdc.mongo.inspect.preflight import Wanted, find_problems, list_needs, log_in, shards_of
 from cdc.mongo.plan import missing_items
@@ -188,7 +194,7 @@ def _estimate_part(
     if not copies:
         return _Part(shard, size, Choice("none", "this mode copies nothing"))
     choice = choose_strategy(client, namespace, size, split_bytes)
-    cuts = 0 if choice.strategy == SINGLE else math.ceil(size.bytes / split_bytes) - 1
+    cuts = count_splits(choice.strategy, size, split_bytes) - 1
     return _Part(shard, size, choice, cuts)
 
 

@@ -15,7 +15,14 @@ from pymongo.errors import OperationFailure
 
 from cdc.errors import TransientError
 from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace
-from cdc.mongo.collections import choose_strategy, enumerator, estimate_size, split_points
+from cdc.mongo.collections import (
+    Size,
+    choose_strategy,
+    count_splits,
+    enumerator,
+    estimate_size,
+    split_points,
+)
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, asked, contents, failing, filled
 
@@ -103,12 +110,24 @@ def test_sampling_cuts_where_the_server_refuses_to(large: Any, mongo: Client, co
     with failing(mongo, "alwaysOn", failCommands=["splitVector"], errorCode=code):
         found = ranges(large, size=MIB // 2)
         check(found)
-        assert [held(large, each) for each in found[:-1]] == [9, *[10] * 4]
+        # 3 MiB, so 6 splits would do.
+        assert len(found) == 8
+        assert {held(large, each) for each in found[1:-1]} == {7, 8}
         middle = bson.encode({"_id": 30})
         rest = ranges(large, middle, size=MIB // 2)
         check(rest, middle)
-        assert len(rest) == 3
+        assert len(rest) == 4
         assert len(ranges(large, most=2, size=MIB // 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("least", "count"), [(1, 1), (2, 2), (3, 4), (5, 8), (7, 8), (8, 8), (9, 16), (100, 104)]
+)
+def test_a_sample_is_cut_so_that_no_core_is_idle_at_the_end(least: int, count: int) -> None:
+    """Guards: seven splits on two cores, of which one waits for the last."""
+    size = Size(10**6, least * MIB - 1, "collStats")
+    assert count_splits("sampling", size, MIB) == count
+    assert count_splits("splitVector", size, MIB) == least
 
 
 def test_a_sample_is_drawn_once_for_many_batches(many: Any, mongo: Client) -> None:
@@ -123,7 +142,8 @@ def test_a_sample_is_drawn_once_for_many_batches(many: Any, mongo: Client) -> No
             lower = found[-1].upper
     check(found)
     sizes = [held(many, each) for each in found]
-    assert 5 <= len(sizes) <= 7, sizes
+    # Six would do; the last one would be read while all other cores but one are idle.
+    assert len(sizes) == 8, sizes
     # The server's random cursor is not even on pages that have never been written out.
     assert max(sizes) < 10_000, sizes
     [draw] = [each for each in operations if "aggregate" in each["command"]]
