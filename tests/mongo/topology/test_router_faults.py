@@ -155,9 +155,11 @@ def test_a_task_opens_a_router_without_asking_it(mongod: ReplicaSet) -> None:
 # --- images --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("images", ["auto", "update_lookup"])
 def test_a_document_is_looked_up_and_not_its_twin(
-    cluster: Cluster, db: str, router: StandIn
+    cluster: Cluster, db: str, router: StandIn, images: str
 ) -> None:
+    """Guards: by the _id alone either is found. With `update_lookup` the router looks it up."""
     orders = Orders(cluster, db, 0)
     off = {"changeStreamPreAndPostImages": {"enabled": False}}
     for shard in cluster.shards:
@@ -166,7 +168,7 @@ def test_a_document_is_looked_up_and_not_its_twin(
         for shard, region in (("s1", 1), ("s2", 6)):
             twin = {"_id": number, "region": region, "number": 1}
             orders.run(shard, {"insert": "orders", "documents": [twin]})
-    pipeline = Routed(cluster, router.uri, orders.full, mode="latest")
+    pipeline = Routed(cluster, router.uri, orders.full, mode="latest", images=images)
     orders.update(1)
     orders.update(6)
     pipeline.run()
