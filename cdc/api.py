@@ -11,6 +11,7 @@ from bson.timestamp import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.checkpoint import WrittenBatch, checkpoint
+from cdc.delta.followers import has_followers
 from cdc.delta.log import Target
 from cdc.delta.reading import as_of, live
 from cdc.delta.sink import BatchReport
@@ -132,7 +133,7 @@ class Pipeline:
 
         The errors that would prevent a start are in `problems` of the result.
         """
-        return plan(self.config.options)
+        return plan(self.config.options, has_followers(self.config.layout))
 
     def status(self) -> View:
         """Return the status of the pipeline, whether it runs or not. Does not need Spark."""

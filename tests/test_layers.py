@@ -44,7 +44,8 @@ LAYERS: dict[str, set[str]] = {
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
     },
     "cdc.mongo.read": {
-        *("bson", "numpy", "pymongo", "cdc.kernel", "cdc.model", "cdc.model.oplog"),
+        *("bson", "numpy", "pymongo", "cdc.kernel", "cdc.model", "cdc.model.bson"),
+        "cdc.model.oplog",
         *("cdc.mongo.connection", "cdc.mongo.collections", "cdc.mongo.query"),
         "cdc.mongo.topology",
     },
@@ -156,6 +157,7 @@ LAYERS: dict[str, set[str]] = {
             "bson",
             "pyspark",
             "cdc.checkpoint",
+            "cdc.delta.followers",
             "cdc.delta.log",
             "cdc.delta.reading",
             "cdc.delta.sink",

@@ -24,6 +24,7 @@ from cdc.cli.commands import (
     print_result,
     run_as_command,
 )
+from cdc.delta.followers import has_followers
 from cdc.errors import CdcError
 from cdc.logs import escape_controls
 from cdc.model import timestamp
@@ -78,11 +79,11 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     """Print the tables, then a line each for missing collections, copy and oplog."""
     scope = f"database {found.database}" if found.database else "the whole deployment"
     say = console.print
-    kind = "" if _names(found.shards) else "replica set "
+    kind = "" if _names(found.shards) or not found.has_oplog else "replica set "
     say(f"{kind}{found.source}{on_shards(found.shards)}; changes are read from {scope}")
     if found.work:
         say(_collections_table(found.work))
-    if any(len(each.shards) > 1 for each in found.work):
+    if not found.has_oplog or any(len(each.shards) > 1 for each in found.work):
         say("sizes over several shards are sums; orphans may be counted")
     if found.missing:
         say(f"not created yet: {', '.join(found.missing)}", soft_wrap=True)
@@ -158,6 +159,8 @@ def _describe_copy(copy: Estimate, rate: float) -> str:
 
 
 def _describe_oplog(found: Examination, copy: Estimate) -> str:
+    if not found.has_oplog:
+        return "its window is unknown, because a router does not report it"
     if found.window is None:
         return "its window is unknown, see 'Privileges' in docs/start/mongodb.md"
     reach = found.window.seconds
@@ -255,7 +258,7 @@ def main(path: str | None, overrides: tuple[str, ...], rate: float, json_path: s
     Example: mongodb-cdc plan --config conf/local.toml
     """
     config = configuration.load(path, overrides)
-    found = plan(config.options)
+    found = plan(config.options, has_followers(config.layout))
     copy = estimate(found.work, config.options, rate)
     result = to_json(found, copy, rate)
     print_result(result, json_path, lambda: show(Terminal(), found, copy, rate))

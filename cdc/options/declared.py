@@ -124,8 +124,8 @@ class SourceOptions:
     )
     shards_direct: bool = optional(
         False,
-        "Whether `uri` names a sharded cluster (a mongos or the config servers). Each shard is then"
-        " read directly.",
+        "Whether `uri` names a sharded cluster (a mongos or the config servers) whose shards are"
+        " read directly. Otherwise a mongos in `uri` reads them.",
     )
     on_history_lost: str = optional(
         "fail",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cdc import options as declared
-from cdc.delta.followers import kinds_of
+from cdc.delta.followers import has_followers, kinds_of
 from cdc.delta.tables import Layout, Table
 from cdc.errors import BadOption
 from cdc.model import Namespace, quotable_name
@@ -186,8 +186,7 @@ def _build_config(sections: dict[str, dict[str, Any]], overrides: list[dict[str,
     storage = {name: to_text(value) for name, value in sections["storage"].items()}
     layout = mistakes.check("", Layout.parse, base or "", sections["table"], overrides, storage)
     mistakes.require_none()
-    has_documents = any(map(kinds_of, layout.all()))
-    if has_documents and parsed.images not in _MIRRORED_IMAGES:
+    if has_followers(layout) and parsed.images not in _MIRRORED_IMAGES:
         raise BadOption(
             f"Option 'images' is {parsed.images}: an update may come without its document, so"
             " neither a mirror nor a history can be written.",

@@ -17,12 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
 from cdc.checkpoint import COMMITS, Folder, HadoopFiles, is_local
-from cdc.delta.followers import Backlog, kinds_of
+from cdc.delta.followers import Backlog, has_followers
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
+from cdc.mongo.connection import retry_call
 from cdc.mongo.inspect import LiveEdge, ServerClock
 from cdc.mongo.topology import Source, end_cursors, has_unique_ids
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
@@ -30,7 +31,7 @@ from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
 from cdc.source import NAME, register, row_schema
-from cdc.tasks import MANIFEST, discover_once, is_remote
+from cdc.tasks import MANIFEST, discover_once, is_remote, query_source
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
@@ -57,13 +58,17 @@ class Replication:
         connect(spark, config.storage, config.base)
         self._spark, self._config, self._on_batch = spark, config, on_batch
         self._sink: Sink | None = None
-        self._meter = Meter(_has_mirrors(config))
+        self._meter = Meter(has_followers(config.layout))
         self._running = BatchClock()
         self._edge, self._asking = LiveEdge(), threading.Lock()
         self._source: Source | None = None
         self._writing, self._is_stopped = threading.Lock(), False
         self._comment = _make_comment(config)
         self._end_leftovers()
+        given = config.options
+        self._has_unique_ids = has_unique_ids(
+            given.uri, given.server_timeout_ms, given.shards_direct
+        )
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
         self._rows = row_columns(config)
         reader = spark.readStream.format(NAME)
@@ -71,8 +76,7 @@ class Replication:
             reader = spark.readStream.format(LANDING).schema(MANIFEST)
             spark.dataSource.register(LandingSource)
             # A mirror has one row for an `_id`, so a task may not add the row of another document.
-            has_one_key = has_unique_ids(config.options.shards_direct)
-            with_mirrors = has_one_key and config.follow_by == REPLICATE
+            with_mirrors = self._has_unique_ids and config.follow_by == REPLICATE
             destinations = Destinations.discover(spark, config.layout, with_mirrors)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
         self._begin(spark)
@@ -102,6 +106,8 @@ class Replication:
             if self._is_stopped:
                 # After a return Spark would record the batch as written.
                 raise TransientError("The replication was stopped before this batch was written.")
+            if not self._has_unique_ids and has_followers(self._config.layout):
+                self._require_mirrorable()
             if self._sink is None:
                 self._sink = self._open_sink(pipeline_of(batch))
             try:
@@ -221,6 +227,18 @@ class Replication:
             return None
         return self._sink.backlog()
 
+    def _require_mirrorable(self) -> None:
+        """Raise UnsuitableSource if a collection got a shard key with which mirrors are not exact.
+
+        What is known after the batch was read includes what was so at its end.
+        """
+        options, source = self._config.options, self._source
+        if source is None:
+            query_source(options, lambda found: found.require_mirrorable(options.selection))
+        else:
+            check = partial(source.require_mirrorable, options.selection)
+            retry_call(check, options.retry_seconds, "Reading the shard keys")
+
     def _read_edge(self, floor: Timestamp) -> Timestamp:
         # A removed shard may be gone for good, so the source is refreshed.
         self._source = (self._source or discover_once(self._config.options)).refresh()
@@ -244,11 +262,6 @@ def writes_by_tasks(spark: SparkSession, config: Config) -> bool:
     if reasons:
         _log.info("Spark writes all rows, because %s", reasons[0])
     return not reasons and config.write_by != SPARK
-
-
-def _has_mirrors(config: Config) -> bool:
-    """Whether the pipeline has mirrors or histories."""
-    return any(map(kinds_of, config.layout.all()))
 
 
 def row_columns(config: Config) -> StructType:

@@ -20,7 +20,7 @@ from cdc.checkpoint import (
     require_whole,
     require_writable,
 )
-from cdc.delta.followers import KINDS
+from cdc.delta.followers import KINDS, has_followers
 from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import LocalReader, NeedsSpark, TableReader
 from cdc.delta.tables import KnownTable, Table, identity, present, require_ours
@@ -112,7 +112,9 @@ def _check(access: Access, config: Config, folder: Folder) -> list[CopyProgress]
             require_writable(Path(local_path(path)), owner)
     require_whole(folder)
     at = _last_offset(folder)
-    captured = preflight(config.options, is_new=at is None, at=at)
+    captured = preflight(
+        config.options, is_new=at is None, at=at, has_mirrors=has_followers(config.layout)
+    )
     pipeline = folder.pipeline()
     # Tables of a collection that does not exist yet count too.
     named = config.options.selection.names

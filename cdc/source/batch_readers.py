@@ -30,6 +30,7 @@ from cdc.mongo.inspect import Wanted, check
 from cdc.mongo.plan import (
     Start,
     confirm_edge,
+    find_present,
     range_splits,
     snapshot_splits,
     wait_until,
@@ -112,8 +113,9 @@ class WindowReader(DataSourceReader):
         start = Start(False, after, option="from")
         check(source, Wanted(selection, is_new=False, start=start, excerpt=capture))
         given = self._options.to
-        until = timestamp.before(timestamp.parse(given)) if given else source.live_edge(after)
-        if not wait_until(source, until):
+        if not given:
+            until = max(after, find_present(source))
+        elif not wait_until(source, until := timestamp.before(timestamp.parse(given))):
             raise BadOption(
                 "Option 'to' is later than the server's time.", "Set it to an earlier time."
             )

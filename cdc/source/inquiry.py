@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from cdc.errors import OplogUnsuitable
+from cdc.errors import OplogUnsuitable, UnsuitableSource
 from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace, Offset, Selection, SnapshotSplit
 from cdc.mongo.collections import Collection, Listing, estimate_documents
 from cdc.mongo.inspect import (
@@ -33,7 +33,10 @@ from cdc.tasks import discover_source, explain_change_streams, query_source, rec
 
 
 def preflight(
-    options: SourceOptions, is_new: bool = True, at: Offset | None = None
+    options: SourceOptions,
+    is_new: bool = True,
+    at: Offset | None = None,
+    has_mirrors: bool = False,
 ) -> list[CopyProgress]:
     """Check a source like the start of a run; return the collections that the run captures.
 
@@ -43,6 +46,7 @@ def preflight(
         options: The options of the source.
         is_new: False if the run has a checkpoint. A collection may then be gone or not exist yet.
         at: The offset in the checkpoint, if it is known.
+        has_mirrors: The run has mirrors or histories.
 
     Raises CdcError; ForeignOffset if the offset belongs to another source; OplogUnsuitable if the
     run requires the oplog and would not find its changes.
@@ -54,6 +58,8 @@ def preflight(
             require_copy(at, options.capture, options.copies)
         wanted = make_wanted(source, options, is_new)
         found = check(source, wanted)
+        if has_mirrors:
+            source.require_mirrorable(options.selection)
         if at is not None:
             _require_existing(source, options, at, found)
         listed = found.collections
@@ -82,14 +88,20 @@ def _estimate_documents(source: Source, collection: Collection) -> int:
     return sum(estimate_documents(client, collection.namespace) for client in clients)
 
 
-def plan(options: SourceOptions) -> Examination:
+def plan(options: SourceOptions, has_mirrors: bool = False) -> Examination:
     """Examine what a new run with these options would find, and whether it could succeed.
 
-    Reads only metadata and statistics. Raises BadOption, SourceUnreachable, UnsuitableSource.
+    `has_mirrors` means that the run has mirrors or histories. Reads only metadata and statistics.
+    Raises BadOption, SourceUnreachable, UnsuitableSource.
     """
 
     def examine_source(source: Source) -> Examination:
         found = examine(source, make_wanted(source, options), options.split_size_mb * 2**20)
+        try:
+            if has_mirrors:
+                source.require_mirrorable(options.selection)
+        except UnsuitableSource as problem:
+            found = replace(found, problems=[*found.problems, problem])
         without = [work.namespace for work in found.work if not work.images]
         reason = _explain_change_streams(options, source, without)
         if options.read_by != "oplog":

@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from cdc.errors import LoginRefused, TransientError
-from cdc.model import NEVER, Offset, Timestamp, streaming
+from cdc.model import Offset, Timestamp, streaming
 from cdc.mongo.connection import Member, Progress, retry_call
 from cdc.mongo.inspect import Gauges, check, require_own
-from cdc.mongo.plan import Planner, Sweeper, Watch, first_offset
+from cdc.mongo.plan import Planner, Sweeper, Watch, find_present, first_offset
 from cdc.mongo.topology import OplogWatch, Source
 from cdc.options import SourceOptions
 from cdc.shutdown import silence
@@ -132,8 +132,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._until is not None and bool(offset.time >= self._until)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        source = self._planner().source
-        self._until = self._answer(partial(source.live_edge, NEVER))
+        self._until = self._answer(partial(find_present, self._planner().source))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the live edge and the metrics of the last planned batch.

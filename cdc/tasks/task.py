@@ -52,7 +52,13 @@ def discover_once(options: SourceOptions) -> Source:
 
     Raises SourceUnreachable and other temporary errors, NotPermitted, UnsuitableSource.
     """
-    return discover(options.uri, options.server_timeout_ms, options.shards_direct)
+    return discover(*_source_options(options))
+
+
+def _source_options(options: SourceOptions) -> tuple[str, int, bool, str | None]:
+    """Return the arguments of `discover` and `reopen`."""
+    database = options.selection.database
+    return options.uri, options.server_timeout_ms, options.shards_direct, database
 
 
 def discover_source(options: SourceOptions) -> Source:
@@ -218,8 +224,8 @@ def _changes(
 
 def _reopen(options: SourceOptions, pace: Pace) -> Source:
     """Return the source of a split, with the comment and the pace of the task's reads."""
-    uri = options.uri, options.server_timeout_ms, options.shards_direct
-    source = retry_call(partial(reopen, *uri), options.retry_seconds, "Looking for the shards")
+    opener = partial(reopen, *_source_options(options))
+    source = retry_call(opener, options.retry_seconds, "Looking for the shards")
     return source.configure(options.comment, pace)
 
 

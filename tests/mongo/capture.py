@@ -44,7 +44,7 @@ from cdc.model import (
 )
 from cdc.mongo.connection import Member, member, reply_time, retry
 from cdc.mongo.plan import Limits, Planner, Sweeper, first_offset, start_of
-from cdc.mongo.topology import Source, commit_point, replica_set
+from cdc.mongo.topology import Source, commit_point, replica_set, router
 from cdc.mongo.topology.sharded_cluster import Cluster
 from cdc.tasks import task
 from tests.mongo.abilities import Abilities, abilities
@@ -97,6 +97,7 @@ def cut_every(
         "find": namespace.coll,
         "min": RawBSONDocument(lower),
         "hint": {"_id": 1},
+        "sort": {"_id": 1},
         "projection": {"_id": 1},
         "batchSize": 10_000,
     }
@@ -187,7 +188,8 @@ class Capture:
         return self.plan_now()
 
     def plan_now(self) -> Offset:
-        with patch.object(replica_set, "ranges", self._cut):
+        cut = partial(patch.object, attribute="ranges", new=self._cut)
+        with cut(replica_set), cut(router):
             return self.planner.next_offset(self.offset)
 
     def read(self, end: Offset, meanwhile: Callable[[], Any] = lambda: None) -> Batch:
@@ -262,7 +264,7 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
             if {(db, coll), (db, None), (None, None)} & {*_emptied(row)}:
                 held.clear()
         elif (row.db, row.coll) == (db, coll) and row.key is not None:
-            if row.txn and row.txn["shard"] != homes[_in_transaction(row)]:
+            if row.txn and _place(row) != homes[_in_transaction(row)]:
                 continue  # it has moved to another shard
             if row.op == "delete":
                 held.pop(row.key, None)
@@ -276,11 +278,16 @@ def _homes(rows: list[Change]) -> dict[Any, str]:
     ends: dict[Any, dict[str, Change]] = {}
     for row in sorted(rows, key=lambda row: row.position):
         if row.txn and row.key is not None:
-            ends.setdefault(_in_transaction(row), {})[row.txn["shard"]] = row
+            ends.setdefault(_in_transaction(row), {})[_place(row)] = row
     return {
         document: min(last, key=lambda shard: (last[shard].op == "delete", last[shard].position))
         for document, last in ends.items()
     }
+
+
+def _place(row: Change) -> Any:
+    """The shard of a row of a transaction; a router tells none, but the document's shard key."""
+    return (row.txn or {})["shard"] or row.document_key
 
 
 def _in_transaction(row: Change) -> Any:

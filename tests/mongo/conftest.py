@@ -12,6 +12,7 @@ from pymongo.database import Database
 from cdc.demo import ReplicaSet
 from tests.mongo.capture import Capture, Document
 from tests.mongo.cluster import Cluster
+from tests.mongo.stand_in import StandIn
 
 _numbers = itertools.count(1)
 
@@ -39,3 +40,10 @@ def db(cluster: Cluster) -> str:
     name = f"shop{next(_numbers)}"
     cluster.create_database(name)
     return name
+
+
+@pytest.fixture
+def router(cluster: Cluster) -> Iterator[StandIn]:
+    """A stand-in for a router of the cluster."""
+    with StandIn.of_cluster(cluster) as running:
+        yield running

@@ -83,7 +83,7 @@ def _beginning(
     empties = concerns & F.col("op").isin(*VOIDING) & (F.col("position") <= last)
     found = rows.agg(
         F.max(F.when(empties, F.col("position"))).alias("emptied"),
-        F.coalesce(F.max(own & F.col("txn.shard").isNotNull()), F.lit(False)).alias("sharded"),
+        F.coalesce(F.max(own & _may_be_moved()), F.lit(False)).alias("sharded"),
     ).head()
     assert found is not None, "an aggregate without groups has one row"
     nothing = resume_token.high_water_mark(span.since) if span.from_nothing else ""
@@ -104,8 +104,24 @@ def _whole_transactions(rows: DataFrame, last: str) -> DataFrame:
         (F.col("txn.lsid") == F.col("_lsid")) & (F.col("txn.number") == F.col("_number")),
         "left_semi",
     )
-    found = past.unionByName(late)
+    found = _name_places(past.unionByName(late))
     return effects.without_moves(found.withColumn("_namespace", F.lit("")))
+
+
+def _may_be_moved() -> Column:
+    """Whether a row may be the half of a move between shards, see `effects.without_moves`."""
+    has_shard_key = F.size(F.json_object_keys("document_key")) > 1
+    return F.col("txn").isNotNull() & (F.col("txn.shard").isNotNull() | has_shard_key)
+
+
+def _name_places(rows: DataFrame) -> DataFrame:
+    """The rows with the shard key for a shard, if a router read them: it does not know the shard.
+
+    A document that moves gets another shard key.
+    """
+    place = F.coalesce(F.col("txn.shard"), F.col("document_key"))
+    named = F.col("txn").withField("shard", place)
+    return rows.withColumn("txn", F.when(_may_be_moved(), named).otherwise(F.col("txn")))
 
 
 def _last_images(rows: DataFrame, at: Timestamp) -> DataFrame:

@@ -7,6 +7,8 @@ from cdc.mongo.collections.enumerator import (
     Listing,
     estimate_documents,
     list_collections,
+    list_databases,
+    list_once,
     ranges,
 )
 from cdc.mongo.collections.incarnation import (
@@ -16,6 +18,7 @@ from cdc.mongo.collections.incarnation import (
     Version,
     Void,
     find_incarnation,
+    names_incarnations,
     void_if_gone,
 )
 from cdc.mongo.collections.split_points import (
@@ -44,6 +47,9 @@ __all__ = [
     "estimate_size",
     "find_incarnation",
     "list_collections",
+    "list_databases",
+    "list_once",
+    "names_incarnations",
     "random_keys",
     "ranges",
     "void_if_gone",

@@ -9,7 +9,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import bson
@@ -17,7 +17,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnsuitableSource
-from cdc.model import MAX_KEY, Copying, KeyRange, Namespace, Selection
+from cdc.model import MAX_KEY, Copying, KeyRange, Namespace, Selection, merge_key
 from cdc.mongo.collections.split_points import cut_points
 from cdc.mongo.connection import LONGEST_MS, Client, reply_time, term_of, translate_error
 
@@ -72,22 +72,32 @@ def list_collections(
         selection: the collections to capture.
         databases: the databases to list; all by default.
     """
-    collections: list[Collection] = []
-    times: list[Timestamp] = []
     try:
         term = term_of(client)
-        for db in databases or _databases(client, selection, times):
-            reply = client.get_database(db).command(
-                "listCollections", cursor={"batchSize": 10**6}, maxTimeMS=LONGEST_MS
-            )
-            times.append(reply_time(reply))
-            for info in _all_batches(client, db, reply):
-                collections += _select(Namespace(db, info["name"]), info, selection)
-        term = term if term == term_of(client) else None
+        listing = list_once(client, selection, databases)
+        return replace(listing, term=term if term == term_of(client) else None)
     except pymongo.errors.PyMongoError as error:
         raise translate_error(error, "Listing collections") from error
+
+
+def list_once(
+    client: Client, selection: Selection, databases: Iterable[str] | None = None
+) -> Listing:
+    """Return the listing of `list_collections` without its term: it may be rolled back.
+
+    Raises the driver's errors, and UnsuitableSource.
+    """
+    collections: list[Collection] = []
+    times: list[Timestamp] = []
+    for db in databases or list_databases(client, selection, times):
+        reply = client.get_database(db).command(
+            "listCollections", cursor={"batchSize": 10**6}, maxTimeMS=LONGEST_MS
+        )
+        times.append(reply_time(reply))
+        for info in _all_batches(client, db, reply):
+            collections += _select(Namespace(db, info["name"]), info, selection)
     ordered = tuple(sorted(collections, key=lambda collection: str(collection.namespace)))
-    return Listing(ordered, min(times), max(times), term)
+    return Listing(ordered, min(times), max(times), term=None)
 
 
 def estimate_documents(client: Client, namespace: Namespace) -> int:
@@ -102,7 +112,11 @@ def estimate_documents(client: Client, namespace: Namespace) -> int:
         raise translate_error(error, f"Counting {namespace}") from error
 
 
-def _databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:
+def list_databases(client: Client, selection: Selection, times: list[Timestamp]) -> list[str]:
+    """Return the databases that may have selected collections; append the times of replies.
+
+    Raises the driver's errors.
+    """
     if selection.databases is not None:
         return sorted(selection.databases)
     reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
@@ -175,7 +189,9 @@ def ranges(
         shard: the name of the shard, for the log.
     """
     cuts = cut_points(client, namespace, lower, most, split_bytes, shard)
-    keys = [lower, *(cut for cut in cuts if cut not in (lower, MAX_KEY))]
+    # Several shards may have a document with the same _id.
+    distinct = {merge_key(cut): cut for cut in cuts}
+    keys = [lower, *(cut for cut in distinct.values() if cut not in (lower, MAX_KEY))]
     if len(cuts) < most or len(keys) == 1:
         keys.append(MAX_KEY)
     return [KeyRange(low, high) for low, high in itertools.pairwise(keys)]

@@ -155,6 +155,18 @@ def _is_uuid_refused(code: int | None, member: Member, namespace: Namespace) -> 
     return False
 
 
+def names_incarnations(member: Member, namespace: Namespace) -> bool:
+    """Whether a find can carry `collectionUUID`, as from 6.0 on. Raises the driver's errors."""
+    probe = {"find": namespace.coll, "collectionUUID": bson.Binary(bytes(16), 4), **FIND_ANY}
+    try:
+        member.command(namespace.db, probe)
+    except pymongo.errors.OperationFailure as error:
+        if error.code not in INCARNATION_GONE | _UUID_UNKNOWN | {_NOT_ENABLED}:
+            raise
+        return error.code in INCARNATION_GONE
+    return True
+
+
 def _by_uuid(member: Member, split: SnapshotSplit, command: dict[str, Any]) -> RawBSONDocument:
     """Find by UUID. It follows a rename that came before; a later one kills the cursor (175)."""
     find = {"find": bson.Binary(split.uuid, 4), **command}

@@ -292,6 +292,7 @@ def all_keys(client: Client, namespace: Namespace, lower: bytes, most: int = 0) 
         "projection": {"_id": 1},
         "min": RawBSONDocument(lower),
         "hint": {"_id": 1},
+        "sort": {"_id": 1},  # a router merges what several shards return
         "limit": most,
         "maxTimeMS": LONGEST_MS,
     }

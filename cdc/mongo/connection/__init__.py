@@ -47,6 +47,13 @@ from cdc.mongo.connection.retry import (
     retry_first_call,
     retry_if_truncated,
 )
+from cdc.mongo.connection.routers import (
+    RouterMember,
+    connect_to_router,
+    is_router,
+    linearizable_read,
+    router_member,
+)
 from cdc.mongo.connection.throttle import UNLIMITED, Pace
 from cdc.mongo.connection.unreachable import log_if_slow
 
@@ -70,12 +77,16 @@ __all__ = [
     "Need",
     "Pace",
     "Progress",
+    "RouterMember",
     "connect",
+    "connect_to_router",
     "each_member",
     "hello",
     "hello_of",
     "hello_of_preferred",
+    "is_router",
     "is_transient",
+    "linearizable_read",
     "log_if_slow",
     "may_pass",
     "member",
@@ -89,6 +100,7 @@ __all__ = [
     "retry_call",
     "retry_first_call",
     "retry_if_truncated",
+    "router_member",
     "term_of",
     "translate_error",
 ]

@@ -51,8 +51,14 @@ _NO_SUCH_COMMAND = 59
 
 
 class Member:
-    """One member of a replica set, with its own session, for cursors that are read in batches."""
+    """One member of a replica set, with its own session, for cursors that are read in batches.
 
+    Attributes:
+        is_router: it is a router, which answers for all shards of a cluster. Then an empty reply
+            does not complete a slice, and replies of several shards have to be merged.
+    """
+
+    is_router = False
     _pace, _comment = UNLIMITED, ""
 
     def __init__(self, client: Client, session: ClientSession) -> None:

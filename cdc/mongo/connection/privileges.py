@@ -32,6 +32,10 @@ _METADATA = tuple(
     Namespace("config", coll)
     for coll in ("version", "shards", "databases", "collections", "chunks")
 )
+# What of it helps a run through a router.
+_METADATA_OF_ROUTERS = tuple(
+    Namespace("config", coll) for coll in ("version", "shards", "collections")
+)
 # The collections in which a shard records the transactions that it takes part in.
 _TRANSACTIONS = (Namespace("config", "transactions"), OPLOG)
 
@@ -89,6 +93,13 @@ OPTIONAL = (
         f"`{OPLOG}` and `{PRE_IMAGES}`",
         "changes read from the oplog (`read.by`); without either, change streams are read",
     ),
+    Rule(
+        ("find",),
+        f"{', '.join(f'`{each}`' for each in _METADATA_OF_ROUTERS)}: only through a mongos",
+        "which cluster it is, whether a shard left, quick change streams, and mirrors; without it,"
+        " a checkpoint of another cluster and lost changes of a shard that left are not recognised,"
+        " changes of an idle cluster come some seconds later, and mirrors are refused",
+    ),
 )
 
 
@@ -136,11 +147,17 @@ def metadata_needs() -> list[Need]:
     return [Need("find", *namespace) for namespace in _METADATA]
 
 
-def optional_needs(captured: Iterable[Namespace], shard: str = "") -> list[Need]:
+def optional_needs(
+    captured: Iterable[Namespace], shard: str = "", has_oplog: bool = True
+) -> list[Need]:
     """Return the privileges that a run can do without, but that improve it.
 
-    `captured` are the captured collections on the shard.
+    `captured` are the captured collections on the shard. Without `has_oplog` they are read through
+    a router, which refuses `splitVector` and has no oplog, but tells the cluster's metadata.
     """
+    if not has_oplog:
+        needs = [Need("collStats", *namespace) for namespace in captured]
+        return [*needs, *(Need("find", *namespace) for namespace in _METADATA_OF_ROUTERS)]
     actions = ("splitVector", "collStats")
     needs = [Need(action, *namespace, shard) for namespace in captured for action in actions]
     return needs if shard else [*needs, Need("find", *OPLOG), Need("find", *PRE_IMAGES)]

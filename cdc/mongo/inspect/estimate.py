@@ -63,6 +63,7 @@ class Examination:
         problems: the errors with which a run would fail.
         why_streams: why changes are read by change streams; None if they are read from the oplog.
         requires_oplog: changes that the oplog does not have end the run.
+        has_oplog: False for a router: then window and split points of the server do not exist.
     """
 
     source: str
@@ -77,6 +78,7 @@ class Examination:
     problems: list[CdcError] = field(default_factory=list)
     why_streams: str | None = None
     requires_oplog: bool = False
+    has_oplog: bool = True
 
     @property
     def needs(self) -> list[Need]:
@@ -105,7 +107,9 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
     optional = [
         need
         for shard in source.shards
-        for need in privileges.optional_needs(_namespaces_on(source, shard, collections), shard)
+        for need in privileges.optional_needs(
+            _namespaces_on(source, shard, collections), shard, source.has_oplog
+        )
     ]
     work: list[Work] = []
     with _collect_errors(problems, "Reading the sizes of collections"):
@@ -122,6 +126,7 @@ def examine(source: Source, wanted: Wanted, split_bytes: int) -> Examination:
         absent,
         work,
         problems,
+        has_oplog=source.has_oplog,
     )
 
 

@@ -12,7 +12,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption, CdcError, HistoryLost, ImagesMissing, UnsuitableSource
 from cdc.model import CaptureFilter, Namespace, Selection, resume_token, timestamp
-from cdc.mongo.collections import Collection, Listing
+from cdc.mongo.collections import Collection, Listing, names_incarnations
 from cdc.mongo.connection import (
     Client,
     Need,
@@ -24,7 +24,7 @@ from cdc.mongo.connection import (
 )
 from cdc.mongo.plan import Start, missing_collections
 from cdc.mongo.query import projection
-from cdc.mongo.read import reads_at_a_time
+from cdc.mongo.read import fields_error, reads_at_a_time
 from cdc.mongo.topology import Source, history_lost_error
 
 _log = logging.getLogger(__name__)
@@ -112,6 +112,8 @@ def find_problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[Cd
     Raises the error of a find with the capture filter that fails for another reason than a refusal.
     """
     yield from _find_version_errors(source, wanted.selection)
+    if wanted.start.copies and not source.reads_match_events:
+        yield from _find_copy_errors(source, wanted)
     yield from _find_permission_errors(source, wanted)
     if wanted.is_new and not wanted.waits:
         yield from missing_collections.missing_errors(source, wanted.selection, found)
@@ -164,6 +166,27 @@ def _find_version_errors(source: Source, selection: Selection) -> Iterator[CdcEr
                 "Upgrade the cluster to 5.0 or later.",
             )
             return
+
+
+def _find_copy_errors(source: Source, wanted: Wanted) -> Iterator[CdcError]:
+    """Yield what prevents a copy through a router."""
+    if wanted.excerpt.fields:
+        yield fields_error()
+    for shard in source.shards:
+        member = source.open(shard)
+        try:
+            names_them = names_incarnations(
+                member, Namespace(wanted.selection.database or "cdc", "none")
+            )
+        except pymongo.errors.PyMongoError:
+            names_them = True  # other checks report why
+        finally:
+            member.end()
+        if not names_them:
+            yield UnsuitableSource(
+                "The cluster runs a version before 6.0, which cannot be copied through a router.",
+                "Upgrade it, set mode to latest, or set shards.direct.",
+            )
 
 
 def _can_read_at_a_time(source: Source, shard: str, probed: Namespace) -> bool:

@@ -13,7 +13,14 @@ from cdc.mongo.plan.next_scan import Sweeper
 from cdc.mongo.plan.oplog_scan import Limits, count_events
 from cdc.mongo.plan.planner import Planner
 from cdc.mongo.plan.splits import range_splits, snapshot_splits
-from cdc.mongo.plan.start_position import Start, confirm_edge, first_offset, start_of, wait_until
+from cdc.mongo.plan.start_position import (
+    Start,
+    confirm_edge,
+    find_present,
+    first_offset,
+    start_of,
+    wait_until,
+)
 
 __all__ = [
     "Limits",
@@ -23,6 +30,7 @@ __all__ = [
     "Watch",
     "confirm_edge",
     "count_events",
+    "find_present",
     "first_offset",
     "missing_collections",
     "missing_items",

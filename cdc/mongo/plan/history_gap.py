@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cdc.errors import HistoryLost, LoginRefused, NotPermitted
+from cdc.errors import HistoryLost, LoginRefused, NotPermitted, UnsuitableSource
 from cdc.model import Offset, Selection, Timestamp, mark_read, pass_gap, timestamp
 from cdc.mongo.topology import Source, oldest_common_time
 
@@ -78,5 +78,5 @@ def _oldest_time(source: Source, shards: Iterable[str]) -> Timestamp | None:
         return oldest_common_time(source.clients, shards)
     except LoginRefused:
         raise
-    except NotPermitted:
+    except (NotPermitted, UnsuitableSource):
         return None

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import pymongo.errors
 from bson.timestamp import Timestamp
 
+from cdc.errors import UnsuitableSource
 from cdc.model import Offset, Selection, timestamp
-from cdc.mongo.connection import LONGEST_MS, OPLOG, Client, Member
+from cdc.mongo.connection import LONGEST_MS, OPLOG, Client, Member, is_router
 from cdc.mongo.topology import first_time, has_committed, reaches_back
 
 _BUCKETS: Final = 256
@@ -236,8 +237,10 @@ def count_events(clients: Mapping[str, Client], start: Offset, end: Offset) -> i
     """Return the number of changes in the batches between two offsets.
 
     It includes the operations of transactions on other collections. Changes of shards that were
-    removed since are not counted. Raises the driver's errors.
+    removed since are not counted. Raises the driver's errors, and UnsuitableSource for a router.
     """
+    if any(is_router(client) for client in clients.values()):
+        raise UnsuitableSource("A router has no oplog to count changes in.", "Set shards.direct.")
     rows = _row(Selection.parse(end.selection))
     condition = {"ts": {"$gt": start.time, "$lte": end.time}, "$or": [rows, _TRANSACTION]}
     total = {"_id": None, "events": {"$sum": _OPERATIONS}}

@@ -286,7 +286,8 @@ class Planner:
         for namespace in list_recopied(start, advance(start, time, replaced=replaced)):
             renamed = " and ".join(map(str, found.renamed_onto(namespace)))
             self._require_resyncs(namespace, f"at {timestamp.text(time)} by a rename of {renamed}")
-        if all(shard in end.silent for shard, _ in found.ddl):
+        is_silent = all(shard in end.silent for shard, _ in found.ddl)
+        if is_silent or not self.source.drops_are_final:
             # Another shard reports this DDL now or later, or no shard does: a collection that moves
             # with its database is dropped on the old shard and inserted on the new one without an
             # event.

@@ -98,14 +98,28 @@ def _not_before_history(source: Source, start: Start) -> Timestamp:
     return max(start.after, min(whole)) if len(whole) == len(found) else start.after
 
 
+def find_present(source: Source) -> Timestamp:
+    """Return the time at which a bounded run that starts now ends, see `Source.present`.
+
+    Raises TransientError if it is unknown. A run up to NEVER would end at once, and succeed without
+    its changes.
+    """
+    present = source.present()
+    if present == NEVER:
+        raise TransientError("No member of the source knows its live edge.")
+    return present
+
+
 def wait_until(source: Source, time: Timestamp) -> bool:
     """Wait until the live edge is at or after that time; return whether it is.
 
-    False if it is not within 25 s, or if it lags that time by more than 50 s.
+    False if it is not within 25 s, or if it lags that time by more than 50 s. A live edge that is
+    unknown (NEVER) does not lag.
     """
     deadline = clock.monotonic() + _IDLE_SECONDS
     while (edge := source.live_edge(NEVER)) < time:
-        if clock.monotonic() > deadline or time.time - edge.time > 2 * _IDLE_SECONDS:
+        lags = edge != NEVER and time.time - edge.time > 2 * _IDLE_SECONDS
+        if lags or clock.monotonic() > deadline:
             return False
         clock.sleep(_POLL_SECONDS)
     return True

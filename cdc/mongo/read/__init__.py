@@ -11,6 +11,7 @@ from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import IMAGES, Event
 from cdc.mongo.read.oplog import Note
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time
+from cdc.mongo.read.shards.stream_order import fields_error
 from cdc.mongo.read.split_reading import read_range, read_slice
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Run",
     "change_stream",
     "cursor",
+    "fields_error",
     "oplog",
     "read_range",
     "read_slice",

@@ -10,6 +10,9 @@ Each of these rules comes from an experiment that lost or repeated events withou
   The opening reply is never sufficient. The empty reply is, because the cursor was opened by time,
   before the upper time. An idle server never sends a token after its last event, so a wait for a
   later token would never end.
+* A router (`Member.is_router`) merges the streams of several shards. There the empty reply does not
+  complete a split: its token is the earliest of the shards, and events of another shard may have
+  the same time. The planner ends a batch one increment before such a token, so a later one comes.
 * A cursor that fails is discarded, and the stream is opened again at the lower time. Positions that
   were already yielded are skipped. The stream is not resumed by token: an empty reply could then
   have a token at the upper time that this cursor has not passed.

@@ -108,11 +108,12 @@ class Cursor:
             stage["fullDocumentBeforeChange"] = images.before
         if split.database is None:
             stage["allChangesForCluster"] = True
-        if not split.shard:
+        if not split.shard and not self._member.is_router:
             # The inserts of cloneCollectionAsCapped have the mark of a migration (`fromMigrate`).
             # A stream without this option omits them. A replica set has no other migrations. On a
             # shard the option must be off: it would show documents that only move to another
-            # shard. A shard refuses cloneCollectionAsCapped (227), so nothing is missed there.
+            # shard, and so would a router. A shard refuses cloneCollectionAsCapped (227), so
+            # nothing is missed there.
             stage["showMigrationEvents"] = True
         if self._is_expanded:
             stage["showExpandedEvents"] = True
@@ -218,7 +219,9 @@ class Cursor:
             return
         reached = resume_token.time_of(batch.document(b"postBatchResumeToken")["_data"])
         last = self._split.last
-        self.complete = reached > last or (not has_events and reached >= last)
+        # A router's token at a time is no promise that all shards have sent their events of it.
+        is_past_empty = not has_events and reached >= last and not self._member.is_router
+        self.complete = reached > last or is_past_empty
         self._adjust_wait(has_events, reached)
 
     def _pass_invalidate(self, event: Raw) -> None:

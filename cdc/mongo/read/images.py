@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -170,9 +170,11 @@ def _look_up(member: Member, raw: Raw, capture: CaptureFilter) -> tuple[bytes | 
     later. So an empty collection is read again, as of a time after everything the member reported.
     """
     find = partial(_find, member, raw["ns"])
-    result = look_up(find, raw, _majority(raw["clusterTime"]), capture)
+    # Another shard may have a document with this _id.
+    names = list(raw["documentKey"]) if member.is_router else ["_id"]
+    result = look_up(find, raw, _majority(raw["clusterTime"]), capture, names)
     if result[0] is None and not _has_documents(find, raw):
-        result = look_up(find, raw, _majority(member.newest_known()), capture)
+        result = look_up(find, raw, _majority(member.newest_known()), capture, names)
     return result
 
 
@@ -207,6 +209,7 @@ def look_up(
     raw: Raw,
     concern: dict[str, Any],
     capture: CaptureFilter,
+    names: Sequence[str] = ("_id",),
 ) -> tuple[bytes | None, Timestamp]:
     """Return the document of an event as it is now, and a time at which it was in that state.
 
@@ -217,10 +220,12 @@ def look_up(
         raw: the event.
         concern: the read concern.
         capture: the capture filter.
+        names: the fields of the document key that identify the document.
     """
+    keys = {name: {"$eq": raw["documentKey"][name]} for name in names}
     reply = find(
         {
-            **projection.find_arguments(capture, {"_id": {"$eq": raw["documentKey"]["_id"]}}),
+            **projection.find_arguments(capture, keys),
             # The change stream filters with this collation, whatever that of the collection is.
             **({"collation": {"locale": "simple"}} if capture.condition else {}),
             "limit": 1,

@@ -57,6 +57,7 @@ _log = logging.getLogger(__name__)
 # ones have another form.
 _WIRE_VERSION: Final = 17
 _OTHER_VERSION: Final = "the server is not MongoDB 6.0"
+_ROUTER: Final = "the source is a router"
 _NO_IMAGES: Final = "'images' asks for none that are recorded"
 _BATCH: Final = 10_000
 _AUTO: Final = Road()
@@ -133,6 +134,8 @@ def find_obstacle(member: Member, images: Images) -> str | None:
     """
     if not images.are_recorded:
         return _NO_IMAGES
+    if member.is_router:
+        return _ROUTER
     if member.hello()["maxWireVersion"] != _WIRE_VERSION:
         return _OTHER_VERSION
     lacking = [str(each) for each in (OPLOG, PRE_IMAGES) if not _may_find(member, each)]
@@ -263,6 +266,8 @@ def _read_oplog(
 
 
 def _require_reached(member: Member, time: Timestamp) -> None:
+    if member.is_router:
+        raise NeedsChangeStream(_ROUTER)
     hello = member.hello()
     if hello["maxWireVersion"] != _WIRE_VERSION:
         raise NeedsChangeStream(_OTHER_VERSION)

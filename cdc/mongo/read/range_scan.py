@@ -62,6 +62,10 @@ def scan(
     split = rest.split
     _await_time(member, split)
     bounds: dict[str, Any] = {"min": RawBSONDocument(rest.lower), "hint": {"_id": 1}}
+    if member.is_router:
+        # Otherwise the replies of the shards interleave. Then the last _id of a reply does not
+        # tell what was read. The index gives this order, so a shard sorts nothing.
+        bounds["sort"] = {"_id": 1}
     if not split.range.is_last:
         bounds["max"] = RawBSONDocument(split.range.upper)
     try:
@@ -94,7 +98,9 @@ def _await_time(member: Member, split: SnapshotSplit) -> None:
             member.command(split.namespace.db, probe)
             return
         except pymongo.errors.ExecutionTimeout as late:
-            now, written = time.monotonic(), member.hello()["lastWrite"]["opTime"]["ts"]
+            now = time.monotonic()
+            # A router does not report how far the shards are.
+            written = member.hello().get("lastWrite", {}).get("opTime", {}).get("ts")
             if written != reached:
                 reached, moved = written, now
             elif now - moved > STALL_SECONDS:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import bson
 import pymongo.errors
 from bson.timestamp import Timestamp
 
@@ -173,14 +174,25 @@ def collect(documents: Sequence[bytes], scanned: dict[str, bytes]) -> int:
     return sum(map(len, documents))
 
 
-def events_of(split: SnapshotSplit, keys: list[dict[str, Any]], until: Timestamp) -> StreamSplit:
-    """Return the split of the row events since the split's time whose keys match `keys`."""
-    match = {
+def events_of(
+    split: SnapshotSplit,
+    keys: list[dict[str, Any]],
+    until: Timestamp,
+    of_incarnation: bool = False,
+) -> StreamSplit:
+    """Return the split of the row events since the split's time whose keys match `keys`.
+
+    With `of_incarnation`, events of another collection that got the name meanwhile are left out, if
+    the server tells their UUIDs.
+    """
+    match: dict[str, Any] = {
         "operationType": {"$in": ROW_EVENTS},
         "ns.db": split.namespace.db,
         "ns.coll": split.namespace.coll,
         "$expr": {"$and": keys},
     }
+    if of_incarnation:
+        match["collectionUUID"] = {"$in": [bson.Binary(split.uuid, 4), None]}
     last_stages = projection.filter_stages(split.capture)
     return StreamSplit(
         after=split.at,

@@ -8,11 +8,12 @@ capped collections and before 5.0 it retains none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.model import SnapshotSplit
+from cdc.model import Namespace, SnapshotSplit
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member, Progress, retry_attempts
 from cdc.mongo.read import rewind
@@ -78,13 +79,20 @@ def _read_or_rewind(
 def read_at_time(member: Member, rest: UnreadRange, _: Callable[[], Member]) -> Iterator[Documents]:
     """Read the rest of a split at its time. Raises TimeUnreadable if the server cannot do that."""
     concern = {"level": "snapshot", "atClusterTime": rest.split.at}
-    try:
+    with naming_unreadable(member, rest.split.namespace):
         for documents, _at in scan(member, rest, concern):
             rest.record_read(documents)
             yield Documents(documents)
+
+
+@contextmanager
+def naming_unreadable(member: Member, namespace: Namespace) -> Iterator[None]:
+    """Turn the refusal of a read at a time in this context into TimeUnreadable if it is final."""
+    try:
+        yield
     except pymongo.errors.OperationFailure as error:
         refuses = error.code == SNAPSHOT_REFUSED
-        never = refuses and not reads_at_a_time(member, rest.split.namespace)
+        never = refuses and not reads_at_a_time(member, namespace)
         if error.code in TIME_UNREADABLE or never:
             raise TimeUnreadable from error
         raise

@@ -3,10 +3,10 @@
 Where a part of the source has all documents of its collections, it alone is read. Where documents
 move between shards, a shard returns the documents that it owned at a time, and its own events. Then
 a range is read from all its owners, a rewind reads the events of all shards, and a lookup may have
-to query all shards.
+to query all shards. Through a router, a range is made to fit the events that the router reports.
 
-`Source.ownership` says which of the two it is. The choice is here, because a source is below the
-readers and cannot call them.
+`Source.ownership` and `Source.reads_match_events` say which of them it is. The choice is here,
+because a source is below the readers and cannot call them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from cdc.model.oplog import Road
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, retry_call
 from cdc.mongo.read import change_stream, oplog, snapshot
-from cdc.mongo.read.cross_shard_lookup import Lookup
 from cdc.mongo.read.event_run import Run
 from cdc.mongo.read.images import BEFORE_IMAGES, Event, Images
 from cdc.mongo.read.range_scan import Documents, scan
@@ -42,6 +41,8 @@ from cdc.mongo.read.rewind import (
     is_refilled,
     reading_newest,
 )
+from cdc.mongo.read.shards import stream_order
+from cdc.mongo.read.shards.cross_shard_lookup import Lookup
 from cdc.mongo.topology import Ownership, Source
 
 
@@ -49,6 +50,8 @@ def read_range(
     source: Source, split: SnapshotSplit, retry_seconds: float, may_be_void: bool
 ) -> Iterator[Documents]:
     """Yield the documents of a range exactly as of its time, each once; see `snapshot.read`."""
+    if not source.reads_match_events:
+        return stream_order.read(source, split, retry_seconds, may_be_void)
     if source.ownership is None:
         opener = partial(source.open, split.shard)
         return snapshot.read(opener, split, retry_seconds, may_be_void)

@@ -9,46 +9,65 @@ from __future__ import annotations
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.mongo.connection import connect, hello, hello_of_preferred, log_if_slow, translate_error
-from cdc.mongo.topology import sharded_cluster
+from cdc.mongo.connection import (
+    connect,
+    hello,
+    hello_of_preferred,
+    is_router,
+    log_if_slow,
+    translate_error,
+)
+from cdc.mongo.topology import router, sharded_cluster
 from cdc.mongo.topology.replica_set import ReplicaSet
+from cdc.mongo.topology.router import Router
 from cdc.mongo.topology.sharded_cluster import Cluster
 from cdc.mongo.topology.source import Source
 
 
-def discover(uri: str, timeout_ms: int, shards_direct: bool = False) -> Source:
+def discover(
+    uri: str, timeout_ms: int, shards_direct: bool = False, database: str | None = None
+) -> Source:
     """Ask which source a URI names.
 
     Args:
         uri: the option `uri`.
         timeout_ms: milliseconds to look for a server.
         shards_direct: the URI names a sharded cluster, whose shards are read directly.
+        database: the only database whose changes the user may have to read; None for several.
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
     if shards_direct:
         return sharded_cluster.discover(uri, timeout_ms)
-    return _discover_replica_set(uri, timeout_ms)
+    return _discover_servers(uri, timeout_ms, database)
 
 
-def reopen(uri: str, timeout_ms: int, shards_direct: bool) -> Source:
+def reopen(uri: str, timeout_ms: int, shards_direct: bool, database: str | None = None) -> Source:
     """Return the source that was discovered with these options, to read splits of it.
 
-    A replica set is not asked for anything, and so has no name. A cluster is discovered again: a
-    read carries the newest versions of the shards.
+    A replica set and routers are not asked for anything, and so have no name. A cluster is
+    discovered again: a read carries the newest versions of the shards.
     """
     if shards_direct:
         return sharded_cluster.discover(uri, timeout_ms)
+    if is_router(connect(uri, timeout_ms), timeout_ms):
+        return Router(uri, timeout_ms, name="", database=database)
     return ReplicaSet(uri, timeout_ms, name="")
 
 
-def has_unique_ids(shards_direct: bool) -> bool:
-    """Return `Source.ids_are_unique` of the source that the option names, without asking it."""
-    return Cluster.ids_are_unique if shards_direct else ReplicaSet.ids_are_unique
+def has_unique_ids(uri: str, timeout_ms: int, shards_direct: bool) -> bool:
+    """Return `Source.ids_are_unique` of the source that the options name, without asking it.
+
+    What the driver knows of its servers decides, so the source should have been asked before.
+    """
+    if shards_direct:
+        return Cluster.ids_are_unique
+    is_routed = is_router(connect(uri, timeout_ms), timeout_ms)
+    return Router.ids_are_unique if is_routed else ReplicaSet.ids_are_unique
 
 
-def _discover_replica_set(uri: str, timeout_ms: int) -> ReplicaSet:
-    """Return the replica set that a URI names.
+def _discover_servers(uri: str, timeout_ms: int, database: str | None) -> ReplicaSet | Router:
+    """Return the replica set, or the cluster of the routers, that a URI names.
 
     Raises BadOption, SourceUnreachable, NotPermitted, UnsuitableSource.
     """
@@ -62,10 +81,7 @@ def _discover_replica_set(uri: str, timeout_ms: int) -> ReplicaSet:
     except pymongo.errors.PyMongoError as error:
         raise translate_error(error, "Connecting to MongoDB") from error
     if reply.get("msg") == "isdbgrid":
-        raise UnsuitableSource(
-            "'uri' names a mongos, and changes are read from replica sets.",
-            "Set 'shards.direct' after reading docs/concepts/topologies.md.",
-        )
+        return router.discover(uri, timeout_ms, database)
     if "setName" not in reply:
         raise UnsuitableSource(
             "The server is not a member of a replica set, so it has no oplog to read changes from.",

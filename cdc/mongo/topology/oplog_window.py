@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.errors import HistoryLost, NotPermitted
+from cdc.errors import HistoryLost, NotPermitted, UnsuitableSource
 from cdc.model import timestamp
 from cdc.mongo.connection import (
     OPLOG,
     Client,
     Member,
+    is_router,
     may_pass,
     on_shards,
     retry_if_truncated,
@@ -99,7 +100,16 @@ class OplogWatch:
 
 
 def windows(clients: Mapping[str, Client], shards: Iterable[str]) -> list[Window]:
-    """Return the window of each shard. Raises NotPermitted if the user may not read one."""
+    """Return the window of each shard.
+
+    Raises NotPermitted if the user may not read one, and UnsuitableSource if it is unknown because
+    the source is a router.
+    """
+    if any(is_router(client) for client in clients.values()):
+        raise UnsuitableSource(
+            "A router does not report how far back the oplogs of the shards reach.",
+            "Use another mode, or set shards.direct.",
+        )
     of_shards = [oplog_window(clients[shard], shard) for shard in shards]
     known = [window for window in of_shards if window is not None]
     if len(known) < len(of_shards):
@@ -113,8 +123,10 @@ def windows(clients: Mapping[str, Client], shards: Iterable[str]) -> list[Window
 def oplog_window(client: Client, shard: str = "") -> Window | None:
     """Read the window from the oplog, or from serverStatus; None if the user may read neither.
 
-    Raises our error for a failure that may pass.
+    None also for a router, which has none. Raises our error for a failure that may pass.
     """
+    if is_router(client):
+        return None
     for read in (_read_oplog, _read_status):
         try:
             return replace(read(client), shard=shard)

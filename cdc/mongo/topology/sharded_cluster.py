@@ -61,6 +61,9 @@ class Cluster:
     pace: Pace = UNLIMITED
 
     ids_are_unique = False  # only the shard key distinguishes documents on different shards
+    has_oplog = True
+    drops_are_final = True  # the planner knows which shard reports a drop
+    reads_match_events = True
     names_one_member = False
 
     @property
@@ -223,6 +226,9 @@ class Cluster:
             if is_any or database in (wanted or named):
                 by_shard.setdefault(entry["primary"], []).append(database)
         return by_shard
+
+    def require_mirrorable(self, selection: Selection) -> None:
+        """Each batch has both halves of a move, and knows their shards."""
 
     def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Return whether that shard reports a DDL event that several shards may see.

@@ -85,6 +85,9 @@ class Source(Protocol):
     def open(self, shard: str) -> Member:
         """Return a member to read a range or a slice of that part; the caller must `end` it.
 
+        Whether it is a router (`Member.is_router`) decides what completes a slice, and how a range
+        is read.
+
         Raises the driver's errors, and HistoryLost if the part was removed.
         """
         ...
@@ -104,6 +107,38 @@ class Source(Protocol):
         """Whether no two documents of a collection can have the same `_id`."""
         ...
 
+    def require_mirrorable(self, selection: Selection) -> None:
+        """Raise UnsuitableSource if a mirror of a selected collection might not be exact.
+
+        A mirror has one row for an `_id`. Through a router, the delete of a document that moved to
+        another shard may be in a later batch than its insert there. `_id`s that are not unique are
+        no reason by themselves.
+        """
+        ...
+
+    @property
+    def has_oplog(self) -> bool:
+        """Whether the oplogs of its parts can be read, if the user may read them."""
+        ...
+
+    @property
+    def reads_match_events(self) -> bool:
+        """Whether a read at a time shows what the events up to that time did, and no more.
+
+        The events in `late_times` count among them. If it does not match, it may also show
+        transactions across shards whose events have later times.
+        """
+        ...
+
+    @property
+    def drops_are_final(self) -> bool:
+        """Whether a collection that is dropped is gone.
+
+        Otherwise the event may be that of a collection that moved to another shard with its
+        database, and lives on there.
+        """
+        ...
+
     @property
     def ownership(self) -> Ownership | None:
         """Which part owned which documents, if documents move between the parts.
@@ -115,7 +150,11 @@ class Source(Protocol):
     # --- several parts ---
 
     def present(self) -> Timestamp:
-        """Return a live edge at which all parts can be read, however little history they retain."""
+        """Return a live edge at which all parts can be read, however little history they retain.
+
+        It has all changes that a majority of each part had before the call. NEVER if it is unknown.
+        Raises TransientError.
+        """
         ...
 
     def late_times(self, time: Timestamp) -> Times:
@@ -184,6 +223,9 @@ class OnePart:
 
     __slots__ = ()
     ids_are_unique = True
+    has_oplog = True
+    drops_are_final = True
+    reads_match_events = True
     ownership: ClassVar[Ownership | None] = None
     topology_time = NEVER
 
@@ -196,6 +238,9 @@ class OnePart:
 
     def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
         return True
+
+    def require_mirrorable(self, selection: Selection) -> None:
+        """Documents do not move."""
 
     def refresh(self) -> Self:
         return self

@@ -28,6 +28,7 @@ from bson.timestamp import Timestamp
 
 from tests.mongo.stand_in.cursors import Batch
 from tests.mongo.stand_in.faults import Faults
+from tests.mongo.stand_in.post_image import PostImages
 from tests.mongo.stand_in.request import Remote, Request, close_remotes, open_remotes
 from tests.mongo.stand_in.routing import Target
 from tests.mongo.stand_in.servers import Refused
@@ -74,8 +75,9 @@ class _Part:
 class MergedStream:
     """The merged stream of all shards. See the module."""
 
-    def __init__(self, command: StreamCommand, faults: Faults) -> None:
-        self._command, self._faults = command, faults
+    def __init__(self, command: StreamCommand, images: PostImages, faults: Faults) -> None:
+        self._command, self._images, self._faults = command, images, faults
+        self._completed = ""  # the token of an event that a reply had no place for
         self._parts: list[_Part] = []
         self._high_water = self._token = command.after
         self.is_exhausted = False
@@ -84,7 +86,9 @@ class MergedStream:
     async def open(cls, request: Request, faults: Faults) -> MergedStream:
         """Open the stream on all shards. Raises Refused."""
         topology, since = request.topology, tick(request.clock.time)
-        stream = cls(StreamCommand.of(request.command, since), faults)
+        images = PostImages(request.command["pipeline"])
+        of_shards = {**request.command, "pipeline": images.of_shards}
+        stream = cls(StreamCommand.of(of_shards, since), images, faults)
         shards = await topology.shards(is_renewed=True)
         targets = [Target(name, servers, {}) for name, servers in shards.items()]
         await stream._open_parts(request, targets, stream._command)
@@ -149,8 +153,10 @@ class MergedStream:
                 await self._add_shard(request, part.remote.documents.popleft())
             elif part is not None and not self._is_wanted(part.remote.documents[0]):
                 await self._leave_out(request, part)
-            elif part is not None:
+            elif part is not None and await self._complete(request, part):
                 is_stashed = not self._hand_out(part, batch)
+            elif part is not None:
+                continue  # a stage of the router left the event out
             elif self._is_ended():
                 self.is_exhausted = True
             elif is_first or batch.documents or time.monotonic() >= deadline:
@@ -161,6 +167,19 @@ class MergedStream:
         if not is_stashed:
             self._token = self._advance()
         return batch.documents
+
+    async def _complete(self, request: Request, part: _Part) -> bool:
+        """Do the router's own work on the next event; return whether the event remains."""
+        event = part.remote.documents[0]
+        if self._completed == _text(event["_id"]):
+            return True
+        completed = await self._images.complete(request, event)
+        if completed is None:
+            part.remote.documents.popleft()
+            self._high_water = event["_id"]
+            return False
+        part.remote.documents[0], self._completed = completed, _text(completed["_id"])
+        return True
 
     def _hand_out(self, part: _Part, batch: Batch) -> bool:
         """Hand out the next event of a part, unless the reply has no place for it."""

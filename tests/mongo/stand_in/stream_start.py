@@ -5,8 +5,7 @@ Without a start, all shards begin one tick after the newest cluster time that th
 
 Not imitated is the check that the event of `resumeAfter` or `startAfter` still exists. Shards that
 are not asked by a mongos would look for it on each of them. So they start at its time, and the
-router leaves out what is not after it. Nor does the router look documents up for `updateLookup`: a
-shard looks on all shards too.
+router leaves out what is not after it.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 
-from cdc import options as declared
-from cdc.demo import ReplicaSet
-from cdc.errors import UnsuitableSource
 from cdc.mongo.topology import discover, end_cursors
-from cdc.source import inquiry
 from tests.mongo.capture import TIMEOUT_MS, Capture, Document
 from tests.mongo.cluster import Cluster
 from tests.mongo.stand_in import StandIn
@@ -38,18 +34,6 @@ def uri_of(routers: list[StandIn]) -> str:
 
 def through(routers: list[StandIn], *names: str, **settings: Any) -> Capture:
     return Capture(uri_of(routers), ",".join(names), shards_direct="true", **settings)
-
-
-def test_a_router_is_refused_with_the_option_that_reads_its_shards(mongod: ReplicaSet) -> None:
-    with StandIn.of_replica_set(mongod.uri) as router:
-        with pytest.raises(UnsuitableSource, match="names a mongos") as refused:
-            discover(router.uri, TIMEOUT_MS)
-        assert "'shards.direct'" in str(refused.value)
-        given = {"uri": router.uri, "collections": "a.b"}
-        for ask in (inquiry.preflight, inquiry.plan):
-            with pytest.raises(UnsuitableSource, match="names a mongos"):
-                ask(declared.parse(given))
-    assert router.asked == {"admin"}
 
 
 def test_a_cluster_is_the_same_source_by_its_routers_and_by_its_config_servers(
