@@ -44,6 +44,17 @@ class Folder:
         names = self.files.names(f"{self.path}/{log}")
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def next_batch(self) -> int:
+        """Return the batch that a query writes first; all earlier ones are in their changelogs.
+
+        It is the last planned batch, unless that is written. The last commit does not show it: a
+        repair removes a damaged one, and the batch of it stays written.
+        """
+        planned = self.numbers(OFFSETS)
+        if not planned:
+            return 0
+        return planned[-1] + self.is_written(planned[-1])
+
     def read_plan(self, batch: int) -> PlannedBatch | None:
         """Read `offsets/N`. Raises ForeignOffset if it is complete but of another source."""
         return parse_plan(self._read(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import COMMITS, REPAIR, Folder, HadoopFiles
+from cdc.checkpoint import REPAIR, Folder, HadoopFiles
 from cdc.delta.followers import KINDS, Backlog, FollowerKind, Followers, FollowerThread
 from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import LogCheckpoints
@@ -126,8 +126,8 @@ class Following:
 
     def _last_batch(self) -> int | None:
         """The last batch that all of its changelogs contain."""
-        written = self._folder.numbers(COMMITS)
-        return written[-1] if written else None
+        following = self._folder.next_batch()
+        return following - 1 if following else None
 
 
 def check_following(access: Access, config: Config) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from cdc.checkpoint import COMMITS, Folder, HadoopFiles, is_local
+from cdc.checkpoint import Folder, HadoopFiles, is_local
 from cdc.delta.followers import Backlog, has_followers
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
@@ -93,11 +93,11 @@ class Replication:
         """Let mirrors and histories catch up, also if there will be no batch."""
         folder = Folder(HadoopFiles(spark), self._config.checkpoint)
         if pipeline := folder.pipeline():
-            written = folder.numbers(COMMITS)
+            following = folder.next_batch()
             self._sink = self._open_sink(pipeline)
-            self._sink.begin(spark, written[-1] + 1 if written else 0, self._rows)
-            first = self._sink.backlog().first
-            known = [*([] if first is None else [first - 1]), *written[-1:]]
+            self._sink.begin(spark, following, self._rows)
+            pending = self._sink.backlog().first
+            known = {each - 1 for each in (pending, following) if each}
             plans = {batch: folder.read_plan(batch) for batch in known}
             self._meter.resume({batch: plan.offset.time for batch, plan in plans.items() if plan})
 

@@ -46,12 +46,18 @@ class Past:
     def last(self) -> int:
         return max(int(path.name) for path in (self.folder / "_checkpoint/offsets").glob("[0-9]*"))
 
-    def copied(self, into: Path, without: Callable[[str], bool] = lambda table: False) -> Config:
-        """Without what the last batch wrote into some tables."""
+    def copied(
+        self,
+        into: Path,
+        without: Callable[[str], bool] = lambda table: False,
+        since: int | None = None,
+    ) -> Config:
+        """Without what the batches from `since` on, by default the last, wrote into some tables."""
+        first = self.last if since is None else since
         commits = [
             each
             for each in made(self.folder)
-            if not (without(each.table) and self._batch(each.file(self.folder)) == self.last)
+            if not (without(each.table) and self._batch(each.file(self.folder)) >= first)
         ]
         left_over(self.folder, into, commits)
         return self.config(into)

@@ -230,11 +230,13 @@ def test_a_repaired_checkpoint_goes_on_without_a_change_lost_or_doubled(
 
 @pytest.mark.parametrize("commits", slow_but(["21"], ["21", "1", "10", "210"]))
 def test_damaged_commits_are_removed_down_to_one_that_is_whole(
-    past: Past, spark: SparkSession, tmp_path: Path, commits: str
+    past: Past, mongod: ReplicaSet, spark: SparkSession, tmp_path: Path, commits: str
 ) -> None:
-    """Guards: the last one gone, there is one before it which a query reads."""
-    config = past.copied(tmp_path / "lakehouse")
-    folder = tmp_path / "lakehouse/_checkpoint"
+    """Guards: the last one gone, there is one before it which a query reads; a batch whose commit
+    was removed, and which a mirror lacks for ever."""
+    config = past.copied(tmp_path / "lakehouse", lambda table: "mirror" in table, since=1)
+    folder, seen = tmp_path / "lakehouse/_checkpoint", Checkpoint(config)
+    seen.planned()
     for batch in {past.last, *map(int, commits)}:
         damaged(folder / f"commits/{batch}", b"v1\n{" if str(batch) in commits else None)
     if commits == "21":
@@ -246,6 +248,9 @@ def test_damaged_commits_are_removed_down_to_one_that_is_whole(
     found = checkpoint.read(config.checkpoint)
     assert found.last is not None
     assert found.last.batch >= past.last
+    with mongod.client() as client:
+        truth = OfReplicaSet(client)
+        assert violations(spark, truth, config, seen, past.orders) == []
 
 
 def test_where_no_checkpoint_is_nothing_is_repaired_or_made(

@@ -84,6 +84,7 @@ def run(pipeline: Pipeline) -> list[BatchReport]:
     return reports
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_mirror_is_copied_followed_verified_restored_and_repaired(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path
@@ -112,6 +113,7 @@ def test_a_mirror_is_copied_followed_verified_restored_and_repaired(
     assert verdict.is_equal
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_documents_that_may_move_have_a_changelog_only_and_its_states_are_right(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path

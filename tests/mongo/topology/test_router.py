@@ -37,6 +37,7 @@ from tests.mongo.routed import (
 )
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders, same, touching_both
+from tests.slow import slow_but
 
 # --- changes -------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ def test_the_live_edge_is_never_before_the_floor(
 # --- copies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", slow_but([1], [1, 2]))
 def test_under_writers_and_moving_chunks_every_batch_is_what_the_events_left(
     cluster: Cluster, db: str, router: StandIn, seed: int
 ) -> None:

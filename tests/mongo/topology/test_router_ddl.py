@@ -18,6 +18,7 @@ from tests.mongo.cluster import Cluster
 from tests.mongo.routed import Routed, assert_unbroken, copied, documents
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders, same
+from tests.slow import slow_but
 
 
 def test_a_collection_that_is_dropped_and_created_again_is_the_new_one(
@@ -52,7 +53,7 @@ def test_a_collection_that_moves_with_its_database_is_copied_again(
     assert len(contents(moved)) == 31
 
 
-@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize("is_copied", slow_but([False], [False, True]))
 def test_a_collection_that_is_resharded_remains_whole(
     cluster: Cluster, db: str, router: StandIn, is_copied: bool
 ) -> None:

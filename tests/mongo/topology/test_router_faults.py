@@ -34,6 +34,7 @@ from tests.mongo.cluster import Cluster
 from tests.mongo.routed import Oracle, Routed, assert_as_the_events_left_it, assert_unbroken
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders, same
+from tests.slow import slow_but
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def options_of(uri: str, collections: str, **more: str) -> Any:
 # --- routers that fail ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", slow_but([0], [0, 1]))
 def test_a_router_that_is_killed_in_the_midst_of_reads_is_replaced_by_another(
     cluster: Cluster, db: str, two: list[StandIn], killed: int
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_router_that_is_killed_in_the_midst_of_reads_is_replaced_by_another(
     assert_unbroken(pipeline)
 
 
+@pytest.mark.slow
 def test_errors_of_a_router_neither_lose_nor_double_a_row(
     cluster: Cluster, db: str, router: StandIn
 ) -> None:
