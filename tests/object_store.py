@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import boto3
@@ -21,6 +25,7 @@ from moto.sts.models import sts_backends
 
 from tests.store_faults import StoreFaults
 
+ROOT = Path(__file__).parents[1]
 # What some users may not do, besides the one who may do all.
 _REFUSED = ("s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload")
 
@@ -44,6 +49,18 @@ class ObjectStore(NamedTuple):
             region_name="us-east-1",
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
+        )
+
+    def run(self, program: str, *given: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a module of the tests with the keys in its environment, and `more` variables."""
+        keys = {"S3_ACCESS": self.access_key, "S3_SECRET": self.secret_key}
+        return subprocess.run(
+            [sys.executable, "-m", program, *given],
+            env=os.environ | keys | more,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def assume_role(self, *keys: str) -> None:

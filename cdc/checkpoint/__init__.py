@@ -9,13 +9,12 @@ from cdc.checkpoint.checkpoint import (
     lock_checkpoint,
     require_writable,
 )
-from cdc.checkpoint.folder import COMMITS, OFFSETS, Files, Folder
+from cdc.checkpoint.folder import OFFSETS, Files, Folder
 from cdc.checkpoint.hadoop_files import HadoopFiles
 from cdc.checkpoint.local_files import LocalFiles
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
 __all__ = [
-    "COMMITS",
     "OFFSETS",
     "REPAIR",
     "Checkpoint",

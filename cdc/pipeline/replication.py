@@ -31,7 +31,7 @@ from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
 from cdc.source import NAME, register, row_schema
-from cdc.tasks import MANIFEST, discover_once, is_remote, query_source
+from cdc.tasks import MANIFEST, discover_once, discover_source, is_remote
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
@@ -232,12 +232,10 @@ class Replication:
 
         What is known after the batch was read includes what was so at its end.
         """
-        options, source = self._config.options, self._source
-        if source is None:
-            query_source(options, lambda found: found.require_mirrorable(options.selection))
-        else:
-            check = partial(source.require_mirrorable, options.selection)
-            retry_call(check, options.retry_seconds, "Reading the shard keys")
+        options = self._config.options
+        self._source = self._source or discover_source(options)
+        check = partial(self._source.require_mirrorable, options.selection)
+        retry_call(check, options.retry_seconds, "Reading the shard keys")
 
     def _read_edge(self, floor: Timestamp) -> Timestamp:
         # A removed shard may be gone for good, so the source is refreshed.

@@ -13,7 +13,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cdc.checkpoint import (
-    COMMITS,
     OFFSETS,
     Folder,
     lock_checkpoint,
@@ -124,8 +123,8 @@ def _check(access: Access, config: Config, folder: Folder) -> list[CopyProgress]
     # Spark would take 0.1 s for each table, and the first batch checks them again.
     if pipeline is not None and isinstance(access.tables, LocalReader):
         _require_fitting(access.tables, config, names, pipeline)
-    written = folder.numbers(COMMITS)
-    last = folder.read_plan(written[-1]) if written else None
+    following = folder.next_batch()
+    last = folder.read_plan(following - 1) if following else None
     return captured if last is None else query_status(config.options, last.offset, None).collections
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,6 @@ from tests.object_store import object_store
 from tests.soak import choose_seed, soak
 from tests.store_faults import StoreFaults
 
-ROOT = Path(__file__).parents[2]
 _COPIED = 500
 
 
@@ -51,17 +47,8 @@ def _run(
     mongo.faulty.orders.insert_many([{"_id": number, "n": number} for number in range(_COPIED)])
     faults = StoreFaults(seed)
     with object_store(faults) as store:
-        keys = {"S3_ACCESS": store.access_key, "S3_SECRET": store.secret_key}
-        program = "tests.end_to_end.faulty_store_program"
         given = mongod.uri, str(folder / "cp"), store.endpoint, str(seed), str(seconds)
-        done = subprocess.run(
-            [sys.executable, "-m", program, *given],
-            env=os.environ | keys,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = store.run("tests.end_to_end.faulty_store_program", *given)
     mongo.drop_database("faulty")
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((folder / "cp" / "found.json").read_text())

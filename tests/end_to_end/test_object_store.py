@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,6 @@ from pymongo import MongoClient
 from cdc.demo import ReplicaSet
 from tests.end_to_end.object_store_program import UPLOADS
 from tests.object_store import object_store
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -33,17 +28,9 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     mongo.stored.create_collection("orders", changeStreamPreAndPostImages=images)
     mongo.stored.orders.insert_many([{"_id": number, "n": number} for number in range(500)])
     with object_store() as store:
-        keys = {"S3_ACCESS": store.access_key, "S3_SECRET": store.secret_key}
-        keys["S3_LIMITED"] = json.dumps(store.limited)
-        program = "tests.end_to_end.object_store_program"
-        done = subprocess.run(
-            [sys.executable, "-m", program, mongod.uri, str(tmp_path / "cp"), store.endpoint],
-            env=os.environ | keys,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        given = mongod.uri, str(tmp_path / "cp"), store.endpoint
+        program, limited = "tests.end_to_end.object_store_program", json.dumps(store.limited)
+        done = store.run(program, *given, S3_LIMITED=limited)
     mongo.drop_database("stored")
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((tmp_path / "cp" / "found.json").read_text())

@@ -286,7 +286,7 @@ def _homes(rows: list[Change]) -> dict[Any, str]:
 
 
 def _place(row: Change) -> Any:
-    """The shard of a row of a transaction; a router tells none, but the document's shard key."""
+    """The shard of a row of a transaction; a router reports none, but the document's shard key."""
     return (row.txn or {})["shard"] or row.document_key
 
 

@@ -153,7 +153,7 @@ def optional_needs(
     """Return the privileges that a run can do without, but that improve it.
 
     `captured` are the captured collections on the shard. Without `has_oplog` they are read through
-    a router, which refuses `splitVector` and has no oplog, but tells the cluster's metadata.
+    a router, which refuses `splitVector` and has no oplog, but returns the cluster's metadata.
     """
     if not has_oplog:
         needs = [Need("collStats", *namespace) for namespace in captured]

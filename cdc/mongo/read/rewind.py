@@ -183,7 +183,7 @@ def events_of(
     """Return the split of the row events since the split's time whose keys match `keys`.
 
     With `of_incarnation`, events of another collection that got the name meanwhile are left out, if
-    the server tells their UUIDs.
+    the server reports their UUIDs.
     """
     match: dict[str, Any] = {
         "operationType": {"$in": ROW_EVENTS},

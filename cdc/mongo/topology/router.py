@@ -53,7 +53,7 @@ from cdc.mongo.topology.source import OnePart
 
 @dataclass(frozen=True, slots=True)
 class Router(OnePart):
-    """The cluster behind the routers in `uri`.
+    """The cluster of the routers in `uri`.
 
     Attributes:
         uri: the option `uri`.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -152,15 +153,7 @@ def test_under_writers_and_moving_chunks_every_batch_is_what_the_events_left(
         cluster, router.uri, orders.full, documents_per_split=8, splits_per_batch=2, seed=seed
     )
 
-    def happen() -> None:
-        for _ in range(chance.randrange(4)):
-            act = chance.choice([orders.update, orders.update, orders.delete])
-            act(chance.randrange(10))
-        orders.insert(chance.randrange(3))
-        if chance.random() < 0.5:
-            low = chance.randrange(9)
-            orders.move(low, "s2" if orders.owner(low) == "s1" else "s1", low + 1)
-
+    happen = partial(orders.happen, chance)
     batches = 0
     while batches < 3:
         happen()

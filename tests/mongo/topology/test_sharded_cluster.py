@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -118,6 +119,16 @@ class Orders:
             for shard in self.cluster.shards:
                 self.cluster.run(shard, self.db, command)
 
+    def happen(self, chance: random.Random) -> None:
+        """A few writes, and in half of the calls a chunk that moves."""
+        for _ in range(chance.randrange(4)):
+            act = chance.choice([self.update, self.update, self.delete])
+            act(chance.randrange(10))
+        self.insert(chance.randrange(3))
+        if chance.random() < 0.5:
+            low = chance.randrange(9)
+            self.move(low, "s2" if self.owner(low) == "s1" else "s1", low + 1)
+
     def move(self, region: int, to: str, up_to: int) -> None:
         edge = HIGHEST if up_to == 10 else up_to
         low = LOWEST if region == 0 else region
@@ -183,15 +194,7 @@ def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_ti
     orders, chance = Orders(cluster, db), random.Random(seed)
     pipeline = capture(cluster, orders.full, documents_per_split=8, splits_per_batch=2, seed=seed)
 
-    def happen() -> None:
-        for _ in range(chance.randrange(4)):
-            act = chance.choice([orders.update, orders.update, orders.delete])
-            act(chance.randrange(10))
-        orders.insert(chance.randrange(3))
-        if chance.random() < 0.5:
-            low = chance.randrange(9)
-            orders.move(low, "s2" if orders.owner(low) == "s1" else "s1", low + 1)
-
+    happen = partial(orders.happen, chance)
     batches = 0
     while batches < 3:
         happen()
