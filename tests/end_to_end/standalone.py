@@ -10,6 +10,7 @@ import subprocess
 import sysconfig
 import venv
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -67,7 +68,8 @@ class Standalone:
             process = psutil.Process(daemon.pid)
             its = [process, *process.children(recursive=True)]
             for each in its:
-                each.kill()
+                with suppress(psutil.NoSuchProcess):  # its work may have ended since
+                    each.kill()
             daemon.wait()
             self._gone += its
 

@@ -21,6 +21,7 @@ from cdc.monitoring.prometheus import METRICS, PREFIX
 from cdc.pipeline import Config
 from tests.documents import code
 from tests.end_to_end.job import IN_PYTHON, Job
+from tests.security.leaks import listening
 
 _PATIENCE_SECONDS = 120.0
 
@@ -39,7 +40,7 @@ def test_prometheus_fetches_them_from_a_port_of_this_machine_alone(
         database.orders.update_one({"_id": 7}, {"$set": {"n": 1}})
         database.orders.delete_one({"_id": 8})
         found = _until_counted(port, job, "delete")
-        listening = _listening(job)
+        addresses = set(listening(psutil.Process(job.process.pid)))
     finally:
         job.kill()
     own = {"pipeline": "the shop", "collection": f"{database.name}.orders"}
@@ -56,8 +57,8 @@ def test_prometheus_fetches_them_from_a_port_of_this_machine_alone(
     assert _value(found, "snapshot_ratio", **whole) == 1
     assert _value(found, "oplog_left_ratio", **whole) == 1
     assert _value(found, "source_up", **whole) == 1
-    assert ("127.0.0.1", port) in listening
-    assert {address for address, open_port in listening if open_port == port} == {"127.0.0.1"}
+    assert ("127.0.0.1", port) in addresses
+    assert {address for address, open_port in addresses if open_port == port} == {"127.0.0.1"}
 
 
 @pytest.mark.slow
@@ -131,13 +132,3 @@ def _value(found: list[Family], name: str, **labels: str) -> float:
         if sample.name == PREFIX + name and sample.labels == labels
     ]
     return float(value)
-
-
-def _listening(job: Job) -> set[tuple[str, int]]:
-    main = psutil.Process(job.process.pid)
-    return {
-        (str(each.laddr.ip).removeprefix("::ffff:"), each.laddr.port)
-        for process in [main, *main.children(recursive=True)]
-        for each in process.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
-    }

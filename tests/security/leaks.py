@@ -45,13 +45,13 @@ def reported(canaries: Iterable[Canary], folder: Path) -> list[str]:
     return found
 
 
-def listening(process: psutil.Process) -> Iterator[tuple[str, str]]:
-    """The name and the address of every socket that it or a process of its own listens on."""
+def listening(process: psutil.Process) -> Iterator[tuple[str, int]]:
+    """The address and the port of every socket that it or a process below it listens on."""
     for each in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             for found in each.net_connections("inet"):
                 if found.status == psutil.CONN_LISTEN:
-                    yield each.name(), found.laddr.ip
+                    yield str(found.laddr.ip).removeprefix("::ffff:"), found.laddr.port
 
 
 class Watched:
@@ -81,7 +81,7 @@ class Watched:
 
     def _look(self) -> None:
         self.found.update(reported(self._canaries, self._folder))
-        self.addresses.update(address for _, address in listening(self._root))
+        self.addresses.update(address for address, _ in listening(self._root))
         own = self._root.cmdline()  # and that of a child until it is another program
         for child in self._root.children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
