@@ -131,10 +131,15 @@ class Routers:
     """Threads that write single documents, commit transactions across the shards, and move chunks,
     until the block ends. An error of theirs is raised at its end.
 
-    While `keeps_orphans`, a chunk moves only once: it cannot go where its orphans lie.
+    While `keeps_orphans`, a chunk moves only once: it cannot go where its orphans lie. `writers`
+    threads write single documents, with so many seconds of `pause` after each.
     """
 
-    def __init__(self, cluster: Cluster, collections: list[Sharded], seed: int) -> None:
+    pause = 0.02
+
+    def __init__(
+        self, cluster: Cluster, collections: list[Sharded], seed: int, writers: int = 1
+    ) -> None:
         self._cluster, self._collections, self._seed = cluster, collections, seed
         self.transactions = Counter[str]()
         self.keeps_orphans = False
@@ -142,7 +147,7 @@ class Routers:
         self._busy: set[tuple[Namespace, int]] = set()
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._errors: list[BaseException] = []
-        works = (self._write, self._transact, self._move)
+        works = (self._write, self._transact, self._move, *[self._write] * (writers - 1))
         self._threads = [
             threading.Thread(target=self._work, args=(work, number), daemon=True)
             for number, work in enumerate(works)
@@ -193,7 +198,7 @@ class Routers:
         of = chance.choice(self._collections)
         with self._taken(of, chance) as key:
             self._single(_some_write(of, key, chance))
-        time.sleep(0.02)
+        time.sleep(self.pause)
 
     def _single(self, write: _Write, **options: Any) -> None:
         while True:

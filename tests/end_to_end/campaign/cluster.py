@@ -18,6 +18,8 @@ from tests.end_to_end.router import Routers, Sharded
 from tests.mongo.capture import last_write
 from tests.mongo.cluster import Cluster
 
+_WRITERS = 4
+
 
 class OfShards:
     """The source of a campaign, with new collections for each round: one sharded by range, and one
@@ -55,7 +57,7 @@ class OfShards:
         return [each.namespace for each in self._both]
 
     def load(self, chance: random.Random) -> _Load:
-        routers = Routers(self._cluster, self._both, chance.randrange(10**9))
+        routers = Routers(self._cluster, self._both, chance.randrange(10**9), _WRITERS)
         routers.keeps_orphans = self._keeps_orphans
         return _Load(routers)
 
@@ -84,13 +86,19 @@ class OfShards:
 
 
 class _Load:
-    """What moves the chunks writes the documents too, at a pace of its own."""
-
-    pause = 0.0
+    """What moves the chunks writes the documents too."""
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers
         self.broken, self.refused = list[str](), Counter[str]()
+
+    @property
+    def pause(self) -> float:
+        return self._routers.pause
+
+    @pause.setter
+    def pause(self, seconds: float) -> None:
+        self._routers.pause = seconds
 
     def __enter__(self) -> Self:
         self._routers.__enter__()

@@ -21,7 +21,7 @@ _MAJORITY = WriteConcern("majority", wtimeout=5_000)
 _HOT = 1
 # Of the documents that were not there at first; an order's number is also a time.
 _LEAST_NEW, _MOST_NEW = 10**6, 10**9
-_BULK, _RANGE = 300, 600
+_BULK, _RANGE = 600, 1_500
 _LARGE_BYTES = 2 * 2**20
 _THREADS = 4
 _REST_SECONDS = 0.2
