@@ -20,7 +20,7 @@ from tests.mongo.cluster import Cluster
 from tests.mongo.trio import three_members
 from tests.soak import choose_seed, soak
 
-_ROUND_SECONDS = 150.0
+_ROUND_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
