@@ -14,6 +14,7 @@ from rich.console import Console
 from cdc.pipeline import Config
 from tests.end_to_end.campaign.cluster import OfShards
 from tests.end_to_end.campaign.rounds import Campaign
+from tests.end_to_end.campaign.routers import OfRouters
 from tests.end_to_end.campaign.scene import Source
 from tests.end_to_end.campaign.trio import OfTrio
 from tests.mongo.cluster import Cluster
@@ -37,6 +38,12 @@ def shards() -> Iterator[OfShards]:
         yield OfShards(running)
 
 
+@pytest.fixture(scope="module")
+def routers() -> Iterator[OfRouters]:
+    with Cluster() as running, OfRouters(running) as both:
+        yield both
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
@@ -52,7 +59,7 @@ def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("source", ["three", "shards"])
+@pytest.mark.parametrize("source", ["three", "shards", "routers"])
 def test_a_campaign_of_faults_loses_and_doubles_no_change(
     source: str,
     request: pytest.FixtureRequest,

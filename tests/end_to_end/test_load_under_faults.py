@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.bench.result import machine
 from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Scene, at_random
 from tests.end_to_end.campaign.supervised import Supervised
-from tests.end_to_end.campaign.upon_the_job import disturbances
+from tests.end_to_end.campaign.upon_the_job import disturbances, fail_commands
 from tests.end_to_end.sustained.judged import judged
 from tests.end_to_end.sustained.writers import Steady
 from tests.soak import soak
@@ -68,7 +69,7 @@ def test_of_a_load_during_which_faults_befall_the_job_no_change_is_lost_or_repor
 
 def _befall(report: Report, scene: Scene, server: ReplicaSet, seconds: float) -> None:
     ends = time.monotonic() + seconds
-    kinds = disturbances(scene, lambda: server.members)
+    kinds = disturbances(scene, partial(fail_commands, server.members))
     kinds = {name: each for name, each in kinds.items() if name not in _OF_THE_TABLES}
     at_random(
         scene,

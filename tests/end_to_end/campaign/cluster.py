@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from bson.timestamp import Timestamp
 
 from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from tests.end_to_end.campaign.scene import Disturbances, Scene
+from tests.end_to_end.campaign.upon_the_job import fail_commands
 from tests.end_to_end.oracle import OfCluster
 from tests.end_to_end.router import Routers, Sharded
 from tests.mongo.capture import last_write
@@ -23,7 +24,9 @@ _WRITERS = 4
 
 class OfShards:
     """The source of a campaign, with new collections for each round: one sharded by range, and one
-    by hash."""
+    by hash. `collections`: their names, and the field whose hash they are sharded by."""
+
+    collections: Sequence[tuple[str, str | None]] = (("orders", None), ("parcels", "box"))
 
     name = "two shards"
     # No oplog has what its shard reports of a transaction across shards, or of a move.
@@ -49,8 +52,7 @@ class OfShards:
         db = f"campaign{number}"
         self._cluster.create_database(db)
         self._both = [
-            Sharded(self._cluster, Namespace(db, "orders"), is_hashed=False),
-            Sharded(self._cluster, Namespace(db, "parcels"), is_hashed=True),
+            Sharded(self._cluster, Namespace(db, coll), hashed) for coll, hashed in self.collections
         ]
         for each in self._both:
             each.create(chance.choice([1_000, 3_000]))
@@ -67,6 +69,9 @@ class OfShards:
     def members(self) -> Sequence[Member]:
         sets = (self._cluster.config, *self._cluster.shards.values())
         return [member for each in sets for member in each.members]
+
+    def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
+        fail_commands(self.members(), commands, times, how)
 
     def heal(self) -> None:
         for each in self.members():

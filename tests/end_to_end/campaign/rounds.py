@@ -147,7 +147,7 @@ class Campaign:
                 threads.submit(at_random, scene, kinds, over.is_set, _PAUSE_SECONDS, heal, counted)
                 for scene, kinds in (
                     (of_servers, self._source.disturbances(of_servers)),
-                    (of_job, upon_the_job.disturbances(of_job, self._source.members)),
+                    (of_job, upon_the_job.disturbances(of_job, self._source.refuse)),
                 )
             ]
             began, ends = time.time(), time.monotonic() + seconds

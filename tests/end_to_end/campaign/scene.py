@@ -13,7 +13,6 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
-from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from cdc.pipeline import Config
 from tests.end_to_end.campaign.supervised import Supervised
@@ -22,6 +21,10 @@ from tests.end_to_end.oracle import Truth
 # By kind: how often, beside the others; and what does it. It is over when the function returns,
 # but for processes that have to be started again.
 Disturbances = Mapping[str, tuple[float, Callable[[], object]]]
+
+# Lets so many of the connector's next commands of these names fail, as the data of the server's
+# fail point `failCommand` say: with an error's code, unanswered, or late.
+Refuse = Callable[[Sequence[str], int, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class Source(Protocol):
     def truth(self) -> Truth:
         """Of the collections of this round."""
 
-    def members(self) -> Sequence[Member]: ...
+    def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
+        """See `Refuse`."""
 
     def disturbances(self, scene: Scene) -> Disturbances:
         """What befalls the servers and the way to them."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bson.timestamp import Timestamp
 
 from cdc.demo import ReplicaSet, load_orders
-from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from tests.end_to_end.campaign.load import Writers
 from tests.end_to_end.campaign.scene import Disturbances, Scene
+from tests.end_to_end.campaign.upon_the_job import fail_commands
 from tests.end_to_end.oracle import OfReplicaSet
 from tests.mongo.capture import last_write
 
@@ -48,8 +49,8 @@ class OfOneMember:
     def truth(self) -> OfReplicaSet:
         return OfReplicaSet(self._client, self._began)
 
-    def members(self) -> Sequence[Member]:
-        return self._server.members
+    def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
+        fail_commands(self._server.members, commands, times, how)
 
     def heal(self) -> None:
         """Nothing happens to the server."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from tests.end_to_end.campaign.load import Writers
 from tests.end_to_end.campaign.scene import Disturbances, Scene
+from tests.end_to_end.campaign.upon_the_job import fail_commands
 from tests.end_to_end.oracle import OfReplicaSet
 from tests.mongo.capture import last_write, until
 from tests.mongo.trio import HEAL_SECONDS, Trio
@@ -49,8 +50,8 @@ class OfTrio:
     def truth(self) -> OfReplicaSet:
         return OfReplicaSet(self._trio.client, self._began)
 
-    def members(self) -> Sequence[Member]:
-        return self._trio.members
+    def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
+        fail_commands(self._trio.members, commands, times, how)
 
     def heal(self) -> None:
         self._trio.heal()

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from cdc.demo.mongod import Member
-from tests.end_to_end.campaign.scene import Disturbances, Scene
+from tests.end_to_end.campaign.scene import Disturbances, Refuse, Scene
 from tests.end_to_end.job import ROOT, arguments
 from tests.mongo.capture import until
 
 _MOMENT_SECONDS, _STARTS_SECONDS = 10.0, 180.0
 
 
-def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Disturbances:
-    """`members`: the servers that may refuse its commands."""
+def disturbances(scene: Scene, refuse: Refuse) -> Disturbances:
+    """`refuse`: who does not answer its commands."""
 
     def refused(codes: tuple[int, ...]) -> Callable[[], None]:
-        return lambda: _refused(scene, members, {"errorCode": scene.chance.choice(codes)})
+        return lambda: _refused(scene, refuse, {"errorCode": scene.chance.choice(codes)})
 
     def killed(pattern: str) -> Callable[[], None]:
         return lambda: killed_at(scene, pattern)
@@ -43,8 +43,8 @@ def disturbances(scene: Scene, members: Callable[[], Sequence[Member]]) -> Distu
         **apart,
         "commands refused for now": (24, refused(_TRANSIENT)),
         "commands refused for good": (3, refused(_FINAL)),
-        "commands unanswered": (5, lambda: _refused(scene, members, {"closeConnection": True})),
-        "commands slow": (5, lambda: _refused(scene, members, _slowly(scene))),
+        "commands unanswered": (5, lambda: _refused(scene, refuse, {"closeConnection": True})),
+        "commands slow": (5, lambda: _refused(scene, refuse, _slowly(scene))),
         "job killed": (0.5, job.kill),
         "killed once a batch is planned": (0.7, killed("_checkpoint/offsets/[0-9]*")),
         "killed before a table's commit": (0.7, killed("*/*/changelog/cdc-*.parquet")),
@@ -72,14 +72,21 @@ def _slowly(scene: Scene) -> dict[str, Any]:
     return {"blockConnection": True, "blockTimeMS": scene.chance.randrange(100, 3_000)}
 
 
-def _refused(scene: Scene, members: Callable[[], Sequence[Member]], how: dict[str, Any]) -> None:
+def _refused(scene: Scene, refuse: Refuse, how: dict[str, Any]) -> None:
     commands = scene.chance.sample(_COMMANDS, scene.chance.randrange(1, 4))
-    data = {"failCommands": commands, "appName": "mongodb-cdc", **how}
-    times = {"times": scene.chance.randrange(1, 4)}
-    for each in members():
-        with suppress(PyMongoError), each.client(timeoutMS=2_000) as client:
-            client.admin.command({"configureFailPoint": "failCommand", "mode": times, "data": data})
+    refuse(commands, scene.chance.randrange(1, 4), how)
     scene.a_while(2.0)
+
+
+def fail_commands(
+    members: Sequence[Member], commands: Sequence[str], times: int, how: Mapping[str, Any]
+) -> None:
+    """Each server does not answer the next ones that the connector sends."""
+    data = {"failCommands": commands, "appName": "mongodb-cdc", **how}
+    fail = {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
+    for each in members:
+        with suppress(PyMongoError), each.client(timeoutMS=2_000) as client:
+            client.admin.command(fail)
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class _Run:
         ) as job:
             scene = campaign.Scene(job, config, namespaces, self._form.spark, chance)
             faults = {
-                **upon_the_job.disturbances(scene, source.members),
+                **upon_the_job.disturbances(scene, source.refuse),
                 "killed after a changelog's commit": (
                     1.0,
                     lambda: upon_the_job.killed_at(scene, "*/*/changelog/_delta_log/[0-9]*.json"),

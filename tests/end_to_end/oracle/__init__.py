@@ -18,7 +18,7 @@ from tests.end_to_end.oracle.judge import (
     live_violations,
     violations,
 )
-from tests.end_to_end.oracle.oplog import OfCluster, OfReplicaSet, Truth
+from tests.end_to_end.oracle.oplog import OfCluster, OfReplicaSet, ThroughRouters, Truth
 
 __all__ = [
     "ORACLES",
@@ -26,6 +26,7 @@ __all__ = [
     "Frontier",
     "OfCluster",
     "OfReplicaSet",
+    "ThroughRouters",
     "Truth",
     "collected",
     "earlier_violations",

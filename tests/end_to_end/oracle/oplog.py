@@ -80,12 +80,7 @@ class OfReplicaSet:
 
     def replay(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
         """The documents by the oplog alone, in which nothing of the collection is missing."""
-        there = dict[int, bytes]()
-        for write in self.story(namespace):
-            if write.seen <= at:
-                after = document_after(write, there.pop(write.key, None))
-                there.update({} if after is None else {write.key: after})
-        return [*there.values()]
+        return _replayed(self.story(namespace), at)
 
 
 class Shards(Protocol):
@@ -113,6 +108,26 @@ class OfCluster:
 
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
         return self._cluster.contents(namespace.db, namespace.coll, at)
+
+
+class ThroughRouters(OfCluster):
+    """As routers report it: of a transaction across shards each part at its shard's own time."""
+
+    def story(self, namespace: Namespace) -> list[Write]:
+        reported = [write._replace(seen=write.time) for write in super().story(namespace)]
+        return sorted(reported, key=lambda write: write.time)
+
+    def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
+        return _replayed(self.story(namespace), at)
+
+
+def _replayed(story: Iterable[Write], at: Timestamp) -> list[bytes]:
+    there = dict[int, bytes]()
+    for write in story:
+        if write.seen <= at:
+            after = document_after(write, there.pop(write.key, None))
+            there.update({} if after is None else {write.key: after})
+    return [*there.values()]
 
 
 def _story(client: MongoClient[Any], namespace: Namespace, since: Timestamp = _EVER) -> list[Write]:

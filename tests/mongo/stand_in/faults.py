@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,8 +17,12 @@ _NAMES = {
 
 
 class _Failure(NamedTuple):
-    code: int
+    """`code`: of the error; none of a command that is only slow. `cuts`: no answer at all."""
+
     commands: frozenset[str]
+    code: int | None = None
+    cuts: bool = False
+    seconds: float = 0.0
 
 
 @dataclass
@@ -48,17 +53,36 @@ class Faults:
             commands: the names of the commands; all but those of the driver's monitoring if none.
             times: the number of commands.
         """
-        self._failures += [_Failure(code, frozenset(commands))] * times
+        self._failures += [_Failure(frozenset(commands), code)] * times
 
-    def take(self, command: str) -> dict[str, Any] | None:
-        """Return the error with which this command is answered, if it is."""
+    def cut(self, *commands: str, times: int = 1) -> None:
+        """End the connection of each of the next commands, before a shard sees it."""
+        self._failures += [_Failure(frozenset(commands), cuts=True)] * times
+
+    def delay(self, seconds: float, *commands: str, times: int = 1) -> None:
+        """Wait before each of the next commands."""
+        self._failures += [_Failure(frozenset(commands), seconds=seconds)] * times
+
+    async def meet(self, command: str) -> dict[str, Any] | None:
+        """Return the error with which this command is answered, if it is.
+
+        Raises ConnectionResetError if it is not answered.
+        """
         for failure in self._failures:
             if not failure.commands or command in failure.commands:
                 self._failures.remove(failure)
-                self.refused.append((command, failure.code))
-                name = _NAMES.get(failure.code, f"Location{failure.code}")
-                return error(failure.code, name, "the stand-in was asked to fail")
+                return await self._happen(failure, command)
         return None
+
+    async def _happen(self, failure: _Failure, command: str) -> dict[str, Any] | None:
+        await asyncio.sleep(failure.seconds)
+        if failure.cuts:
+            raise ConnectionResetError
+        if failure.code is None:
+            return None
+        self.refused.append((command, failure.code))
+        name = _NAMES.get(failure.code, f"Location{failure.code}")
+        return error(failure.code, name, "the stand-in was asked to fail")
 
 
 def error(code: int, name: str, message: str) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Router:
             reply = await self._answer(request)
         except Refused as refused:
             reply = refused.reply
+        except ConnectionResetError:
+            raise  # the client gets no answer
         except Exception as bug:  # a client that is cut off would try again
             _log.exception("the stand-in failed to answer %s", request.name)
             reply = error(1, "InternalError", f"the stand-in failed: {bug!r}")
@@ -71,7 +73,7 @@ class Router:
         if request.name in HELLO:
             return self.identity.hello(request.name == "hello")
         self.asked.add(request.db)
-        failure = self._faults.take(request.name)
+        failure = await self._faults.meet(request.name)
         if failure is not None:
             if failure["code"] == CURSOR_NOT_FOUND and request.name == "getMore":
                 await self._cursors.kill([int(request.command["getMore"])])

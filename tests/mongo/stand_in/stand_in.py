@@ -32,8 +32,9 @@ class StandIn:
         self,
         connect: Callable[[wire.Connections, Clock], Topology],
         databases: frozenset[str] | None,
+        host: str = "",
     ) -> None:
-        self.host = f"127.0.0.1:{find_free_ports(1)[0]}"
+        self.host = host or f"127.0.0.1:{find_free_ports(1)[0]}"
         self.faults = Faults()
         self._connections, clock = wire.Connections(), Clock()
         self._topology = connect(self._connections, clock)
@@ -61,15 +62,17 @@ class StandIn:
         return cls(connect, databases)
 
     @classmethod
-    def of_cluster(cls, cluster: Cluster, databases: frozenset[str] | None = None) -> Self:
-        """A router of a sharded cluster, found by its config servers."""
+    def of_cluster(
+        cls, cluster: Cluster, databases: frozenset[str] | None = None, host: str = ""
+    ) -> Self:
+        """A router of a sharded cluster, found by its config servers; at a free port by default."""
         addresses = [member.host for member in cluster.config.members]
 
         def connect(connections: wire.Connections, clock: Clock) -> Topology:
             config = Servers(cluster.config.name, addresses, connections, clock)
             return Catalog(config, connections, clock)
 
-        return cls(connect, databases)
+        return cls(connect, databases, host)
 
     @property
     def uri(self) -> str:
