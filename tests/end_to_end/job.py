@@ -51,6 +51,7 @@ def arguments(config: Config, *more: str) -> list[str]:
     options += [f"sink.path={routes['mirror'].base}", f"sink.checkpoint={config.checkpoint}"]
     options.append(f"sink.mirror.interval={config.mirror_interval:.0f}")
     options += [f"sink.write.by={config.write_by}", f"sink.follow.by={config.follow_by}"]
+    options += [f"storage.{name}={value}" for name, value in config.storage.options.items()]
     if "history" in routes:
         options.append(f"table.history={routes['history'].template}")
     options += more

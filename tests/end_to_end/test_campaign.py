@@ -13,15 +13,20 @@ from rich.console import Console
 
 from cdc.pipeline import Config
 from tests.end_to_end.campaign.cluster import OfShards
+from tests.end_to_end.campaign.places import Disk, FaultyStore
 from tests.end_to_end.campaign.rounds import Campaign
 from tests.end_to_end.campaign.routers import OfRouters
 from tests.end_to_end.campaign.scene import Source
 from tests.end_to_end.campaign.trio import OfTrio
 from tests.mongo.cluster import Cluster
 from tests.mongo.trio import three_members
+from tests.object_store import object_store
 from tests.soak import choose_seed, soak
+from tests.store_faults import StoreFaults
 
 _ROUND_SECONDS = 300.0
+# So many rounds write to the disk where one writes to an object store.
+_OF_DISK = 3
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,13 @@ def routers() -> Iterator[OfRouters]:
         yield both
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[FaultyStore]:
+    faults = StoreFaults(choose_seed())
+    with object_store(faults) as running:
+        yield FaultyStore(running, faults)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
@@ -62,6 +74,7 @@ def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
 @pytest.mark.parametrize("source", ["three", "shards", "routers"])
 def test_a_campaign_of_faults_loses_and_doubles_no_change(
     source: str,
+    store: FaultyStore,
     request: pytest.FixtureRequest,
     spark: SparkSession,
     pipeline: Callable[..., Config],
@@ -69,8 +82,8 @@ def test_a_campaign_of_faults_loses_and_doubles_no_change(
 ) -> None:
     seed, seconds = soak()
     of: Source = request.getfixturevalue(source)
-    campaign, ends = Campaign(of, spark, pipeline, seed), time.monotonic() + seconds
-    campaign.report.ends = ends
+    campaign = Campaign(of, spark, pipeline, seed, places=[*_OF_DISK * [Disk()], store])
+    campaign.report.ends = ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         campaign.round(tmp_path, min(_ROUND_SECONDS, seconds))
         campaign.report.written()

@@ -20,11 +20,13 @@ from tests.mongo.capture import last_write
 from tests.mongo.cluster import Cluster
 
 _WRITERS = 4
+_DOCUMENTS_AT_ONCE = 10
 
 
 class OfShards:
     """The source of a campaign, with new collections for each round: one sharded by range, and one
-    by hash. `collections`: their names, and the field whose hash they are sharded by."""
+    by hash. `collections`: their names, and the field whose hash they are sharded by; `sizes`: of
+    each round one is the number of their documents."""
 
     collections: Sequence[tuple[str, str | None]] = (("orders", None), ("parcels", "box"))
 
@@ -32,8 +34,8 @@ class OfShards:
     # No oplog has what its shard reports of a transaction across shards, or of a move.
     roads = ("auto", "change_stream")
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, sizes: Sequence[int] = (1_000, 3_000)) -> None:
+        self._cluster, self._sizes = cluster, sizes
         self.uri, self.options = cluster.config.uri, ("shards.direct=true",)
         self._both: list[Sharded] = []
         self._keeps_orphans = False
@@ -55,7 +57,7 @@ class OfShards:
             Sharded(self._cluster, Namespace(db, coll), hashed) for coll, hashed in self.collections
         ]
         for each in self._both:
-            each.create(chance.choice([1_000, 3_000]))
+            each.create(chance.choice(self._sizes))
         return [each.namespace for each in self._both]
 
     def load(self, chance: random.Random) -> _Load:
@@ -91,7 +93,7 @@ class OfShards:
 
 
 class _Load:
-    """What moves the chunks writes the documents too."""
+    """What moves the chunks writes the documents too, one at a time: a pause is shorter."""
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers
@@ -99,11 +101,11 @@ class _Load:
 
     @property
     def pause(self) -> float:
-        return self._routers.pause
+        return self._routers.pause * _DOCUMENTS_AT_ONCE
 
     @pause.setter
     def pause(self, seconds: float) -> None:
-        self._routers.pause = seconds
+        self._routers.pause = seconds / _DOCUMENTS_AT_ONCE
 
     def __enter__(self) -> Self:
         self._routers.__enter__()

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -27,6 +27,7 @@ from cdc.pipeline import Config
 from cdc.pipeline.config import REPLICATE
 from tests.bench.result import machine
 from tests.end_to_end.campaign import upon_the_job
+from tests.end_to_end.campaign.places import Disk, Place
 from tests.end_to_end.campaign.report import Report
 from tests.end_to_end.campaign.scene import Load, Scene, Source, at_random
 from tests.end_to_end.campaign.supervised import Supervised
@@ -69,7 +70,7 @@ _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 class Campaign:
     """Rounds on new collections, with one stream of chance. `roads`: the `read.by` of one round
     after the other, again and again. By default it is all that the source has, and the seed decides
-    which one is the first."""
+    which one is the first. `places`: where tables are; of each round one is taken."""
 
     def __init__(
         self,
@@ -78,7 +79,9 @@ class Campaign:
         pipeline: Callable[..., Config],
         seed: int,
         roads: Sequence[str] = (),
+        places: Sequence[Place] = (Disk(),),
     ) -> None:
+        self._places = places
         self._source, self._spark, self._pipeline = source, spark, pipeline
         first = seed % len(source.roads)
         self._roads = itertools.cycle(roads or (*source.roads[first:], *source.roads[:first]))
@@ -96,29 +99,37 @@ class Campaign:
         folder.mkdir()
         road = next(self._roads)
         options = [f"{name}={chance.choice(values)}" for name, values in _OPTIONS.items()]
-        config = self._pipeline(
-            ",".join(map(str, namespaces)),
-            f"uri={self._source.uri}",
-            f"sink.path={folder / 'lakehouse'}",
-            *("heartbeat.interval=1", f"read.by={road}", *options, *self._source.options),
-        )
+        place, lakehouse = chance.choice(self._places), folder / "lakehouse"
+        options += ["heartbeat.interval=1", f"read.by={road}", *self._source.options]
+
+        def configured(*where: str) -> Config:
+            uri = f"uri={self._source.uri}"
+            return self._pipeline(",".join(map(str, namespaces)), uri, *options, *where)
+
+        config, command = configured(*place.options(lakehouse)), chance.choice(_COMMANDS)
         checkpoint = Checkpoint(config)
         with (
-            Supervised(config, folder, chance.choice(_COMMANDS)) as job,
-            _following(config, folder / "follower") as follower,
+            Supervised(config, folder, command, place.environment) as job,
+            _following(config, folder / "follower", place.environment) as follower,
         ):
             scenes = [
-                Scene(job, config, namespaces, self._spark, random.Random(each), follower)
+                Scene(
+                    *(job, config, namespaces, self._spark, random.Random(each)),
+                    follower=follower,
+                    has_tables=place.is_here,
+                )
                 for each in (chance.random(), chance.random())
             ]
             with self._source.load(chance) as load:
+                place.begin()
                 self._disturb(scenes, checkpoint, load, seconds)
                 self._source.heal()
+                place.heal(self.report.faults)
                 load.pause = _SLOW
                 self._wait(checkpoint, job, _has_streamed)
             self._wait(checkpoint, job, partial(_has_all, self._source.last_write()))
         if follower:
-            _apply_all(config)
+            _apply_all(config, place.environment)
         self.report.say("comparing", checkpoint.committed())
         self.report.writes_refused += Counter(load.refused)
         self.report.endings += job.endings
@@ -126,7 +137,8 @@ class Campaign:
         if follower:
             self.report.endings += follower.endings
             self.report.violations += follower.unexpected
-        self._judge(scenes[0], checkpoint)
+        place.bring(lakehouse)
+        self._judge(configured(f"sink.path={lakehouse}"), checkpoint, namespaces)
         self.report.rounds += 1
         self.report.roads[road] += 1
         if not self.report.violations:
@@ -174,13 +186,15 @@ class Campaign:
             self.report.say("catching up", batches)
             time.sleep(0.2)
 
-    def _judge(self, scene: Scene, checkpoint: Checkpoint) -> None:
+    def _judge(
+        self, config: Config, checkpoint: Checkpoint, namespaces: Sequence[Namespace]
+    ) -> None:
         truth = self._source.truth()
-        for namespace in scene.namespaces:
-            found = violations(self._spark, truth, scene.config, checkpoint, namespace)
-            found += self._judge_live_view(truth, scene.config, checkpoint, namespace)
+        for namespace in namespaces:
+            found = violations(self._spark, truth, config, checkpoint, namespace)
+            found += self._judge_live_view(truth, config, checkpoint, namespace)
             self.report.violations += found[:_MOST_SHOWN]
-            table = scene.config.table("changelog", namespace)
+            table = config.table("changelog", namespace)
             assert table is not None
             rows = table.target.read(self._spark)
             copied = rows.where("op = 'read'").count()
@@ -199,18 +213,24 @@ class Campaign:
         return live_violations(rows, truth, config, checkpoint, namespace)
 
 
-def _following(config: Config, folder: Path) -> AbstractContextManager[Supervised | None]:
+def _following(
+    config: Config, folder: Path, environment: Mapping[str, str]
+) -> AbstractContextManager[Supervised | None]:
     """The process that applies the changelogs, if the job does not."""
     if config.follow_by == REPLICATE:
         return nullcontext()
     folder.mkdir()
-    return Supervised(config, folder, FOLLOW)
+    return Supervised(config, folder, FOLLOW, environment)
 
 
-def _apply_all(config: Config) -> None:
-    command = [*FOLLOW, *arguments(config), "--available-now"]
+def _apply_all(config: Config, environment: Mapping[str, str]) -> None:
     done = subprocess.run(
-        command, cwd=ROOT, env=program_environment(), capture_output=True, text=True, check=False
+        [*FOLLOW, *arguments(config), "--available-now"],
+        cwd=ROOT,
+        env={**program_environment(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -30,7 +30,7 @@ Refuse = Callable[[Sequence[str], int, Mapping[str, Any]], None]
 @dataclass(frozen=True)
 class Scene:
     """One round, to one thread that disturbs it. `follower` is the process that applies the
-    changelogs, if the job does not."""
+    changelogs, if the job does not; `has_tables`: they are on this disk."""
 
     job: Supervised
     config: Config
@@ -38,6 +38,7 @@ class Scene:
     spark: SparkSession
     chance: random.Random
     follower: Supervised | None = None
+    has_tables: bool = True
 
     def a_while(self, most: float = 3.0) -> None:
         time.sleep(self.chance.uniform(0.1, most))

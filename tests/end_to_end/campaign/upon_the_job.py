@@ -39,24 +39,27 @@ def disturbances(scene: Scene, refuse: Refuse) -> Disturbances:
 
     job, follower = scene.job, scene.follower
     apart: Disturbances = {"follower killed": (2, follower.kill)} if follower else {}
+    of_tables: Disturbances = {
+        "killed before a table's commit": (0.7, killed("*/*/changelog/cdc-*.parquet")),
+        "killed after a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
+        "table compacted by another": (3, lambda: _compacted(scene)),
+        "mirror rewritten by another": (3, lambda: _rewritten(scene)),
+    }
     return {
         **apart,
+        **(of_tables if scene.has_tables else {}),
         "commands refused for now": (24, refused(_TRANSIENT)),
         "commands refused for good": (3, refused(_FINAL)),
         "commands unanswered": (5, lambda: _refused(scene, refuse, {"closeConnection": True})),
         "commands slow": (5, lambda: _refused(scene, refuse, _slowly(scene))),
         "job killed": (0.5, job.kill),
         "killed once a batch is planned": (0.7, killed("_checkpoint/offsets/[0-9]*")),
-        "killed before a table's commit": (0.7, killed("*/*/changelog/cdc-*.parquet")),
-        "killed after a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
         "killed once a batch is written": (0.7, killed("_checkpoint/commits/[0-9]*")),
         "JVM killed": (0.5, lambda: _ended(job.jvm())),
         "executor or Python worker killed": (2, lambda: _one_ended(scene)),
         "checkpoint cut off": (0.4, lambda: _checkpoint_cut_off(scene)),
         "disk full": (1, lambda: _disk_full(scene)),
         "clock jumps": (3, lambda: _clock_jumps(scene)),
-        "table compacted by another": (3, lambda: _compacted(scene)),
-        "mirror rewritten by another": (3, lambda: _rewritten(scene)),
     }
 
 

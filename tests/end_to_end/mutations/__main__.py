@@ -19,7 +19,7 @@ from tests.bench.result import machine
 from tests.end_to_end.campaign.cluster import OfShards
 from tests.end_to_end.campaign.scene import Source
 from tests.end_to_end.campaign.single import PARAMETERS, OfOneMember
-from tests.end_to_end.mutations.mutation import MUTATIONS, SHARDS
+from tests.end_to_end.mutations.mutation import MANY, MUTATIONS, SHARDS
 from tests.end_to_end.mutations.short_form import Outcome, ShortForm
 from tests.jvm import INTERPRETED
 from tests.mongo.cluster import Cluster
@@ -61,6 +61,8 @@ def _stage(seed: int) -> Iterator[ShortForm]:
         def opened(name: str) -> Source:
             if name == SHARDS:
                 return OfShards(stack.enter_context(Cluster()))
+            if name == MANY:
+                return OfShards(stack.enter_context(Cluster()), [20_000])
             return OfOneMember(stack.enter_context(ReplicaSet(set_parameters=PARAMETERS)))
 
         yield ShortForm(opened, spark, configured, seed)

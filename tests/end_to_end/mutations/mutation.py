@@ -14,7 +14,7 @@ from typing import Any
 
 # The name of the mutation, and the file that shows that its defect was executed.
 NAME, MARK = "CDC_TESTS_MUTATION", "CDC_TESTS_MUTATION_MARK"
-SINGLE, SHARDS = "one member", "two shards"
+SINGLE, SHARDS, MANY = "one member", "two shards", "two shards with many documents"
 OPLOG, STREAM = "oplog", "change_stream"
 _DEFINED_BY = ("reading", "copying", "landing", "following")
 
