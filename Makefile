@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser test-wheel lint docs audit soak mutations load bench bench-growth bench-start lock dist clean java
+.PHONY: help demo check test test-of test-slow test-matrix test-airflow test-browser test-wheel lint docs audit soak mutations load scale bench bench-growth bench-start lock dist clean java
 
 # Every program starts several Python processes. None of them is to compile this project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -64,6 +64,9 @@ mutations: $(INSTALLED) ## deliberate defects, each found or not, into build/mut
 
 load: $(INSTALLED) ## a steady load, into build/load.json: LOAD_SECONDS=1800 LOAD_RATE=5000 make load
 	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s tests/end_to_end/test_load.py
+
+scale: $(INSTALLED) ## a large collection and a long log: DOCUMENTS=100000000 COMMITS=10000 make scale
+	@$(BIN)/pytest -m soak -n 0 --timeout 0 -s tests/end_to_end/test_scale.py
 
 bench: $(INSTALLED) ## figures beside mongo-spark and the limits, into build/bench.json: 30 minutes
 	@$(BIN)/python -m tests.bench $(BENCH)

@@ -52,7 +52,7 @@ class Sharded:
         (db, coll), cluster = self.namespace, self.cluster
         self.keys = 2 * count
         if self.hashed:
-            self.hashes = cluster.hashes(range(max(_BOXES, self.keys)))
+            self.hashes = cluster.hashes(range(self.keys if self.hashed == "_id" else _BOXES))
         key = {self.hashed: "hashed"} if self.hashed else {"region": 1, "number": 1}
         cluster.shard_collection(db, coll, key)
         for shard in {chunk["shard"] for chunk in cluster.chunks(db, coll)}:
@@ -133,7 +133,8 @@ class Routers:
     until the block ends. An error of theirs is raised at its end.
 
     While `keeps_orphans`, a chunk moves only once: it cannot go where its orphans lie. `writers`
-    threads write single documents, with so many seconds of `pause` after each.
+    threads write single documents, with so many seconds of `pause` after each, and as many commit
+    transactions.
     """
 
     pause = 0.02
@@ -148,7 +149,7 @@ class Routers:
         self._busy: set[tuple[Namespace, int]] = set()
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._errors: list[BaseException] = []
-        works = (self._write, self._transact, self._move, *[self._write] * (writers - 1))
+        works = [self._write, self._transact] * writers + [self._move]
         self._threads = [
             threading.Thread(target=self._work, args=(work, number), daemon=True)
             for number, work in enumerate(works)

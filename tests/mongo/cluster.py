@@ -6,6 +6,7 @@ the commands below to the config server and the shards.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ class Cluster:
         self.clients: dict[str, Client] = {}
         self._open = ExitStack()
         self._time: Any = None
+        self._lock = threading.Lock()
         self._takes_documents = True
         self._outside: dict[str, ReplicaSet] = {}
 
@@ -244,7 +246,9 @@ class Cluster:
             if self._time is not None:
                 session.advance_cluster_time(self._time)
             yield session
-            self._time = session.cluster_time
+            with self._lock:  # another thread may have come to a later time
+                times = [each for each in (self._time, session.cluster_time) if each]
+                self._time = max(times, key=lambda each: each["clusterTime"], default=None)
 
     def contents(self, db: str, coll: str, at: Timestamp | None = None) -> list[bytes]:
         """What each shard owns now, or owned at a time, as a router would find it."""

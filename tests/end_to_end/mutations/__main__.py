@@ -62,7 +62,7 @@ def _stage(seed: int) -> Iterator[ShortForm]:
             if name == SHARDS:
                 return OfShards(stack.enter_context(Cluster()))
             if name == MANY:
-                return OfShards(stack.enter_context(Cluster()), [20_000])
+                return OfShards(stack.enter_context(Cluster()), [8_000])
             return OfOneMember(stack.enter_context(ReplicaSet(set_parameters=PARAMETERS)))
 
         yield ShortForm(opened, spark, configured, seed)
