@@ -54,7 +54,7 @@ _STALL_SECONDS = 200.0
 _PAUSE_SECONDS = 6.0
 _MOST_SHOWN = 20
 _STREAMED = 4
-_BRISK, _SLOW, _LAG_SECONDS = 0.01, 1.0, 60.0
+_BRISK, _SLOW, _LAG_SECONDS = 0.01, 5.0, 60.0
 # Of each round one is taken.
 _OPTIONS = {
     "snapshot.splits.per.batch": ("2", "8"),
