@@ -40,6 +40,13 @@ from cdc.model.coverage import (
     What,
     marks_of_row,
 )
+from cdc.model.document_key import (
+    ShardKey,
+    document_key_of,
+    find_field,
+    shard_key_changed,
+    whole_key,
+)
 from cdc.model.hand_over import (
     Replaced,
     advance,
@@ -52,7 +59,7 @@ from cdc.model.hand_over import (
     silence,
 )
 from cdc.model.match_expression import Expression
-from cdc.model.merge_key import document_key_json, merge_key, readable_id
+from cdc.model.merge_key import SEPARATOR, document_key_json, merge_key, readable_id
 from cdc.model.offset import (
     NEVER,
     Again,
@@ -67,6 +74,7 @@ from cdc.model.offset import (
     streaming,
 )
 from cdc.model.point_range import point_range
+from cdc.model.rekeyed import with_whole_key
 from cdc.model.resume_token import Token
 from cdc.model.selection import Namespace, Selection, full_name
 from cdc.model.split import (
@@ -97,6 +105,7 @@ __all__ = [
     "REPLACED",
     "RESYNC",
     "ROW_EVENTS",
+    "SEPARATOR",
     "VOID",
     "VOIDING",
     "WATERMARK",
@@ -116,6 +125,7 @@ __all__ = [
     "Replaced",
     "Scan",
     "Selection",
+    "ShardKey",
     "SnapshotSplit",
     "Span",
     "Split",
@@ -133,9 +143,11 @@ __all__ = [
     "decode_key",
     "describe_update",
     "document_key_json",
+    "document_key_of",
     "encode_key",
     "event_row",
     "filter_marks",
+    "find_field",
     "full_name",
     "join_neighbours",
     "key_of",
@@ -154,9 +166,12 @@ __all__ = [
     "require_uri",
     "reselect",
     "resume_token",
+    "shard_key_changed",
     "silence",
     "streaming",
     "timestamp",
     "transaction",
     "void_row",
+    "whole_key",
+    "with_whole_key",
 ]

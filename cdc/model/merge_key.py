@@ -37,6 +37,9 @@ def merge_key(id_document: bytes) -> str:
     return _value_text(id_document, fields[0], 0)
 
 
+# Between the key of an `_id` and the rest of a document key, see `cdc.model.document_key`. A merge
+# key is JSON, which has no control characters.
+SEPARATOR = "\t"
 # The keys of ids that have a shorter text. A user's own `{"$oid": …}` has a second `$` there.
 _OBJECT_ID = re.compile(r'\{"\$oid":"(.{24})"\}')
 _UUID = re.compile(r'\{"\$binary":\{"base64":"(.{22}==)","subType":"04"\}\}')
@@ -48,9 +51,10 @@ def readable_id(key: str) -> str:
 
     An ObjectId is its 24 hexadecimal digits, a string is itself, a UUID is its text, a number is
     its digits: what a reference to it becomes as text in VARIANT. Every other `_id` is its merge
-    key. The texts of ids of several types may be equal: the string `7` and the number 7 both give
-    `7`, and only their keys differ.
+    key. Of a whole document key only the `_id` counts. The texts of ids of several types may be
+    equal: the string `7` and the number 7 both give `7`, and only their keys differ.
     """
+    key = key.partition(SEPARATOR)[0]
     if key.startswith('"'):
         # A string that is not UTF-8 has no text of its own, see `_quote`.
         return key if "\\ud" in key.replace("\\\\", "") else str(json.loads(key))

@@ -1,11 +1,13 @@
 """Metadata of a cluster that is read through a router: shards that join or leave, and shard keys.
 
-A user may lack the privileges for it. Then nothing of this is recognised, and mirrors are refused.
+A user may lack the privileges for it. Then nothing of this is recognised, documents are known by
+their `_id` alone, and mirrors are refused.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -13,7 +15,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted, UnsuitableSource
-from cdc.model import NEVER, Namespace, Offset, Selection
+from cdc.model import NEVER, Namespace, Offset, Selection, ShardKey
 from cdc.mongo.connection import RouterMember, translate_error
 
 _log = logging.getLogger(__name__)
@@ -91,23 +93,26 @@ class KnownShards:
 UNKNOWN: Final = KnownShards()
 
 
-def require_id_keys(entries: list[Any] | None, selection: Selection) -> None:
-    """Raise UnsuitableSource unless the shard key of each selected collection is its `_id`.
-
-    `entries` are those of `config.collections`; None if the user may not read them.
-    """
+def require_shard_keys(entries: list[Any] | None) -> None:
+    """Raise UnsuitableSource if these entries of `config.collections` could not be read: None."""
     if entries is None:
         raise UnsuitableSource(
             "Mirrors and histories through a router need the shard keys, which the user may not"
             " read.",
             "Grant find on config.collections, set shards.direct, or write only changelogs.",
         )
+
+
+def find_shard_keys(
+    entries: list[Any] | None, selection: Selection
+) -> Mapping[Namespace, ShardKey] | None:
+    """Return the shard keys in these entries of `config.collections`, see `Source.shard_keys`."""
+    if entries is None:
+        return None
+    found = dict[Namespace, ShardKey]()
     for entry in entries:
         name = Namespace.parse(entry["_id"])
-        if selection.matches(name) and set(entry["key"]) != {"_id"}:
-            raise UnsuitableSource(
-                f"{name} is sharded by other fields than its _id. A document may move between"
-                " shards when they change, and a router reports the two halves of that in any"
-                " order: a mirror or a history would not be exact.",
-                "Set shards.direct, or write only the changelog of this collection.",
-            )
+        key = ShardKey(tuple(entry["key"]), entry.get("timestamp", NEVER))
+        if selection.matches(name) and key.distinguishes:
+            found[name] = key
+    return found
