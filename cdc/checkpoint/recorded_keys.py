@@ -54,10 +54,11 @@ class RecordedKeys:
         recorded, after = self.read(), self.read()
         for name in names:
             key = keys.get(name)
-            is_late = name not in recorded and key is not None and key.since > until
-            if is_late or (key is not None and key.fields != recorded.get(name, key.fields)):
+            if key is not None and key.since > until:
+                key = None  # a later batch shows whether it belongs to another incarnation
+            if key is not None and key.fields != recorded.get(name, key.fields):
                 raise shard_key_changed(name)
-            after.setdefault(name, key.fields if key is not None else ())
+            after.setdefault(name, () if key is None else key.fields)
         for name in gone:
             after.pop(name, None)
         if after != recorded:

@@ -24,10 +24,12 @@ class ShardKey(NamedTuple):
 
     Attributes:
         fields: the paths of its fields in their order, `_id` among them if it is one.
-        since: the time at which the collection got it.
+        uuid: the incarnation of the collection.
+        since: the time at which it got this shard key.
     """
 
     fields: tuple[str, ...]
+    uuid: bytes
     since: Timestamp
 
     @property

@@ -27,7 +27,7 @@ def with_whole_key(
         event: the change event.
         after: BSON of the document after the change, or None.
         fields: the paths of the shard key; None if it is no longer known, because the collection
-            was dropped since. Then it consists of what the event has of it.
+            was dropped or got another one since. Then it consists of what the event has of it.
     """
     fields = list(event["documentKey"]) if fields is None else fields
     row = row._replace(key=whole_key(bytes(event["documentKey"].raw)))

@@ -236,7 +236,7 @@ class Replication:
         self._source = self._source or discover_source(options)
         if self._source.reads_match_events:
             return
-        keys = shard_keys.query(self._source, options.selection, options)
+        keys = shard_keys.query(self._source, options.selection, facts.watermark, options)
         record = RecordedKeys(Folder(HadoopFiles(self._spark), self._config.checkpoint))
         recorded = record.read()
         if keys is None and (any(recorded.values()) or has_followers(self._config.layout)):

@@ -7,10 +7,13 @@ pipeline ends before it commits a batch after one, see `cdc.checkpoint.recorded_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
+from bson.timestamp import Timestamp
+
 from cdc.model import (
+    NEVER,
     Namespace,
     Selection,
     ShardKey,
@@ -19,7 +22,7 @@ from cdc.model import (
     shard_key_changed,
 )
 from cdc.mongo.connection import retry_call
-from cdc.mongo.read import fields_error
+from cdc.mongo.read import Documents, fields_error
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 
@@ -27,33 +30,53 @@ from cdc.options import SourceOptions
 ShardKeys = Mapping[Namespace, ShardKey] | None
 
 
-def of_range(source: Source, split: SnapshotSplit, options: SourceOptions) -> tuple[str, ...]:
-    """Return the fields of the shard key of a range; none if the `_id` is enough.
+def of_range(
+    source: Source, split: SnapshotSplit, options: SourceOptions
+) -> tuple[tuple[str, ...], Timestamp]:
+    """Return the fields of the shard key of a range, and since when it has them.
 
-    Raises UnsuitableSource if the collection got its shard key after the time of the range.
+    There are no fields if the `_id` is enough, or if the incarnation of the range is gone: then it
+    has no documents either.
     """
-    keys = query(source, Selection.of([split.namespace]), options)
+    keys = query(source, Selection.of([split.namespace]), split.at, options)
     key = None if keys is None else keys.get(split.namespace)
-    if key is None:
-        return ()
-    if key.since > split.at:
-        raise shard_key_changed(split.namespace)
-    return key.fields
+    if key is None or key.uuid != split.uuid:
+        return (), NEVER
+    return key.fields, key.since
+
+
+def require_known(
+    read: Iterator[Documents], split: SnapshotSplit, since: Timestamp
+) -> Iterator[Documents]:
+    """Yield the documents of a range.
+
+    Raises UnsuitableSource if there are any, and the collection got its shard key after the time of
+    the range. (A collection that was created after that time has none.)
+    """
+    for documents in read:
+        if documents.raw and since > split.at:
+            raise shard_key_changed(split.namespace)
+        yield documents
 
 
 def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> ShardKeys:
-    """Return the shard keys of the collections of a slice.
+    """Return the shard keys that the collections of a slice had at its end.
 
-    Raises BadOption if the option `fields` is set and there are any: without its shard key, a
-    document has no document key.
+    Those that they got later are left out: another incarnation may have them. Raises BadOption if
+    the option `fields` is set and there are any: without its shard key, a document has no document
+    key.
     """
-    keys = query(source, split.selection, options)
+    keys = query(source, split.selection, split.last, options)
     if keys and split.capture.fields:
         raise fields_error()
-    return keys
+    if keys is None:
+        return None
+    return {name: key for name, key in keys.items() if key.since <= split.last}
 
 
-def query(source: Source, selection: Selection, options: SourceOptions) -> ShardKeys:
+def query(
+    source: Source, selection: Selection, after: Timestamp, options: SourceOptions
+) -> ShardKeys:
     """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`."""
-    ask = partial(source.shard_keys, selection)
+    ask = partial(source.shard_keys, selection, after)
     return retry_call(ask, options.retry_seconds, "Reading the shard keys")

@@ -109,8 +109,7 @@ def record_batches(
     """
     if isinstance(split, SnapshotSplit):
         source = _reopen(options, pace)
-        fields = shard_keys.of_range(source, split, options)
-        documents = _documents(source, split, options, may_be_void)
+        documents, fields = _documents(source, split, options, may_be_void)
         with closing(prefetch(documents, pace.end, _has_large_documents)) as read:
             yield from _document_batches(read, split, options, schema, fields)
     elif isinstance(split, StreamSplit):
@@ -187,9 +186,8 @@ def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Itera
     if isinstance(split, ControlSplit):
         yield from control_rows(split)
     elif isinstance(split, SnapshotSplit):
-        source = _reopen(options)
-        fields = shard_keys.of_range(source, split, options)
-        for documents in _documents(source, split, options, may_be_void):
+        read, fields = _documents(_reopen(options), split, options, may_be_void)
+        for documents in read:
             yield from _read_rows(documents, split, options, fields)
     elif isinstance(split, StreamSplit):
         source = _reopen(options)
@@ -227,8 +225,11 @@ def _read_rows(
 
 def _documents(
     source: Source, split: SnapshotSplit, options: SourceOptions, may_be_void: bool
-) -> Iterator[Documents]:
-    return read_range(source, split, float(options.retry_seconds), may_be_void)
+) -> tuple[Iterator[Documents], tuple[str, ...]]:
+    """Return the documents of a range, and the fields of their shard key."""
+    fields, since = shard_keys.of_range(source, split, options)
+    documents = read_range(source, split, float(options.retry_seconds), may_be_void)
+    return shard_keys.require_known(documents, split, since), fields
 
 
 def _changes(

@@ -13,7 +13,8 @@ from cdc.model import Namespace, ShardKey
 
 A, B = Namespace("shop", "a"), Namespace("shop", "b")
 T = Timestamp(5, 0)
-BY_N, BY_M = ShardKey(("n",), Timestamp(1, 0)), ShardKey(("n", "m"), Timestamp(4, 0))
+BY_N = ShardKey(("n",), b"1", Timestamp(1, 0))
+BY_M = ShardKey(("n", "m"), b"2", Timestamp(5, 0))
 
 
 @pytest.fixture
@@ -42,8 +43,12 @@ def test_a_dropped_collection_may_come_back_with_another_shard_key(record: Recor
     assert record.read() == {A: ("n", "m")}
 
 
-def test_a_shard_key_of_after_the_first_batch_is_refused(record: RecordedKeys) -> None:
-    late = ShardKey(("n",), Timestamp(5, 1))
-    with pytest.raises(UnsuitableSource, match="got another shard key"):
-        record.require_same({A: late}, [A], [], T)
-    assert record.read() == {}
+def test_a_shard_key_of_after_the_batch_is_that_of_a_later_one(record: RecordedKeys) -> None:
+    """Guards: a collection that is dropped, and sharded anew, before its last changes are read."""
+    late = BY_M._replace(since=Timestamp(5, 1))
+    record.require_same({A: BY_N}, [A], [], T)
+    record.require_same({A: late, B: late}, [A, B], [], T)
+    assert record.read() == {A: ("n",), B: ()}
+    for name in (A, B):
+        with pytest.raises(UnsuitableSource, match=f"{name} got another shard key"):
+            record.require_same({name: late}, [name], [], Timestamp(5, 1))

@@ -160,9 +160,9 @@ class Router(OnePart):
         """Raise HistoryLost if a shard may have left since the offset."""
         self.known.require_all_read(offset)
 
-    def _find_metadata(self, coll: str) -> list[Any] | None:
+    def _find_metadata(self, coll: str, after: Timestamp = NEVER) -> list[Any] | None:
         with self._asking(f"Reading config.{coll}") as member:
-            return find_metadata(member, coll)
+            return find_metadata(member, coll, after)
 
     # --- collections ---
 
@@ -199,9 +199,11 @@ class Router(OnePart):
         """Raise UnsuitableSource if the user may not read the shard keys."""
         require_shard_keys(self._find_metadata("collections"))
 
-    def shard_keys(self, selection: Selection) -> Mapping[Namespace, ShardKey] | None:
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
         """Return the shard keys that have other fields than `_id`; None if they may not be read."""
-        return find_shard_keys(self._find_metadata("collections"), selection)
+        return find_shard_keys(self._find_metadata("collections", after), selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""

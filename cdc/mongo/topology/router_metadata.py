@@ -23,12 +23,13 @@ _READ_MS = 10_000
 _BATCH = 10_000
 
 
-def find_metadata(member: RouterMember, coll: str) -> list[Any] | None:
+def find_metadata(member: RouterMember, coll: str, after: Timestamp) -> list[Any] | None:
     """Return the entries of `config.<coll>`; None if the user may not read them.
 
-    They are from a moment after everything that the router has shown. Raises the driver's errors.
+    They are from a moment after `after`, and after everything that the router has shown. Raises the
+    driver's errors.
     """
-    concern = {"level": "majority", "afterClusterTime": member.newest_known()}
+    concern = {"level": "majority", "afterClusterTime": max(after, member.newest_known())}
     find = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
     try:
         cursor = member.command("config", {**find, "readConcern": concern})["cursor"]
@@ -112,7 +113,8 @@ def find_shard_keys(
     found = dict[Namespace, ShardKey]()
     for entry in entries:
         name = Namespace.parse(entry["_id"])
-        key = ShardKey(tuple(entry["key"]), entry.get("timestamp", NEVER))
+        uuid, since = bytes(entry["uuid"]), entry.get("timestamp", NEVER)
+        key = ShardKey(tuple(entry["key"]), uuid, since)
         if selection.matches(name) and key.distinguishes:
             found[name] = key
     return found

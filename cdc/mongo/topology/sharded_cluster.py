@@ -230,7 +230,9 @@ class Cluster:
     def require_mirrorable(self, selection: Selection) -> None:
         """Each batch has both halves of a move, and knows their shards."""
 
-    def shard_keys(self, selection: Selection) -> Mapping[Namespace, ShardKey] | None:
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
         """Return None: each batch has both halves of a move, so the `_id` is enough."""
         return None
 

@@ -124,12 +124,14 @@ class Source(Protocol):
         """
         ...
 
-    def shard_keys(self, selection: Selection) -> Mapping[Namespace, ShardKey] | None:
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
         """Return the shard keys of the selected collections that have other fields than `_id`.
 
         The document keys of their documents count as a whole, see `cdc.model.document_key`. None
-        if the `_id` is enough for every collection. The answer is that of some moment after
-        everything that was read from the source. Raises our errors for those of the server.
+        if the `_id` is enough for every collection. The answer is that of some moment at or after
+        `after`, a live edge. Raises our errors for those of the server.
         """
         ...
 
@@ -259,7 +261,9 @@ class OnePart:
     def require_mirrorable(self, selection: Selection) -> None:
         """Documents do not move."""
 
-    def shard_keys(self, selection: Selection) -> Mapping[Namespace, ShardKey] | None:
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
         return None
 
     def refresh(self) -> Self:
