@@ -67,7 +67,7 @@ def encode_documents(
     split: SnapshotSplit,
     options: SourceOptions,
     schema: pa.Schema,
-    fields: Sequence[str],
+    fields: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Encode the documents of a split as columns; for `fields` see `read_row`."""
     for places in _parts(documents.raw):
