@@ -1,6 +1,6 @@
 """The shard keys by which the rows of a pipeline were made, in a file of its checkpoint.
 
-Through a router, the column `key` contains the shard key, see `cdc.model.document_key`. With
+Through a router, the column `key` contains the shard key, see `cdc.model.whole_key`. With
 another shard key a document would have another `key`, and its rows would not belong together any
 more. Routers of MongoDB 6.0 report neither refining nor resharding. So each batch compares.
 """
@@ -11,11 +11,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bson.timestamp import Timestamp
-
 from cdc.checkpoint.checkpoint import parse_json
 from cdc.checkpoint.folder import Folder
-from cdc.model import Namespace, ShardKey, shard_key_changed
+from cdc.model import Namespace, ShardKey, Timestamp, shard_key_changed
 
 _FILE = "shard_keys"
 

@@ -40,13 +40,6 @@ from cdc.model.coverage import (
     What,
     marks_of_row,
 )
-from cdc.model.document_key import (
-    ShardKey,
-    document_key_of,
-    find_field,
-    shard_key_changed,
-    whole_key,
-)
 from cdc.model.hand_over import (
     Replaced,
     advance,
@@ -59,7 +52,17 @@ from cdc.model.hand_over import (
     silence,
 )
 from cdc.model.match_expression import Expression
-from cdc.model.merge_key import SEPARATOR, document_key_json, merge_key, readable_id
+from cdc.model.merge_key import (
+    SEPARATOR,
+    ShardKey,
+    document_key_json,
+    document_key_of,
+    find_field,
+    merge_key,
+    readable_id,
+    shard_key_changed,
+    whole_key,
+)
 from cdc.model.offset import (
     NEVER,
     Again,
@@ -74,7 +77,6 @@ from cdc.model.offset import (
     streaming,
 )
 from cdc.model.point_range import point_range
-from cdc.model.rekeyed import with_whole_key
 from cdc.model.resume_token import Token
 from cdc.model.selection import Namespace, Selection, full_name
 from cdc.model.split import (
@@ -173,5 +175,4 @@ __all__ = [
     "transaction",
     "void_row",
     "whole_key",
-    "with_whole_key",
 ]

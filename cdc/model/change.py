@@ -17,9 +17,8 @@ from cdc.errors import UnmappableValue
 from cdc.model import resume_token, timestamp
 from cdc.model.bson import Element, Json, elements, extended_json, value
 from cdc.model.capture_filter import CaptureFilter, filter_marks
-from cdc.model.document_key import document_key_of, whole_key
 from cdc.model.encoding import Column, relaxed_json
-from cdc.model.merge_key import document_key_json, merge_key
+from cdc.model.merge_key import document_key_json, document_key_of, merge_key, whole_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, key_of
 

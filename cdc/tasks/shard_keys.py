@@ -1,4 +1,4 @@
-"""The shard keys of collections whose document keys count as a whole, when a split is read.
+"""Rows whose document keys count as a whole, and the shard keys that this takes.
 
 A change of the shard key (sharding, refining, resharding) changes the document keys. A router of
 MongoDB 6.0 does not report it. So a copy ends that finds such a change after its time, and a
@@ -7,19 +7,25 @@ pipeline ends before it commits a batch after one, see `cdc.checkpoint.recorded_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from bson.timestamp import Timestamp
 
 from cdc.model import (
     NEVER,
+    Change,
     Namespace,
     Selection,
     ShardKey,
     SnapshotSplit,
     StreamSplit,
+    document_key_json,
+    document_key_of,
     shard_key_changed,
+    whole_key,
 )
 from cdc.mongo.connection import retry_call
 from cdc.mongo.read import Documents, fields_error
@@ -72,6 +78,44 @@ def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> Shar
     if keys is None:
         return None
     return {name: key for name, key in keys.items() if key.since <= split.last}
+
+
+def with_whole_key(
+    row: Change, event: Mapping[str, Any], after: bytes | None, fields: Sequence[str] | None
+) -> list[Change]:
+    """Return the rows of a change with the whole document key as `key`.
+
+    A change of a shard key's value ends one document key, and begins another. If the document stays
+    on its shard, the server reports one update or replace, with the document key before it. That
+    becomes two rows, a delete and an insert at one position, as if the document had moved to
+    another shard; their `description` names the operation of the event. Without an after-image the
+    new document key is unknown, and the change is one row of the old one.
+
+    Args:
+        row: the row of the event, see `event_row`.
+        event: the change event.
+        after: BSON of the document after the change, or None.
+        fields: the paths of the shard key; None if it is no longer known, because the collection
+            was dropped or got another one since. Then it consists of what the event has of it.
+    """
+    fields = list(event["documentKey"]) if fields is None else fields
+    row = row._replace(key=whole_key(bytes(event["documentKey"].raw)))
+    operation = event["operationType"]
+    if operation not in ("update", "replace") or row.op == "delete" or after is None:
+        return [row]
+    document_key = document_key_of(after, fields)
+    key = whole_key(document_key)
+    if key == row.key:
+        return [row]
+    described = {**json.loads(row.description or "{}"), "rekeyed": operation}
+    row = row._replace(update_description=None, description=json.dumps(described))
+    inserted = row._replace(
+        op="insert", key=key, document_key=document_key_json(document_key), before=None
+    )
+    if row.op == "insert":  # it entered the capture filter
+        return [inserted]
+    ended = json.dumps({"rekeyed": operation})
+    return [row._replace(op="delete", after=None, description=ended), inserted]
 
 
 def query(

@@ -25,7 +25,6 @@ from cdc.model import (
     event_row,
     read_row,
     void_row,
-    with_whole_key,
 )
 from cdc.model.encoding import encoder
 from cdc.mongo.connection import UNLIMITED, Pace, retry_call, retry_first_call
@@ -210,7 +209,9 @@ def _event_rows(
                 yield row
             else:
                 key = keys.get(Namespace(row.db, row.coll))
-                yield from with_whole_key(row, event.raw, event.after, key and key.fields)
+                yield from shard_keys.with_whole_key(
+                    row, event.raw, event.after, key and key.fields
+                )
 
 
 def _read_rows(

@@ -129,7 +129,7 @@ class Source(Protocol):
     ) -> Mapping[Namespace, ShardKey] | None:
         """Return the shard keys of the selected collections that have other fields than `_id`.
 
-        The document keys of their documents count as a whole, see `cdc.model.document_key`. None
+        The document keys of their documents count as a whole, see `cdc.model.whole_key`. None
         if the `_id` is enough for every collection. The answer is that of some moment at or after
         `after`, a live edge. Raises our errors for those of the server.
         """

@@ -10,7 +10,8 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model import Change, document_key_of, whole_key, with_whole_key
+from cdc.model import Change, document_key_of, whole_key
+from cdc.tasks.shard_keys import with_whole_key
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 FIELDS = ("place.code", "n", "_id")
