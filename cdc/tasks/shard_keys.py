@@ -8,7 +8,7 @@ pipeline ends before it commits a batch after one, see `cdc.checkpoint.recorded_
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> Shar
 
 
 def with_whole_key(
-    row: Change, event: Mapping[str, Any], after: bytes | None, fields: Sequence[str] | None
+    row: Change, event: Mapping[str, Any], after: bytes | None, shard_key: ShardKey | None
 ) -> list[Change]:
     """Return the rows of a change with the whole document key as `key`.
 
@@ -95,10 +95,10 @@ def with_whole_key(
         row: the row of the event, see `event_row`.
         event: the change event.
         after: BSON of the document after the change, or None.
-        fields: the paths of the shard key; None if it is no longer known, because the collection
-            was dropped or got another one since. Then it consists of what the event has of it.
+        shard_key: None if it is no longer known, because the collection was dropped or got another
+            one since. Then it consists of what the event has of it.
     """
-    fields = list(event["documentKey"]) if fields is None else fields
+    fields = list(event["documentKey"]) if shard_key is None else shard_key.fields
     row = row._replace(key=whole_key(bytes(event["documentKey"].raw)))
     operation = event["operationType"]
     if operation not in ("update", "replace") or row.op == "delete" or after is None:

@@ -209,9 +209,7 @@ def _event_rows(
                 yield row
             else:
                 key = keys.get(Namespace(row.db, row.coll))
-                yield from shard_keys.with_whole_key(
-                    row, event.raw, event.after, key and key.fields
-                )
+                yield from shard_keys.with_whole_key(row, event.raw, event.after, key)
 
 
 def _read_rows(

@@ -10,11 +10,12 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model import Change, document_key_of, whole_key
+from cdc.model import NEVER, Change, ShardKey, document_key_of, whole_key
 from cdc.tasks.shard_keys import with_whole_key
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 FIELDS = ("place.code", "n", "_id")
+SHARD_KEY = ShardKey(FIELDS, b"", NEVER)
 
 
 def key_of(document: dict[str, Any]) -> str:
@@ -57,13 +58,13 @@ def _rows(
     before: dict[str, Any],
     after: dict[str, Any] | None,
     op: str = "",
-    fields: tuple[str, ...] | None = FIELDS,
+    shard_key: ShardKey | None = SHARD_KEY,
 ) -> list[Change]:
     own = document_key_of(bson.encode(before), FIELDS)
     event = {"operationType": operation, "documentKey": RawBSONDocument(own)}
     row = Change(op or operation, "82", 0, 0, document_key="old", before=b"b", after=b"a")
     row = row._replace(update_description="{}", description='{"exactFrom": "5:1"}')
-    return with_whole_key(row, event, None if after is None else bson.encode(after), fields)
+    return with_whole_key(row, event, None if after is None else bson.encode(after), shard_key)
 
 
 def test_a_changed_shard_key_is_a_delete_and_an_insert_at_one_position() -> None:
@@ -106,5 +107,5 @@ def test_other_changes_are_one_row_of_their_document_key() -> None:
 
 def test_of_a_collection_that_is_gone_the_event_names_the_shard_key() -> None:
     old, new = {"_id": 7, "n": 1}, {"_id": 7, "n": 2}
-    assert [row.op for row in _rows("update", old, new, fields=None)] == ["delete", "insert"]
-    assert [row.op for row in _rows("update", old, {**old, "x": 1}, fields=None)] == ["update"]
+    assert [row.op for row in _rows("update", old, new, shard_key=None)] == ["delete", "insert"]
+    assert [row.op for row in _rows("update", old, {**old, "x": 1}, shard_key=None)] == ["update"]
