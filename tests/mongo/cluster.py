@@ -329,7 +329,7 @@ class Cluster:
         }
         if high is not None:
             command["max"] = high
-        if not self._knows(command):  # before 6.0
+        if not self._once_free(lambda: self._knows(command)):  # before 6.0
             whole = partial(_in_full, found["key"])
             chunk = self._cut_out(found, whole(low), None if high is None else whole(high))
             self._move_chunk(found, chunk, to)
@@ -364,17 +364,16 @@ class Cluster:
         moving |= {"lastmodEpoch": of["lastmodEpoch"], "maxChunkSizeBytes": size}
         self._once_free(lambda: self.configure(moving))
 
-    def _once_free(self, command: Callable[[], Any]) -> None:
-        """When the shards have done with what they did before, of which they report too early."""
-        for _ in range(200):
+    def _once_free(self, command: Callable[[], Any]) -> Any:
+        """When the shards have done with what they did before, of which they report too early, and
+        with what the config servers move by themselves."""
+        for _ in range(500):
             try:
-                command()
+                return command()
             except OperationFailure as error:
                 if error.code != BUSY:
                     raise
                 time.sleep(0.02)
-            else:
-                return
         raise AssertionError("a shard is never done with its last move")
 
 
