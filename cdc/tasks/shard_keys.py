@@ -99,8 +99,10 @@ def with_whole_key(
             one since. Then it consists of what the event has of it.
     """
     fields = list(event["documentKey"]) if shard_key is None else shard_key.fields
-    row = row._replace(key=whole_key(bytes(event["documentKey"].raw)))
-    operation = event["operationType"]
+    operation, document_key = event["operationType"], bytes(event["documentKey"].raw)
+    if operation == "insert" and after is not None:  # before 6.0 it may have the `_id` alone
+        document_key = document_key_of(after, fields)
+    row = row._replace(key=whole_key(document_key))
     if operation not in ("update", "replace") or row.op == "delete" or after is None:
         return [row]
     document_key = document_key_of(after, fields)

@@ -12,7 +12,7 @@ real shards.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -160,9 +160,11 @@ class Router(OnePart):
         """Raise HistoryLost if a shard may have left since the offset."""
         self.known.require_all_read(offset)
 
-    def _find_metadata(self, coll: str, after: Timestamp = NEVER) -> list[Any] | None:
+    def _find_metadata(
+        self, coll: str, after: Timestamp = NEVER, names: Sequence[str] | None = None
+    ) -> list[Any] | None:
         with self._asking(f"Reading config.{coll}") as member:
-            return find_metadata(member, coll, after)
+            return find_metadata(member, coll, after, names)
 
     # --- collections ---
 
@@ -197,13 +199,14 @@ class Router(OnePart):
 
     def require_mirrorable(self, selection: Selection) -> None:
         """Raise UnsuitableSource if the user may not read the shard keys."""
-        require_shard_keys(self._find_metadata("collections"))
+        require_shard_keys(self._find_metadata("collections", names=[]))
 
     def shard_keys(
         self, selection: Selection, after: Timestamp
     ) -> Mapping[Namespace, ShardKey] | None:
         """Return the shard keys that have other fields than `_id`; None if they may not be read."""
-        return find_shard_keys(self._find_metadata("collections", after), selection)
+        names = None if selection.patterns else [str(name) for name in selection.names]
+        return find_shard_keys(self._find_metadata("collections", after, names), selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""

@@ -7,7 +7,7 @@ their `_id` alone, and mirrors are refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -23,14 +23,21 @@ _READ_MS = 10_000
 _BATCH = 10_000
 
 
-def find_metadata(member: RouterMember, coll: str, after: Timestamp) -> list[Any] | None:
+def find_metadata(
+    member: RouterMember,
+    coll: str,
+    after: Timestamp = NEVER,
+    names: Sequence[str] | None = None,
+) -> list[Any] | None:
     """Return the entries of `config.<coll>`; None if the user may not read them.
 
-    They are from a moment after `after`, and after everything that the router has shown. Raises the
-    driver's errors.
+    They are from a moment after `after`, and after everything that the router has shown. `names`
+    are those of the entries to return; None for all. Raises the driver's errors.
     """
     concern = {"level": "majority", "afterClusterTime": max(after, member.newest_known())}
-    find = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
+    find: dict[str, Any] = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
+    if names is not None:
+        find["filter"] = {"_id": {"$in": names}}
     try:
         cursor = member.command("config", {**find, "readConcern": concern})["cursor"]
     except pymongo.errors.OperationFailure as error:
