@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.kernel import Places, loading
-from cdc.model import document_key_json, key_of, merge_key
+from cdc.model import document_key_json, document_key_of, key_of, merge_key, whole_key
 from cdc.model.encoding import Column, encoder
 
 # A compiled function that fills cells from the given row on. It returns the row where it stopped,
@@ -90,6 +90,16 @@ def encode_keys(places: Places, alone: bool) -> tuple[pa.Array, pa.Array]:
 
     _fill(places, step, (texts, wholes), one)
     return texts.array(pa.string()), wholes.array(pa.string())
+
+
+def encode_whole_keys(places: Places, fields: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Encode the columns `key` and `document_key` of documents by their whole document keys.
+
+    `fields` are those of the shard key. Raises UnmappableValue as `document_key_of` does.
+    """
+    keys = [document_key_of(document, fields) for document in places]
+    texts = [whole_key(key) for key in keys], [document_key_json(key) for key in keys]
+    return pa.array(texts[0], pa.string()), pa.array(texts[1], pa.string())
 
 
 def encode_json(places: Places, one: Callable[[bytes], str]) -> pa.Array:

@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cdc.model import readable_id
+from cdc.model import SEPARATOR, readable_id
 
 _Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 _Ends: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 _QUOTE, _BACKSLASH, _BRACE, _HYPHEN = b'"\\{-'
+_SEPARATOR = ord(SEPARATOR)
 
 
 def _bytes(text: bytes) -> _Bytes:
@@ -39,7 +40,7 @@ def readable_ids(keys: pa.StringArray) -> pa.StringArray:
     offsets = np.frombuffer(ends, np.int32, len(keys) + 1, 4 * keys.offset)
     data = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]]
     starts = offsets - offsets[0]
-    if not np.diff(starts).all():
+    if not np.diff(starts).all() or (data == _SEPARATOR).any():
         return _one_by_one(keys)
     first = data[starts[:-1]]
     if not ((first == _QUOTE) | (first == _BRACE)).any():

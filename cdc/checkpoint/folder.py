@@ -57,16 +57,16 @@ class Folder:
 
     def read_plan(self, batch: int) -> PlannedBatch | None:
         """Read `offsets/N`. Raises ForeignOffset if it is complete but of another source."""
-        return parse_plan(self._read(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")
+        return parse_plan(self.read_text(f"{OFFSETS}/{batch}"), f"{self.path}/{OFFSETS}/{batch}")
 
     def is_written(self, batch: int) -> bool:
         """Whether a readable `commits/N` shows that the batch is in all its changelogs."""
-        version, _, about = self._read(f"{COMMITS}/{batch}").partition("\n")
+        version, _, about = self.read_text(f"{COMMITS}/{batch}").partition("\n")
         return version.startswith("v") and isinstance(parse_json(about), dict)
 
     def pipeline(self) -> str | None:
         """The id of the query, which the tables record as their pipeline."""
-        metadata = parse_json(self._read(METADATA))
+        metadata = parse_json(self.read_text(METADATA))
         query = metadata.get("id") if isinstance(metadata, dict) else None
         return query if isinstance(query, str) else None
 
@@ -84,10 +84,10 @@ class Folder:
         old = self.read_plan(before)
         about = {"batchWatermarkMs": 0, "conf": {}} if old is None else dict(old.about)
         about["batchTimestampMs"] = int(time.time() * 1000)
-        self._write(f"{OFFSETS}/{batch}", f"v1\n{json.dumps(about)}\n{json.dumps(offset)}")
+        self.write_text(f"{OFFSETS}/{batch}", f"v1\n{json.dumps(about)}\n{json.dumps(offset)}")
 
     def write_pipeline(self, pipeline: str) -> None:
-        self._write(METADATA, json.dumps({"id": pipeline}))
+        self.write_text(METADATA, json.dumps({"id": pipeline}))
 
     def remove(self, name: str) -> None:
         self.files.remove(f"{self.path}/{name}")
@@ -95,12 +95,12 @@ class Folder:
     def exists(self, name: str) -> bool:
         return self.files.exists(f"{self.path}/{name}")
 
-    def _read(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """The text of a file, empty if the file is missing or damaged; raises any other error."""
         try:
             return (self.files.read(f"{self.path}/{name}") or b"").decode()
         except UnicodeDecodeError:
             return ""
 
-    def _write(self, name: str, text: str) -> None:
+    def write_text(self, name: str, text: str) -> None:
         self.files.replace(f"{self.path}/{name}", text.encode())

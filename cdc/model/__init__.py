@@ -52,7 +52,17 @@ from cdc.model.hand_over import (
     silence,
 )
 from cdc.model.match_expression import Expression
-from cdc.model.merge_key import document_key_json, merge_key, readable_id
+from cdc.model.merge_key import (
+    SEPARATOR,
+    ShardKey,
+    document_key_json,
+    document_key_of,
+    find_field,
+    merge_key,
+    readable_id,
+    shard_key_changed,
+    whole_key,
+)
 from cdc.model.offset import (
     NEVER,
     Again,
@@ -97,6 +107,7 @@ __all__ = [
     "REPLACED",
     "RESYNC",
     "ROW_EVENTS",
+    "SEPARATOR",
     "VOID",
     "VOIDING",
     "WATERMARK",
@@ -116,6 +127,7 @@ __all__ = [
     "Replaced",
     "Scan",
     "Selection",
+    "ShardKey",
     "SnapshotSplit",
     "Span",
     "Split",
@@ -133,9 +145,11 @@ __all__ = [
     "decode_key",
     "describe_update",
     "document_key_json",
+    "document_key_of",
     "encode_key",
     "event_row",
     "filter_marks",
+    "find_field",
     "full_name",
     "join_neighbours",
     "key_of",
@@ -154,9 +168,11 @@ __all__ = [
     "require_uri",
     "reselect",
     "resume_token",
+    "shard_key_changed",
     "silence",
     "streaming",
     "timestamp",
     "transaction",
     "void_row",
+    "whole_key",
 ]

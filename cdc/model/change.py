@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
@@ -18,7 +18,7 @@ from cdc.model import resume_token, timestamp
 from cdc.model.bson import Element, Json, elements, extended_json, value
 from cdc.model.capture_filter import CaptureFilter, filter_marks
 from cdc.model.encoding import Column, relaxed_json
-from cdc.model.merge_key import document_key_json, merge_key
+from cdc.model.merge_key import document_key_json, document_key_of, merge_key, whole_key
 from cdc.model.selection import Namespace, Selection
 from cdc.model.split import ControlSplit, SnapshotSplit, key_of
 
@@ -58,12 +58,14 @@ def read_row(
     at: Timestamp,
     exact_from: Timestamp | None,
     encode: Encode,
+    fields: Sequence[str] = (),
 ) -> Change:
     """Return the row of a document read as of `at`.
 
-    If `exact_from` is set, the document is in a state between `at` and that time.
+    If `exact_from` is set, the document is in a state between `at` and that time. `fields` are
+    those of the shard key, if the document key counts as a whole.
     """
-    key = key_of(document)
+    key = document_key_of(document, fields) if fields else key_of(document)
     return Change(
         op="read",
         position=resume_token.position_after(at),
@@ -71,7 +73,7 @@ def read_row(
         cluster_inc=at.inc,
         db=namespace.db,
         coll=namespace.coll,
-        key=merge_key(key),
+        key=whole_key(key) if fields else merge_key(key),
         document_key=document_key_json(key),
         after=encode(document),
         description=_describe_row(exact_from),

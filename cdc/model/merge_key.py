@@ -3,6 +3,10 @@
 Equality is that of the unique index on `_id` under the simple collation. Numbers compare by exact
 value whatever their type, symbols like strings. Documents compare by their fields in order, arrays
 by their elements. Every rule was checked on a real server, see tests/model/test_merge_key.py.
+
+A router reports two documents with one `_id` on different shards, and both halves of a document
+that moves to another shard, in any order. Only the whole document key distinguishes them: the `_id`
+and the shard key. So it is the merge key where the shard key has other fields than `_id`.
 """
 
 from __future__ import annotations
@@ -12,10 +16,24 @@ import decimal
 import json
 import re
 import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from cdc.errors import UnmappableValue
-from cdc.model.bson import Element, decimal128, element, elements, extended_json
+from bson.timestamp import Timestamp
+
+from cdc.errors import UnmappableValue, UnsuitableSource
+from cdc.model.bson import (
+    Element,
+    decimal128,
+    element,
+    elements,
+    encode_document,
+    encode_field,
+    extended_json,
+)
 from cdc.model.encoding import document
+from cdc.model.selection import Namespace
+from cdc.model.split import key_of
 
 
 def merge_key(id_document: bytes) -> str:
@@ -37,6 +55,9 @@ def merge_key(id_document: bytes) -> str:
     return _value_text(id_document, fields[0], 0)
 
 
+# Between the key of an `_id` and the rest of a document key, see `whole_key`. A merge key is
+# JSON, which has no control characters.
+SEPARATOR = "\t"
 # The keys of ids that have a shorter text. A user's own `{"$oid": …}` has a second `$` there.
 _OBJECT_ID = re.compile(r'\{"\$oid":"(.{24})"\}')
 _UUID = re.compile(r'\{"\$binary":\{"base64":"(.{22}==)","subType":"04"\}\}')
@@ -48,9 +69,10 @@ def readable_id(key: str) -> str:
 
     An ObjectId is its 24 hexadecimal digits, a string is itself, a UUID is its text, a number is
     its digits: what a reference to it becomes as text in VARIANT. Every other `_id` is its merge
-    key. The texts of ids of several types may be equal: the string `7` and the number 7 both give
-    `7`, and only their keys differ.
+    key. Of a whole document key only the `_id` counts. The texts of ids of several types may be
+    equal: the string `7` and the number 7 both give `7`, and only their keys differ.
     """
+    key = key.partition(SEPARATOR)[0]
     if key.startswith('"'):
         # A string that is not UTF-8 has no text of its own, see `_quote`.
         return key if "\\ud" in key.replace("\\\\", "") else str(json.loads(key))
@@ -59,6 +81,9 @@ def readable_id(key: str) -> str:
     if found := _UUID.fullmatch(key):
         return str(uuid.UUID(bytes=base64.b64decode(found[1])))
     return key
+
+
+# --- document keys of sharded collections --------------------------------------------------------
 
 
 def document_key_json(document_key: bytes) -> str:
@@ -70,6 +95,85 @@ def document_key_json(document_key: bytes) -> str:
         return document.canonical_json(document_key)
     except UnmappableValue as error:
         return document.unmappable_json(error.message, document_key)
+
+
+class ShardKey(NamedTuple):
+    """The shard key of a collection.
+
+    Attributes:
+        fields: the paths of its fields in their order, `_id` among them if it is one.
+        uuid: the incarnation of the collection.
+        since: the time at which it got this shard key.
+    """
+
+    fields: tuple[str, ...]
+    uuid: bytes
+    since: Timestamp
+
+    @property
+    def distinguishes(self) -> bool:
+        """Whether documents with one `_id` may have different document keys."""
+        return set(self.fields) != {"_id"}
+
+
+def shard_key_changed(namespace: Namespace) -> UnsuitableSource:
+    """Return the error for a collection whose document keys are others now."""
+    return UnsuitableSource(
+        f"{namespace} got another shard key while its documents were captured. Through a router"
+        " they are known by their whole document keys, which are others now.",
+        "Begin again with a new checkpoint and new tables, or set shards.direct.",
+    )
+
+
+def document_key_of(document: bytes, fields: Sequence[str]) -> bytes:
+    """Return BSON of the document key of a document, as a change event has it.
+
+    It has the fields of the shard key that the document has, and the `_id`. Raises UnmappableValue
+    if the bytes are not a document or contain no `_id`.
+    """
+    own = key_of(document)
+    key = []
+    for field in fields:
+        name = field.encode()
+        found = find_field(document, name.split(b"."))
+        if found is not None and field != "_id":
+            key.append(encode_field(found.kind, name, document[found.start : found.stop]))
+    return encode_document([*key, own[4:-1]])
+
+
+def whole_key(document_key: bytes) -> str:
+    """Return the text of a document key: equal for those that the server treats as equal.
+
+    It is the merge key of the `_id`. If there are other fields, a tab follows, which no merge key
+    contains, and a JSON object of their merge keys, by name. The order of the fields does not
+    matter.
+    """
+    fields = elements(document_key, 0, len(document_key))
+    texts = {
+        each.name: merge_key(_single(each, document_key)) for each in fields if each.name != b"_id"
+    }
+    own = merge_key(key_of(document_key))
+    if not texts:
+        return own
+    quoted = (f"{merge_key(_text(name))}:{texts[name]}" for name in sorted(texts))
+    return f"{own}{SEPARATOR}{{{','.join(quoted)}}}"
+
+
+def find_field(document: bytes, path: Sequence[bytes]) -> Element | None:
+    """Return the field at a path of names; None if the document does not have it."""
+    start, stop = 0, len(document)
+    for number, name in enumerate(path, 1):
+        within = elements(document, start, stop)
+        found = next((each for each in within if each.name == name), None)
+        if found is None or number == len(path):
+            return found
+        if found.kind != element.DOCUMENT:
+            return None
+        start, stop = found.start, found.stop
+    return None
+
+
+# --- texts of values -----------------------------------------------------------------------------
 
 
 def _value_text(data: bytes, item: Element, depth: int) -> str:
@@ -160,3 +264,12 @@ def _decimal_text(number: decimal.Decimal) -> str:
 def _digits(number: decimal.Decimal) -> str:
     """The coefficient without trailing zeros. (Decimal.normalize would round to the context.)"""
     return "".join(map(str, number.as_tuple().digits)).rstrip("0")
+
+
+def _single(item: Element, data: bytes) -> bytes:
+    return encode_document([encode_field(item.kind, b"", data[item.start : item.stop])])
+
+
+def _text(name: bytes) -> bytes:
+    value = (len(name) + 1).to_bytes(4, "little") + name + b"\0"
+    return encode_document([encode_field(element.STRING, b"", value)])

@@ -63,13 +63,20 @@ def total_size(documents: Sequence[bytes]) -> int:
 
 
 def encode_documents(
-    documents: Documents, split: SnapshotSplit, options: SourceOptions, schema: pa.Schema
+    documents: Documents,
+    split: SnapshotSplit,
+    options: SourceOptions,
+    schema: pa.Schema,
+    fields: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the documents of a split as columns."""
+    """Encode the documents of a split as columns; for `fields` see `read_row`."""
     for places in _parts(documents.raw):
         first = read_row(places[0], split.namespace, split.at, documents.exact_from, _encode_empty)
         formats = options.document_format, options.document_json
-        key, document_key = cells.encode_keys(places, alone=False)
+        if fields:
+            key, document_key = cells.encode_whole_keys(places, fields)
+        else:
+            key, document_key = cells.encode_keys(places, alone=False)
         after = cells.encode_images(places, schema.field("after").type, *formats)
         own = {"key": key, "document_key": document_key, "after": after}
         yield _fill_columns(own, first, len(places), schema)

@@ -16,6 +16,7 @@ from cdc.model import (
     CaptureFilter,
     Change,
     ControlSplit,
+    Namespace,
     Selection,
     SnapshotSplit,
     Split,
@@ -40,9 +41,10 @@ from cdc.mongo.read import (
 )
 from cdc.mongo.topology import Source, discover, reopen
 from cdc.options import SourceOptions
-from cdc.tasks import arrow_batches
+from cdc.tasks import arrow_batches, shard_keys
 from cdc.tasks.allocator import LARGE_BYTES
 from cdc.tasks.prefetch import prefetch
+from cdc.tasks.shard_keys import ShardKeys
 
 T = TypeVar("T")
 
@@ -105,13 +107,16 @@ def record_batches(
         note: See `cdc.mongo.read.oplog`.
     """
     if isinstance(split, SnapshotSplit):
-        documents = _documents(split, options, may_be_void, pace)
+        source = _reopen(options, pace)
+        documents, fields = _documents(source, split, options, may_be_void)
         with closing(prefetch(documents, pace.end, _has_large_documents)) as read:
-            yield from _document_batches(read, split, options, schema)
+            yield from _document_batches(read, split, options, schema, fields)
     elif isinstance(split, StreamSplit):
-        events = _changes(split, options, pace, note)
+        source = _reopen(options, pace)
+        keys = shard_keys.of_slice(source, split, options)
+        events = _changes(source, split, options, note)
         with closing(prefetch(events, pace.end, _has_large_events)) as changes:
-            yield from _event_batches(changes, split, options, schema)
+            yield from _event_batches(changes, split, options, schema, keys)
     else:
         yield from arrow_batches.encode_rows(control_rows(split), schema)
 
@@ -133,13 +138,14 @@ def _document_batches(
     split: SnapshotSplit,
     options: SourceOptions,
     schema: pa.Schema,
+    fields: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     for is_large, parts in groupby(read, lambda documents: arrow_batches.is_large(documents.raw)):
         if is_large:
             for documents in parts:
-                yield from arrow_batches.encode_documents(documents, split, options, schema)
+                yield from arrow_batches.encode_documents(documents, split, options, schema, fields)
         else:
-            encoded = (row for part in parts for row in _read_rows(part, split, options))
+            encoded = (row for part in parts for row in _read_rows(part, split, options, fields))
             yield from arrow_batches.encode_rows(encoded, schema)
 
 
@@ -148,19 +154,21 @@ def _event_batches(
     split: StreamSplit,
     options: SourceOptions,
     schema: pa.Schema,
+    keys: ShardKeys,
 ) -> Iterator[pa.RecordBatch]:
     # A run may have 28 MB. Nothing refers to it while its rows are written.
     runs = list[Run]()
 
     def until_run() -> Iterator[Sequence[Event]]:
         for events in changes:
-            if isinstance(events, Run):
+            # Where the document key counts as a whole, a change may be two rows.
+            if isinstance(events, Run) and (keys is None or (not keys and events.has_ids_alone)):
                 runs.append(events)
                 return
             yield events
 
     while True:
-        yield from arrow_batches.encode_rows(_event_rows(until_run(), split, options), schema)
+        yield from arrow_batches.encode_rows(_event_rows(until_run(), split, options, keys), schema)
         if not runs:
             return
         parts = arrow_batches.split_by_collection(runs.pop())
@@ -177,52 +185,65 @@ def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Itera
     if isinstance(split, ControlSplit):
         yield from control_rows(split)
     elif isinstance(split, SnapshotSplit):
-        for documents in _documents(split, options, may_be_void):
-            yield from _read_rows(documents, split, options)
+        read, fields = _documents(_reopen(options), split, options, may_be_void)
+        for documents in read:
+            yield from _read_rows(documents, split, options, fields)
     elif isinstance(split, StreamSplit):
-        yield from _event_rows(_changes(split, options), split, options)
+        source = _reopen(options)
+        keys = shard_keys.of_slice(source, split, options)
+        yield from _event_rows(_changes(source, split, options), split, options, keys)
 
 
 def _event_rows(
-    changes: Iterable[Sequence[Event]], split: StreamSplit, options: SourceOptions
+    changes: Iterable[Sequence[Event]],
+    split: StreamSplit,
+    options: SourceOptions,
+    keys: ShardKeys,
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
     selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
     for events in changes:
         for event in events:
-            yield event_row(*event, split.shard, selection, excerpt, encode)
+            row = event_row(*event, split.shard, selection, excerpt, encode)
+            if keys is None or row.db is None or row.coll is None or row.key is None:
+                yield row
+            else:
+                key = keys.get(Namespace(row.db, row.coll))
+                yield from shard_keys.with_whole_key(row, event.raw, event.after, key)
 
 
 def _read_rows(
-    documents: Documents, split: SnapshotSplit, options: SourceOptions
+    documents: Documents, split: SnapshotSplit, options: SourceOptions, fields: Sequence[str]
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
     for raw in documents.raw:
-        yield read_row(raw, split.namespace, split.at, documents.exact_from, encode)
+        yield read_row(raw, split.namespace, split.at, documents.exact_from, encode, fields)
     if documents.is_void and options.emit_watermark:
         yield void_row(split)
 
 
 def _documents(
-    split: SnapshotSplit, options: SourceOptions, may_be_void: bool, pace: Pace = UNLIMITED
-) -> Iterator[Documents]:
-    patience = float(options.retry_seconds)
-    return read_range(_reopen(options, pace), split, patience, may_be_void)
+    source: Source, split: SnapshotSplit, options: SourceOptions, may_be_void: bool
+) -> tuple[Iterator[Documents], tuple[str, ...]]:
+    """Return the documents of a range, and the fields of their shard key."""
+    fields, since = shard_keys.of_range(source, split, options)
+    documents = read_range(source, split, float(options.retry_seconds), may_be_void)
+    return shard_keys.require_known(documents, split, since), fields
 
 
 def _changes(
+    source: Source,
     split: StreamSplit,
     options: SourceOptions,
-    pace: Pace = UNLIMITED,
     note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     patience = float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
     road = Road(options.read_by, options.oplog_verify, options.oplog_on_difference)
-    return read_slice(_reopen(options, pace), split, images, patience, road, note)
+    return read_slice(source, split, images, patience, road, note)
 
 
-def _reopen(options: SourceOptions, pace: Pace) -> Source:
+def _reopen(options: SourceOptions, pace: Pace = UNLIMITED) -> Source:
     """Return the source of a split, with the comment and the pace of the task's reads."""
     opener = partial(reopen, *_source_options(options))
     source = retry_call(opener, options.retry_seconds, "Looking for the shards")

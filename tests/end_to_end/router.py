@@ -34,13 +34,13 @@ _GIVE_UP = frozenset({11000, 50})
 class Sharded:
     """A sharded collection, what it holds, and what has been done to it: as its writers know it.
 
-    Keys are integers below twice the number of documents to begin with. Sharded by the hash of the
-    field `hashed` (`box` or `_id`), or by (region, number).
+    Keys are integers below twice the number of documents to begin with. Sharded by (region, number)
+    or by the hash of `box`.
     """
 
     cluster: Cluster
     namespace: Namespace
-    hashed: str | None = None
+    is_hashed: bool
     documents: dict[int, Document] = field(default_factory=dict)
     keys: int = 0
     log: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -50,18 +50,17 @@ class Sharded:
     def create(self, count: int) -> None:
         """With that many documents, half of them on each shard, in eight chunks (hashed: four)."""
         (db, coll), cluster = self.namespace, self.cluster
-        self.keys = 2 * count
-        if self.hashed:
-            self.hashes = cluster.hashes(range(self.keys if self.hashed == "_id" else _BOXES))
-        key = {self.hashed: "hashed"} if self.hashed else {"region": 1, "number": 1}
+        if self.is_hashed:
+            self.hashes = cluster.hashes(range(_BOXES))
+        key = {"box": "hashed"} if self.is_hashed else {"region": 1, "number": 1}
         cluster.shard_collection(db, coll, key)
         for shard in {chunk["shard"] for chunk in cluster.chunks(db, coll)}:
             images = abilities_of_shards(cluster.clients[shard]).recording
             cluster.clients[shard][db].command({"collMod": coll, **images})
-        for region in range(1, _REGIONS) if not self.hashed else ():
+        for region in range(1, _REGIONS) if not self.is_hashed else ():
             bounds = [{"region": r, "number": MinKey()} for r in (region, region + 1)]
             cluster.move(db, coll, bounds[0], "s2" if region % 2 else "s1", bounds[1])
-        chance = random.Random(1)
+        chance, self.keys = random.Random(1), 2 * count
         self.documents = {k: self.fresh(k, chance) for k in range(0, self.keys, 2)}
         routing = self.routing()
         for shard in cluster.shards:
@@ -70,19 +69,19 @@ class Sharded:
         self.log.update(("insert", key) for key in self.documents)
 
     def fresh(self, key: int, chance: random.Random) -> Document:
-        place = chance.randrange(_BOXES if self.hashed else _REGIONS)
-        where = {"box": place} if self.hashed else {"region": place, "number": key}
+        place = chance.randrange(_BOXES if self.is_hashed else _REGIONS)
+        where = {"box": place} if self.is_hashed else {"region": place, "number": key}
         return {"_id": key, **where, "n": 0, "pad": _PAD}
 
     def identity(self, document: Document) -> Document:
-        fields = {"_id", self.hashed} if self.hashed else {"_id", "region", "number"}
-        return {name: document[name] for name in document if name in fields}
+        fields = ("_id", "box") if self.is_hashed else ("_id", "region", "number")
+        return {name: document[name] for name in fields}
 
     def routing(self) -> Routing:
         return self.cluster.routing(*self.namespace)
 
     def owner(self, document: Document, routing: Routing) -> str:
-        value = self.hashes[document[self.hashed]] if self.hashed else document["region"]
+        value = self.hashes[document["box"]] if self.is_hashed else document["region"]
         return routing.owner(value)
 
 

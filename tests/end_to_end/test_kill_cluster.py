@@ -36,8 +36,8 @@ def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_double
     """Guards: transactions across shards, changes of a shard key that move a document, chunks that
     move both ways during the copy and after it, orphans left over, batches read again."""
     cluster.create_database("shop")
-    orders = Sharded(cluster, Namespace("shop", "orders"))
-    parcels = Sharded(cluster, Namespace("shop", "parcels"), hashed="box")
+    orders = Sharded(cluster, Namespace("shop", "orders"), is_hashed=False)
+    parcels = Sharded(cluster, Namespace("shop", "parcels"), is_hashed=True)
     both, truth = [orders, parcels], OfCluster(cluster)
     orders.create(3_000)
     parcels.create(2_000)

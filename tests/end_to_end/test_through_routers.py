@@ -5,6 +5,7 @@ The router is a stand-in (`tests.mongo.stand_in`): none of this has met a real m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cdc import Pipeline
 from cdc.delta.sink import BatchReport
-from cdc.errors import UnsuitableSource
+from cdc.model import Namespace
 from tests.end_to_end.in_process import STALL_SECONDS
 from tests.mongo.cluster import Cluster
 from tests.mongo.stand_in import StandIn
@@ -115,15 +116,15 @@ def test_a_mirror_is_copied_followed_verified_restored_and_repaired(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_documents_that_may_move_have_a_changelog_only_and_its_states_are_right(
+def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_first(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: a router may report the insert of a moved document before its delete."""
+    """Guards: the delete of a document that has moved, in a later batch than its insert; a changed
+    shard key on one shard; two documents with one `_id`; a shard key that a document lacks."""
     orders = Orders(cluster, DB, 20)
-    with pytest.raises(UnsuitableSource, match="sharded by other fields"):
-        run(made(router.uri, orders.full, tmp_path / "refused", spark))
-    only_log = {"table.mirror": ""}
-    pipeline = made(router.uri, orders.full, tmp_path / "tables", spark, **only_log)
+    options = {"table.history": "{db}/{coll}/history"}
+    pipeline = made(router.uri, orders.full, tmp_path / "tables", spark, **options)
+    assert pipeline.plan().problems == []
     run(pipeline)
     moved = {"_id": 1, "region": 6, "number": 1, "n": 7}
     delete = {"delete": "orders", "deletes": [{"q": {"_id": 1, "region": 1}, "limit": 1}]}
@@ -131,18 +132,35 @@ def test_documents_that_may_move_have_a_changelog_only_and_its_states_are_right(
         DB, s1=[delete], s2=[{"insert": "orders", "documents": [moved]}]
     )
     transaction.commit("s2")
+    run(pipeline)  # has the insert, and not the delete
     transaction.commit("s1")
     orders.update(2)
+    twin = {"_id": 2, "region": 6, "number": 2, "n": 1}
+    orders.run("s2", {"insert": "orders", "documents": [twin]})
+    orders.run("s1", {"insert": "orders", "documents": [{"_id": 90, "n": 2}]})
+    again = {"q": {"_id": 3, "region": 3, "number": 3}, "u": {"$set": {"number": 33}}}
+    change = {"update": "orders", "updates": [again]}
+    cluster.transaction(DB, **{orders.owner(3): [change]}).commit()
     reports = run(pipeline)
     last = max(each.watermark for each in reports if each.watermark is not None)
-    rows = pipeline.as_of(orders.full, last).collect()
-    found = {bson.decode(bytes(row["document"]))["_id"]: row for row in rows}
-    assert len(rows) == len(found) == 20
-    assert bson.decode(bytes(found[1]["document"])) == moved
+    expected = Counter(cluster.contents(DB, "orders"))
+    assert expected.total() == 22
+    (verdict,) = pipeline.verify(orders.full)
+    assert (verdict.is_equal, verdict.documents) == (True, 22)
+    for rows in (pipeline.as_of(orders.full, last), pipeline.live(orders.full)):
+        assert Counter(bytes(row["document"]) for row in rows.collect()) == expected
+    table = pipeline.config.table("changelog", Namespace(DB, "orders"))
+    assert table is not None
+    rekeyed = table.target.read(spark).where("description LIKE '%rekeyed%'").orderBy("op").collect()
+    assert [row["op"] for row in rekeyed] == ["delete", "insert"]
+    assert rekeyed[0]["position"] == rekeyed[1]["position"]
+    assert bson.decode(bytes(rekeyed[0]["before"]))["number"] == 3
+    assert bson.decode(bytes(rekeyed[1]["after"]))["number"] == 33
+    assert rekeyed[1]["key"] == '3\t{"number":33,"region":3}'
 
 
 @pytest.mark.timeout(600)
-def test_a_mirror_ends_before_the_first_batch_in_which_documents_may_move(
+def test_a_pipeline_ends_before_the_first_batch_after_another_shard_key(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path
 ) -> None:
     coll = cluster.clients["s1"][DB]["later"]
@@ -151,7 +169,7 @@ def test_a_mirror_ends_before_the_first_batch_in_which_documents_may_move(
     pipeline = made(router.uri, f"{DB}.later", tmp_path / "tables", spark)
     assert sum(each.copied for each in run(pipeline)) == 1
     before = pipeline.mirrored_until(f"{DB}.later")
-    refused = pytest.raises(StreamingQueryException, match="sharded by other fields")
+    refused = pytest.raises(StreamingQueryException, match="got another shard key")
     with refused, pipeline.run() as replication:
         cluster.shard_collection(DB, "later", {"region": 1})
         change = {"q": {"_id": 1, "region": 1}, "u": {"$inc": {"n": 1}}}

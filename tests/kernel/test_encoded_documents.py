@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import bson
@@ -44,29 +45,32 @@ IDS: list[Any] = [
 ]
 
 
-def one_by_one(documents: list[bytes], format: str, exact_from: Timestamp | None) -> pa.Table:
-    encode = encoder(format)
-    rows = [read_row(each, SPLIT.namespace, SPLIT.at, exact_from, encode) for each in documents]
+def one_by_one(
+    documents: list[bytes], format: str, exact_from: Timestamp | None, fields: Sequence[str] = ()
+) -> pa.Table:
+    about = SPLIT.namespace, SPLIT.at, exact_from, encoder(format), fields
+    rows = [read_row(each, *about) for each in documents]
     return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 
 
-def at_once(documents: Documents, format: str) -> pa.Table:
+def at_once(documents: Documents, format: str, fields: Sequence[str] = ()) -> pa.Table:
     return pa.Table.from_batches(
-        arrow_batches.encode_documents(documents, SPLIT, options(format), schema(format))
+        arrow_batches.encode_documents(documents, SPLIT, options(format), schema(format), fields)
     )
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("exact_from", [None, Timestamp(1_700_000_001, 1)])
+@pytest.mark.parametrize("fields", [(), ("n", "v")])
 def test_rows_of_many_documents_are_those_of_each(
-    format: str, exact_from: Timestamp | None
+    format: str, exact_from: Timestamp | None, fields: tuple[str, ...]
 ) -> None:
     documents = [bson.encode({"_id": each, "n": n}) for n, each in enumerate(IDS)]
     last = [bson.encode({"v": each}) for each in IDS]  # a driver would put the _id first
     documents += [raw((0x0A, b"n", b""), (each[4], b"_id", each[7:-1])) for each in last]
-    expected = one_by_one(documents, format, exact_from)
+    expected = one_by_one(documents, format, exact_from, fields)
     for given in (documents, Places.concatenate(documents)):
-        found = at_once(Documents(given, exact_from), format)
+        found = at_once(Documents(given, exact_from), format, fields)
         assert found.schema == expected.schema
         assert canonical_rows(found.to_pylist()) == canonical_rows(expected.to_pylist())
 

@@ -11,7 +11,7 @@ import bson
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.binary import UuidRepresentation
 
-from cdc.model import merge_key
+from cdc.model import merge_key, whole_key
 
 _UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 _DAY = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
@@ -62,4 +62,11 @@ def _broken_key(text: bytes) -> str:
 def texts_by_key() -> Mapping[str, str]:
     """The readable text of each key."""
     own = {key: key for key in [*map(key_of, OTHERS), *map(_broken_key, _BROKEN)]}
-    return own | {key_of(value): text for value, text in TEXTS}
+    own |= {key_of(value): text for value, text in TEXTS}
+    return own | {_with_shard_key(key): text for key, text in own.items()}
+
+
+def _with_shard_key(key: str) -> str:
+    """The key of a document whose whole document key counts."""
+    rest = whole_key(bson.encode({"place": 'a"\\\t{', "n.m": None, "_id": 0})).removeprefix("0")
+    return key + rest

@@ -32,6 +32,7 @@ from cdc import options as declared
 from cdc.model import (
     MAX_KEY,
     NEVER,
+    SEPARATOR,
     Change,
     KeyRange,
     Namespace,
@@ -270,7 +271,9 @@ def replayed(rows: Iterable[Change], db: str, coll: str) -> Contents:
                 held.pop(row.key, None)
             elif row.after is not None:
                 held[row.key] = bytes(row.after)  # type: ignore[arg-type]
-    return held
+    by_id = {key.partition(SEPARATOR)[0]: document for key, document in held.items()}
+    assert len(by_id) == len(held), "there are documents with one _id"
+    return by_id
 
 
 def _homes(rows: list[Change]) -> dict[Any, str]:

@@ -434,6 +434,8 @@ class Transaction:
                 # A session of the driver's with the identity that the router gives it everywhere.
                 session = cluster.clients[shard].start_session(causal_consistency=False)
                 session.session_id.update(lsid)  # type: ignore[attr-defined]
+                # Nobody else gets it: a retryable write with its number would count as done.
+                session._server_session.mark_dirty()
                 self._sessions[shard] = session
                 for number, statement in enumerate(statements):
                     coll = next(iter(statement.values()))

@@ -23,6 +23,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from cdc.arrow import readable_ids
 from cdc.delta.columns.table_columns import Columns, of_table
 from cdc.delta.sql import literal
+from cdc.model import SEPARATOR
 
 ID = "_id"
 _KEY, _DOCUMENT = "key", "document"
@@ -93,6 +94,7 @@ def _arrow(typed: Columns) -> pa.StructType:
 
 def id_text(key: str) -> str:
     """SQL text for `readable_id` of a key, which is the name of a column; it cannot raise."""
+    key = f"substring_index({key}, {literal(SEPARATOR)}, 1)"
     parsed = f"get(from_json(concat('[', {key}, ']'), 'array<string>'), 0)"
     # In JSON a backslash is two. What is left of `\ud` stands for a byte that is not UTF-8.
     is_text = f"NOT contains(replace({key}, {literal(2 * _BACKSLASH)}, ''), {literal(_BROKEN)})"

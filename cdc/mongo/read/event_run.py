@@ -13,6 +13,7 @@ from bson.timestamp import Timestamp
 from cdc.kernel import NONE, Events, Places, reply
 from cdc.kernel import event_columns as at
 from cdc.model import StreamSplit
+from cdc.model.bson import elements
 from cdc.mongo.connection import Batch
 from cdc.mongo.read.images import WITH_AFTER, Event, Images
 
@@ -109,6 +110,12 @@ class Run(Sequence[Event]):
         has_after = self.located.events[index, at.AFTER] != NONE
         after = self.located.field(index, at.AFTER) if has_after else None
         return Event(self.located.raw(index), after, bool(self.exact[index]))
+
+    @property
+    def has_ids_alone(self) -> bool:
+        """Whether the document key of each event is its `_id`."""
+        keys = self.located.places(at.KEY)
+        return all(len(elements(key, 0, len(key))) == 1 for key in keys)
 
     def select_after(self, position: str) -> Run:
         """Select the events after a position; all events if it is empty."""

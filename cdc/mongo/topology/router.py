@@ -12,7 +12,7 @@ real shards.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -24,8 +24,10 @@ from cdc.model import (
     NEVER,
     Copying,
     KeyRange,
+    Namespace,
     Offset,
     Selection,
+    ShardKey,
 )
 from cdc.mongo.collections import Listing, list_databases, list_once, ranges
 from cdc.mongo.connection import (
@@ -46,7 +48,8 @@ from cdc.mongo.topology.router_metadata import (
     UNKNOWN,
     KnownShards,
     find_metadata,
-    require_id_keys,
+    find_shard_keys,
+    require_shard_keys,
 )
 from cdc.mongo.topology.source import OnePart
 
@@ -157,9 +160,11 @@ class Router(OnePart):
         """Raise HistoryLost if a shard may have left since the offset."""
         self.known.require_all_read(offset)
 
-    def _find_metadata(self, coll: str) -> list[Any] | None:
+    def _find_metadata(
+        self, coll: str, after: Timestamp = NEVER, names: Sequence[str] | None = None
+    ) -> list[Any] | None:
         with self._asking(f"Reading config.{coll}") as member:
-            return find_metadata(member, coll)
+            return find_metadata(member, coll, after, names)
 
     # --- collections ---
 
@@ -193,12 +198,15 @@ class Router(OnePart):
         return replace(found, since=since, time=newest, term=0 if is_same else None)
 
     def require_mirrorable(self, selection: Selection) -> None:
-        """Raise UnsuitableSource unless the shard key of each sharded collection is its `_id`.
+        """Raise UnsuitableSource if the user may not read the shard keys."""
+        require_shard_keys(self._find_metadata("collections", names=[]))
 
-        Then a document neither moves by a change nor has a twin. Raises also if the user may not
-        read the shard keys.
-        """
-        require_id_keys(self._find_metadata("collections"), selection)
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
+        """Return the shard keys that have other fields than `_id`; None if they may not be read."""
+        names = None if selection.patterns else [str(name) for name in selection.names]
+        return find_shard_keys(self._find_metadata("collections", after, names), selection)
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""

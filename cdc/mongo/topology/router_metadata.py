@@ -1,11 +1,13 @@
 """Metadata of a cluster that is read through a router: shards that join or leave, and shard keys.
 
-A user may lack the privileges for it. Then nothing of this is recognised, and mirrors are refused.
+A user may lack the privileges for it. Then nothing of this is recognised, documents are known by
+their `_id` alone, and mirrors are refused.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -13,7 +15,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, NotPermitted, UnsuitableSource
-from cdc.model import NEVER, Namespace, Offset, Selection
+from cdc.model import NEVER, Namespace, Offset, Selection, ShardKey
 from cdc.mongo.connection import RouterMember, translate_error
 
 _log = logging.getLogger(__name__)
@@ -21,13 +23,21 @@ _READ_MS = 10_000
 _BATCH = 10_000
 
 
-def find_metadata(member: RouterMember, coll: str) -> list[Any] | None:
+def find_metadata(
+    member: RouterMember,
+    coll: str,
+    after: Timestamp = NEVER,
+    names: Sequence[str] | None = None,
+) -> list[Any] | None:
     """Return the entries of `config.<coll>`; None if the user may not read them.
 
-    They are from a moment after everything that the router has shown. Raises the driver's errors.
+    They are from a moment after `after`, and after everything that the router has shown. `names`
+    are those of the entries to return; None for all. Raises the driver's errors.
     """
-    concern = {"level": "majority", "afterClusterTime": member.newest_known()}
-    find = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
+    concern = {"level": "majority", "afterClusterTime": max(after, member.newest_known())}
+    find: dict[str, Any] = {"find": coll, "batchSize": _BATCH, "maxTimeMS": _READ_MS}
+    if names is not None:
+        find["filter"] = {"_id": {"$in": names}}
     try:
         cursor = member.command("config", {**find, "readConcern": concern})["cursor"]
     except pymongo.errors.OperationFailure as error:
@@ -91,23 +101,27 @@ class KnownShards:
 UNKNOWN: Final = KnownShards()
 
 
-def require_id_keys(entries: list[Any] | None, selection: Selection) -> None:
-    """Raise UnsuitableSource unless the shard key of each selected collection is its `_id`.
-
-    `entries` are those of `config.collections`; None if the user may not read them.
-    """
+def require_shard_keys(entries: list[Any] | None) -> None:
+    """Raise UnsuitableSource if these entries of `config.collections` could not be read: None."""
     if entries is None:
         raise UnsuitableSource(
             "Mirrors and histories through a router need the shard keys, which the user may not"
             " read.",
             "Grant find on config.collections, set shards.direct, or write only changelogs.",
         )
+
+
+def find_shard_keys(
+    entries: list[Any] | None, selection: Selection
+) -> Mapping[Namespace, ShardKey] | None:
+    """Return the shard keys in these entries of `config.collections`, see `Source.shard_keys`."""
+    if entries is None:
+        return None
+    found = dict[Namespace, ShardKey]()
     for entry in entries:
         name = Namespace.parse(entry["_id"])
-        if selection.matches(name) and set(entry["key"]) != {"_id"}:
-            raise UnsuitableSource(
-                f"{name} is sharded by other fields than its _id. A document may move between"
-                " shards when they change, and a router reports the two halves of that in any"
-                " order: a mirror or a history would not be exact.",
-                "Set shards.direct, or write only the changelog of this collection.",
-            )
+        uuid, since = bytes(entry["uuid"]), entry.get("timestamp", NEVER)
+        key = ShardKey(tuple(entry["key"]), uuid, since)
+        if selection.matches(name) and key.distinguishes:
+            found[name] = key
+    return found

@@ -17,7 +17,7 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, UnsuitableSource
-from cdc.model import NEVER, Copying, KeyRange, Offset, Selection, Times
+from cdc.model import NEVER, Copying, KeyRange, Namespace, Offset, Selection, ShardKey, Times
 from cdc.mongo.collections import INTERNAL, Listing, list_collections
 from cdc.mongo.connection import (
     UNLIMITED,
@@ -229,6 +229,12 @@ class Cluster:
 
     def require_mirrorable(self, selection: Selection) -> None:
         """Each batch has both halves of a move, and knows their shards."""
+
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
+        """Return None: each batch has both halves of a move, so the `_id` is enough."""
+        return None
 
     def reports_ddl(self, shard: str, event: Mapping[str, Any]) -> bool:
         """Return whether that shard reports a DDL event that several shards may see.

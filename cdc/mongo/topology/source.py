@@ -16,7 +16,17 @@ from typing import Any, ClassVar, Protocol, Self
 
 from bson.timestamp import Timestamp
 
-from cdc.model import NEVER, Copying, KeyRange, Namespace, Offset, Selection, SnapshotSplit, Times
+from cdc.model import (
+    NEVER,
+    Copying,
+    KeyRange,
+    Namespace,
+    Offset,
+    Selection,
+    ShardKey,
+    SnapshotSplit,
+    Times,
+)
 from cdc.mongo.collections import Listing, Version
 from cdc.mongo.connection import Client, Member, Pace
 
@@ -110,9 +120,18 @@ class Source(Protocol):
     def require_mirrorable(self, selection: Selection) -> None:
         """Raise UnsuitableSource if a mirror of a selected collection might not be exact.
 
-        A mirror has one row for an `_id`. Through a router, the delete of a document that moved to
-        another shard may be in a later batch than its insert there. `_id`s that are not unique are
-        no reason by themselves.
+        `_id`s that are not unique are no reason by themselves.
+        """
+        ...
+
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
+        """Return the shard keys of the selected collections that have other fields than `_id`.
+
+        The document keys of their documents count as a whole, see `cdc.model.whole_key`. None
+        if the `_id` is enough for every collection. The answer is that of some moment at or after
+        `after`, a live edge. Raises our errors for those of the server.
         """
         ...
 
@@ -241,6 +260,11 @@ class OnePart:
 
     def require_mirrorable(self, selection: Selection) -> None:
         """Documents do not move."""
+
+    def shard_keys(
+        self, selection: Selection, after: Timestamp
+    ) -> Mapping[Namespace, ShardKey] | None:
+        return None
 
     def refresh(self) -> Self:
         return self

@@ -25,10 +25,7 @@ _DOCUMENTS_AT_ONCE = 10
 
 class OfShards:
     """The source of a campaign, with new collections for each round: one sharded by range, and one
-    by hash. `collections`: their names, and the field whose hash they are sharded by; `sizes`: of
-    each round one is the number of their documents."""
-
-    collections: Sequence[tuple[str, str | None]] = (("orders", None), ("parcels", "box"))
+    by hash. `sizes`: of each round one is the number of their documents."""
 
     name = "two shards"
     # No oplog has what its shard reports of a transaction across shards, or of a move.
@@ -54,7 +51,8 @@ class OfShards:
         db = f"campaign{number}"
         self._cluster.create_database(db)
         self._both = [
-            Sharded(self._cluster, Namespace(db, coll), hashed) for coll, hashed in self.collections
+            Sharded(self._cluster, Namespace(db, "orders"), is_hashed=False),
+            Sharded(self._cluster, Namespace(db, "parcels"), is_hashed=True),
         ]
         for each in self._both:
             each.create(chance.choice(self._sizes))

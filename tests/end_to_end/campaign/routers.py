@@ -14,12 +14,10 @@ from tests.mongo.stand_in import StandIn
 
 
 class OfRouters(OfShards):
-    """The source of a campaign. No document moves by a change of its shard key: of such collections
-    there are no mirrors."""
+    """The source of a campaign."""
 
     name = "two shards through routers"
     roads = ("change_stream",)
-    collections = (("orders", "_id"), ("parcels", "_id"))
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

@@ -97,7 +97,7 @@ def _other_than_reported(
             expected[write.time, write.op, str(write.key)].append(write)
     for row in sorted(rows, key=lambda row: row["position"]):
         if row["op"] != "read":
-            given[_time(row), row["op"], row["key"]].append(row)
+            given[_time(row), row["op"], id_of(row["key"])].append(row)
     for (time, op, key), writes in expected.items():
         found = given.get((time, op, key), [])
         for _ in writes[len(found) :]:
@@ -108,6 +108,11 @@ def _other_than_reported(
     for (time, op, key), found in given.items():
         for _ in found[len(expected.get((time, op, key), [])) :]:
             yield f"{op} of {key} at {time} never happened"
+
+
+def id_of(key: str) -> str:
+    """The key of the `_id`; a whole document key has a tab and the shard key after it."""
+    return key.partition("\t")[0]
 
 
 def _time(row: Row) -> Timestamp:

@@ -10,7 +10,7 @@ from typing import Any
 import bson
 
 from cdc.model import Namespace
-from tests.end_to_end.oracle.changelog import Row, in_order
+from tests.end_to_end.oracle.changelog import Row, id_of, in_order
 from tests.end_to_end.oracle.checkpoint import Frontier
 from tests.end_to_end.oracle.oplog import Truth
 
@@ -27,16 +27,16 @@ def wrong_documents(
     below = frontier.below(namespace)
     documents = truth.documents(namespace, frontier.time)
     numbered = [(bson.decode(raw)["_id"], raw) for raw in documents]
-    source = {str(number): raw for number, raw in numbered if below is None or number < below}
+    source = Counter(
+        (str(number), raw) for number, raw in numbered if below is None or number < below
+    )
     counts = Counter(row["key"] for row in rows)
-    there = {row["key"]: row["document"] for row in rows}
     yield from (f"{key} is in it {count} times" for key, count in counts.items() if count > 1)
-    if len(dict(numbered)) < len(numbered):
-        yield "two shards own a document"
-    yield from (f"{key} is missing" for key in source.keys() - there.keys())
-    yield from (f"{key} is not in the collection" for key in there.keys() - source.keys())
-    both = source.keys() & there.keys()
-    yield from (f"{key} differs" for key in both if source[key] != there[key])
+    there = Counter((id_of(row["key"]), row["document"]) for row in rows)
+    lacking, others = {key for key, _ in source - there}, {key for key, _ in there - source}
+    yield from (f"{key} is missing" for key in lacking - others)
+    yield from (f"{key} is not in the collection" for key in others - lacking)
+    yield from (f"{key} differs" for key in lacking & others)
 
 
 def wrong_positions(mirror: Sequence[Row], changelog: Sequence[Row]) -> Iterator[str]:

@@ -107,7 +107,9 @@ class OfCluster:
         ]
 
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
-        return self._cluster.contents(namespace.db, namespace.coll, at)
+        found = self._cluster.contents(namespace.db, namespace.coll, at)
+        assert len({bson.decode(raw)["_id"] for raw in found}) == len(found), "two shards own one"
+        return found
 
 
 class ThroughRouters(OfCluster):
@@ -122,11 +124,15 @@ class ThroughRouters(OfCluster):
 
 
 def _replayed(story: Iterable[Write], at: Timestamp) -> list[bytes]:
-    there = dict[int, bytes]()
+    # By their document keys: of a document that moves, one shard may report the insert before the
+    # other reports the delete.
+    there = dict[str, bytes]()
     for write in story:
         if write.seen <= at:
-            after = document_after(write, there.pop(write.key, None))
-            there.update({} if after is None else {write.key: after})
+            identity = bson.decode(write.identity) if write.identity else {"_id": write.key}
+            key = repr(sorted(identity.items()))
+            after = document_after(write, there.pop(key, None))
+            there.update({} if after is None else {key: after})
     return [*there.values()]
 
 

@@ -83,7 +83,7 @@ def test_a_slice_has_all_events_of_its_last_time_whatever_shard_they_are_of(
             cluster.clients[shard].admin.command({"appendOplogNote": 1, "data": {}})
         rows = found.result(30)
     assert [(row.key, row.cluster_time, row.cluster_inc) for row in rows] == [
-        (key, at.time * 10**6, at.inc) for key in ("1", "6")
+        (f'{key}\t{{"number":1,"region":{key}}}', at.time * 10**6, at.inc) for key in (1, 6)
     ]
 
 

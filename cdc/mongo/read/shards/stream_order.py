@@ -38,8 +38,8 @@ from functools import partial
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption, UnsuitableSource
-from cdc.model import KeyRange, SnapshotSplit, filter_marks, key_of, literal, merge_key
-from cdc.model.bson import Element, element, elements, encode_document, encode_field
+from cdc.model import KeyRange, SnapshotSplit, filter_marks, find_field, key_of, literal, merge_key
+from cdc.model.bson import Element, elements, encode_document, encode_field
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, RouterMember, retry_call
 from cdc.mongo.read import change_stream, snapshot
@@ -83,11 +83,12 @@ def read(
 
 
 def fields_error() -> BadOption:
-    """Return the error for a copy with the option `fields`."""
+    """Return the error for the option `fields` where document keys have to be known."""
     return BadOption(
-        "Option 'fields' cannot be used for a copy through a router: a document without its shard"
-        " key cannot be distinguished from another one with its _id.",
-        "Remove it, set mode to latest, or set shards.direct.",
+        "Option 'fields' cannot be used through a router for a copy, or for a collection that is"
+        " sharded by other fields than its _id: a document without its shard key cannot be"
+        " distinguished from another one with its _id.",
+        "Remove it, or set shards.direct.",
     )
 
 
@@ -230,21 +231,8 @@ def key_values(document_key: bytes) -> Key:
 
 def key_values_of(document: bytes, like: Key) -> Key:
     """Return the fields of a document that a document key has, without those that are missing."""
-    found = ((name, _find(document, name.split(b"."))) for name in like)
+    found = ((name, find_field(document, name.split(b"."))) for name in like)
     return {name: _merge_key(document, each) for name, each in found if each is not None}
-
-
-def _find(document: bytes, path: list[bytes]) -> Element | None:
-    start, stop = 0, len(document)
-    for number, name in enumerate(path, 1):
-        within = elements(document, start, stop)
-        found = next((each for each in within if each.name == name), None)
-        if found is None or number == len(path):
-            return found
-        if found.kind != element.DOCUMENT:
-            return None
-        start, stop = found.start, found.stop
-    return None
 
 
 def _merge_key(data: bytes, item: Element) -> str:

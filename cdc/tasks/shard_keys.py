@@ -1,0 +1,128 @@
+"""Rows whose document keys count as a whole, and the shard keys that this takes.
+
+A change of the shard key (sharding, refining, resharding) changes the document keys. A router of
+MongoDB 6.0 does not report it. So a copy ends that finds such a change after its time, and a
+pipeline ends before it commits a batch after one, see `cdc.checkpoint.recorded_keys`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from bson.timestamp import Timestamp
+
+from cdc.model import (
+    NEVER,
+    Change,
+    Namespace,
+    Selection,
+    ShardKey,
+    SnapshotSplit,
+    StreamSplit,
+    document_key_json,
+    document_key_of,
+    shard_key_changed,
+    whole_key,
+)
+from cdc.mongo.connection import retry_call
+from cdc.mongo.read import Documents, fields_error
+from cdc.mongo.topology import Source
+from cdc.options import SourceOptions
+
+# None: the `_id` is enough for every collection.
+ShardKeys = Mapping[Namespace, ShardKey] | None
+
+
+def of_range(
+    source: Source, split: SnapshotSplit, options: SourceOptions
+) -> tuple[tuple[str, ...], Timestamp]:
+    """Return the fields of the shard key of a range, and since when it has them.
+
+    There are no fields if the `_id` is enough, or if the incarnation of the range is gone: then it
+    has no documents either.
+    """
+    keys = query(source, Selection.of([split.namespace]), split.at, options)
+    key = None if keys is None else keys.get(split.namespace)
+    if key is None or key.uuid != split.uuid:
+        return (), NEVER
+    return key.fields, key.since
+
+
+def require_known(
+    read: Iterator[Documents], split: SnapshotSplit, since: Timestamp
+) -> Iterator[Documents]:
+    """Yield the documents of a range.
+
+    Raises UnsuitableSource if there are any, and the collection got its shard key after the time of
+    the range. (A collection that was created after that time has none.)
+    """
+    for documents in read:
+        if documents.raw and since > split.at:
+            raise shard_key_changed(split.namespace)
+        yield documents
+
+
+def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> ShardKeys:
+    """Return the shard keys that the collections of a slice had at its end.
+
+    Those that they got later are left out: another incarnation may have them. Raises BadOption if
+    the option `fields` is set and there are any: without its shard key, a document has no document
+    key.
+    """
+    keys = query(source, split.selection, split.last, options)
+    if keys and split.capture.fields:
+        raise fields_error()
+    if keys is None:
+        return None
+    return {name: key for name, key in keys.items() if key.since <= split.last}
+
+
+def with_whole_key(
+    row: Change, event: Mapping[str, Any], after: bytes | None, shard_key: ShardKey | None
+) -> list[Change]:
+    """Return the rows of a change with the whole document key as `key`.
+
+    A change of a shard key's value ends one document key, and begins another. If the document stays
+    on its shard, the server reports one update or replace, with the document key before it. That
+    becomes two rows, a delete and an insert at one position, as if the document had moved to
+    another shard; their `description` names the operation of the event. Without an after-image the
+    new document key is unknown, and the change is one row of the old one.
+
+    Args:
+        row: the row of the event, see `event_row`.
+        event: the change event.
+        after: BSON of the document after the change, or None.
+        shard_key: None if it is no longer known, because the collection was dropped or got another
+            one since. Then it consists of what the event has of it.
+    """
+    fields = list(event["documentKey"]) if shard_key is None else shard_key.fields
+    operation, document_key = event["operationType"], bytes(event["documentKey"].raw)
+    if operation == "insert" and after is not None:  # before 6.0 it may have the `_id` alone
+        document_key = document_key_of(after, fields)
+    row = row._replace(key=whole_key(document_key))
+    if operation not in ("update", "replace") or row.op == "delete" or after is None:
+        return [row]
+    document_key = document_key_of(after, fields)
+    key = whole_key(document_key)
+    if key == row.key:
+        return [row]
+    described = {**json.loads(row.description or "{}"), "rekeyed": operation}
+    row = row._replace(update_description=None, description=json.dumps(described))
+    inserted = row._replace(
+        op="insert", key=key, document_key=document_key_json(document_key), before=None
+    )
+    if row.op == "insert":  # it entered the capture filter
+        return [inserted]
+    ended = json.dumps({"rekeyed": operation})
+    return [row._replace(op="delete", after=None, description=ended), inserted]
+
+
+def query(
+    source: Source, selection: Selection, after: Timestamp, options: SourceOptions
+) -> ShardKeys:
+    """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`."""
+    ask = partial(source.shard_keys, selection, after)
+    return retry_call(ask, options.retry_seconds, "Reading the shard keys")
