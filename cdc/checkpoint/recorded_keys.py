@@ -49,7 +49,8 @@ class RecordedKeys:
             gone: the collections whose rows are void after the batch.
             until: the time of the batch.
         """
-        recorded, after = self.read(), self.read()
+        recorded = self.read()
+        after = dict(recorded)
         for name in names:
             key = keys.get(name)
             if key is not None and key.since > until:
