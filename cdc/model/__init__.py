@@ -61,6 +61,7 @@ from cdc.model.merge_key import (
     merge_key,
     readable_id,
     shard_key_changed,
+    value_key,
     whole_key,
 )
 from cdc.model.offset import (
@@ -173,6 +174,7 @@ __all__ = [
     "streaming",
     "timestamp",
     "transaction",
+    "value_key",
     "void_row",
     "whole_key",
 ]

@@ -52,7 +52,12 @@ def merge_key(id_document: bytes) -> str:
     fields = elements(id_document, 0, len(id_document))
     if len(fields) != 1:
         raise UnmappableValue(f"a key document has one field, not {len(fields)}")
-    return _value_text(id_document, fields[0], 0)
+    return value_key(id_document, fields[0])
+
+
+def value_key(data: bytes, item: Element) -> str:
+    """Return the merge key of a field's value, which lies in `data`."""
+    return _value_text(data, item, 0)
 
 
 # Between the key of an `_id` and the rest of a document key, see `whole_key`. A merge key is
@@ -148,15 +153,17 @@ def whole_key(document_key: bytes) -> str:
     contains, and a JSON object of their merge keys, by name. The order of the fields does not
     matter.
     """
-    fields = elements(document_key, 0, len(document_key))
     texts = {
-        each.name: merge_key(_single(each, document_key)) for each in fields if each.name != b"_id"
+        each.name: value_key(document_key, each)
+        for each in elements(document_key, 0, len(document_key))
+        if each.name != b"_id"
     }
     own = merge_key(key_of(document_key))
     if not texts:
         return own
-    quoted = (f"{merge_key(_text(name))}:{texts[name]}" for name in sorted(texts))
-    return f"{own}{SEPARATOR}{{{','.join(quoted)}}}"
+    return (
+        f"{own}{SEPARATOR}{{{','.join(f'{_quote(name)}:{texts[name]}' for name in sorted(texts))}}}"
+    )
 
 
 def find_field(document: bytes, path: Sequence[bytes]) -> Element | None:
@@ -264,12 +271,3 @@ def _decimal_text(number: decimal.Decimal) -> str:
 def _digits(number: decimal.Decimal) -> str:
     """The coefficient without trailing zeros. (Decimal.normalize would round to the context.)"""
     return "".join(map(str, number.as_tuple().digits)).rstrip("0")
-
-
-def _single(item: Element, data: bytes) -> bytes:
-    return encode_document([encode_field(item.kind, b"", data[item.start : item.stop])])
-
-
-def _text(name: bytes) -> bytes:
-    value = (len(name) + 1).to_bytes(4, "little") + name + b"\0"
-    return encode_document([encode_field(element.STRING, b"", value)])

@@ -107,14 +107,11 @@ def record_batches(
         note: See `cdc.mongo.read.oplog`.
     """
     if isinstance(split, SnapshotSplit):
-        source = _reopen(options, pace)
-        documents, fields = _documents(source, split, options, may_be_void)
+        documents, fields = _documents(_reopen(options, pace), split, options, may_be_void)
         with closing(prefetch(documents, pace.end, _has_large_documents)) as read:
             yield from _document_batches(read, split, options, schema, fields)
     elif isinstance(split, StreamSplit):
-        source = _reopen(options, pace)
-        keys = shard_keys.of_slice(source, split, options)
-        events = _changes(source, split, options, note)
+        events, keys = _changes(_reopen(options, pace), split, options, note)
         with closing(prefetch(events, pace.end, _has_large_events)) as changes:
             yield from _event_batches(changes, split, options, schema, keys)
     else:
@@ -189,9 +186,8 @@ def read_split(split: Split, options: SourceOptions, may_be_void: bool) -> Itera
         for documents in read:
             yield from _read_rows(documents, split, options, fields)
     elif isinstance(split, StreamSplit):
-        source = _reopen(options)
-        keys = shard_keys.of_slice(source, split, options)
-        yield from _event_rows(_changes(source, split, options), split, options, keys)
+        changes, keys = _changes(_reopen(options), split, options)
+        yield from _event_rows(changes, split, options, keys)
 
 
 def _event_rows(
@@ -236,11 +232,12 @@ def _changes(
     split: StreamSplit,
     options: SourceOptions,
     note: Note = lambda reason: None,
-) -> Iterator[Sequence[Event]]:
-    patience = float(options.retry_seconds)
+) -> tuple[Iterator[Sequence[Event]], ShardKeys]:
+    """Return the events of a slice, and the shard keys of their collections."""
+    keys, patience = shard_keys.of_slice(source, split, options), float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
     road = Road(options.read_by, options.oplog_verify, options.oplog_on_difference)
-    return read_slice(source, split, images, patience, road, note)
+    return read_slice(source, split, images, patience, road, note), keys
 
 
 def _reopen(options: SourceOptions, pace: Pace = UNLIMITED) -> Source:

@@ -24,7 +24,6 @@ from cdc.model import Namespace
 from cdc.pipeline import Config, Replication, maintain
 from tests.bench.processes import WORKERS, most_held
 from tests.end_to_end.job import IN_PYTHON, ROOT, Job, arguments, program_environment
-from tests.end_to_end.oracle.data_files import newest
 from tests.end_to_end.sustained.judged import judged
 from tests.end_to_end.sustained.writers import Steady
 
@@ -125,7 +124,7 @@ def test_a_changelog_of_many_commits_starts_and_plans_as_fast_as_one_of_few(
 def _write_until(spark: SparkSession, config: Config, job: Job, folder: Path, commits: int) -> None:
     """Until the changelog has so many; with `maintain` from time to time."""
     version, changed = -1, time.monotonic()
-    maintained = newest(folder)[0]
+    maintained = _newest_version(folder)
     while version < commits:
         assert job.process.poll() is None, job.said()
         if (now := _newest_version(folder)) > version:

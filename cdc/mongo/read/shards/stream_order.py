@@ -38,8 +38,17 @@ from functools import partial
 from bson.timestamp import Timestamp
 
 from cdc.errors import BadOption, UnsuitableSource
-from cdc.model import KeyRange, SnapshotSplit, filter_marks, find_field, key_of, literal, merge_key
-from cdc.model.bson import Element, elements, encode_document, encode_field
+from cdc.model import (
+    KeyRange,
+    SnapshotSplit,
+    filter_marks,
+    find_field,
+    key_of,
+    literal,
+    merge_key,
+    value_key,
+)
+from cdc.model.bson import elements
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, RouterMember, retry_call
 from cdc.mongo.read import change_stream, snapshot
@@ -226,15 +235,10 @@ class Undoing:
 def key_values(document_key: bytes) -> Key:
     """Return the merge key of each field of a document key."""
     fields = elements(document_key, 0, len(document_key))
-    return {each.name: _merge_key(document_key, each) for each in fields}
+    return {each.name: value_key(document_key, each) for each in fields}
 
 
 def key_values_of(document: bytes, like: Key) -> Key:
     """Return the fields of a document that a document key has, without those that are missing."""
     found = ((name, find_field(document, name.split(b"."))) for name in like)
-    return {name: _merge_key(document, each) for name, each in found if each is not None}
-
-
-def _merge_key(data: bytes, item: Element) -> str:
-    field = encode_field(item.kind, b"", data[item.start : item.stop])
-    return merge_key(encode_document([field]))
+    return {name: value_key(document, each) for name, each in found if each is not None}
