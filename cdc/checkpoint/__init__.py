@@ -12,7 +12,6 @@ from cdc.checkpoint.checkpoint import (
 from cdc.checkpoint.folder import OFFSETS, Files, Folder
 from cdc.checkpoint.hadoop_files import HadoopFiles
 from cdc.checkpoint.local_files import LocalFiles
-from cdc.checkpoint.recorded_keys import RecordedKeys
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "Folder",
     "HadoopFiles",
     "LocalFiles",
-    "RecordedKeys",
     "Step",
     "TableBatches",
     "WrittenBatch",

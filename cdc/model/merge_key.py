@@ -122,11 +122,11 @@ class ShardKey(NamedTuple):
 
 
 def shard_key_changed(namespace: Namespace) -> UnsuitableSource:
-    """Return the error for a collection whose document keys are others now."""
+    """Return the error for a collection whose document keys are others now, and is not copied."""
     return UnsuitableSource(
-        f"{namespace} got another shard key while its documents were captured. Through a router"
-        " they are known by their whole document keys, which are others now.",
-        "Begin again with a new checkpoint and new tables, or set shards.direct.",
+        f"{namespace} got another shard key, which the column key contains, but this mode does not"
+        " copy it again.",
+        "Set mode to initial to copy it again, or set shards.direct in a new pipeline.",
     )
 
 

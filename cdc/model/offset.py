@@ -22,6 +22,9 @@ read sees a transaction across shards from its commit timestamp on. Each shard r
 transaction at a time of its own, a little later. With `late`, a batch contains such a transaction
 completely, as a read at T does.
 
+`shard_keys` is set if the column `key` contains the shard keys, see `merge_key`. It has one entry
+for each collection that is sharded by other fields than `_id`: since when it has that shard key.
+
 `position` is set if a run starts after a given event. The events after T, up to and including
 this position, are then not emitted.
 
@@ -49,7 +52,7 @@ from cdc.model.merge_key import merge_key
 from cdc.model.selection import Namespace
 from cdc.model.split import MAX_KEY, MIN_KEY
 
-VERSION = 3
+VERSION = 4
 NEVER = Timestamp(0, 0)
 # Of a key in a text for people. A key may have 16 MB.
 _LONGEST_KEY = 80
@@ -117,6 +120,7 @@ class Offset:
     late: Times = ()
     position: str = ""
     gap: Timestamp | None = None
+    shard_keys: tuple[tuple[Namespace, Timestamp], ...] | None = None
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
@@ -177,6 +181,7 @@ class Offset:
             "late": {shard: [timestamp.text(at) for at in times] for shard, times in self.late},
             "position": self.position,
             "gap": None if self.gap is None else timestamp.text(self.gap),
+            "shard_keys": _keys_to_json(self.shard_keys),
         }
 
     @classmethod
@@ -213,6 +218,7 @@ class Offset:
                 ),
                 position=_text(data["position"]),
                 gap=None if data["gap"] is None else timestamp.parse(data["gap"]),
+                shard_keys=_keys_from_json(data["shard_keys"]),
             )
             given = {"readable": _text(data["readable"])}
             if {
@@ -277,7 +283,9 @@ def _upgrade(data: dict[str, Any]) -> dict[str, Any]:
         again = [{"namespace": name, "since": None} for name in data["again"]]
         data = {**data, "version": 2, "again": again}
     if data["version"] == 2:
-        data = {**data, "version": VERSION, "readable": ""}
+        data = {**data, "version": 3, "readable": ""}
+    if data["version"] == 3:
+        data = {**data, "version": VERSION, "shard_keys": None}
     return data
 
 
@@ -297,6 +305,16 @@ def _again_to_json(again: Again) -> dict[str, Any]:
 def _again_from_json(data: dict[str, Any]) -> Again:
     since = None if data["since"] is None else timestamp.parse(data["since"])
     return Again(Namespace.parse(data["namespace"]), since)
+
+
+def _keys_to_json(keys: tuple[tuple[Namespace, Timestamp], ...] | None) -> dict[str, str] | None:
+    return None if keys is None else {str(name): timestamp.text(since) for name, since in keys}
+
+
+def _keys_from_json(data: Any) -> tuple[tuple[Namespace, Timestamp], ...] | None:
+    if data is None:
+        return None
+    return tuple((Namespace.parse(name), timestamp.parse(since)) for name, since in data.items())
 
 
 def _copying_to_json(copying: Copying) -> dict[str, Any]:

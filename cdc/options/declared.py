@@ -102,7 +102,8 @@ class SourceOptions:
         "resync",
         "If the content of a collection is replaced without row events (by `$out`, a rename onto"
         " it, convertToCapped, or resharding during its copy): `resync` copies it again, or goes on"
-        " with its changes in a mode that copies nothing; `fail` ends the run.",
+        " with its changes in a mode that copies nothing; `fail` ends the run. Through a mongos,"
+        " another shard key replaces the content too; a mode that copies nothing ends then.",
         choices=("resync", "fail"),
     )
     on_oversize: str = optional(

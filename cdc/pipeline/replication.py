@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from cdc.checkpoint import Folder, HadoopFiles, RecordedKeys, is_local
+from cdc.checkpoint import Folder, HadoopFiles, is_local
 from cdc.delta.followers import Backlog, has_followers
-from cdc.delta.landing import Destinations, Facts, obstacles
+from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
@@ -30,7 +30,7 @@ from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
 from cdc.source import NAME, register, row_schema
-from cdc.tasks import MANIFEST, discover_once, discover_source, is_remote, shard_keys
+from cdc.tasks import MANIFEST, discover_once, is_remote
 
 _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
@@ -131,7 +131,6 @@ class Replication:
             rows=self._rows,
             interval=self._config.mirror_interval,
             applies=self._config.follow_by == REPLICATE,
-            check=self._check_keys,
         )
 
     def is_active(self) -> bool:
@@ -224,26 +223,6 @@ class Replication:
         if self._sink is None or self._config.follow_by != REPLICATE:
             return None
         return self._sink.backlog()
-
-    def _check_keys(self, facts: Facts) -> None:
-        """Raise UnsuitableSource if a collection got another shard key, see `RecordedKeys`.
-
-        What is known after the batch was read includes what was so at its end.
-        """
-        if self._has_unique_ids:
-            return
-        options = self._config.options
-        self._source = self._source or discover_source(options)
-        if self._source.reads_match_events:
-            return
-        keys = shard_keys.query(self._source, options.selection, facts.watermark, options)
-        record = RecordedKeys(Folder(HadoopFiles(self._spark), self._config.checkpoint))
-        recorded = record.read()
-        if keys is None and (any(recorded.values()) or has_followers(self._config.layout)):
-            self._source.require_mirrorable(options.selection)
-        names = [name for name in facts.counts if facts.rows(name)]
-        gone = [name for name in recorded if any(e.concerns(name) for e in facts.voiding)]
-        record.require_same(keys or {}, names, gone, facts.watermark)
 
     def _read_edge(self, floor: Timestamp) -> Timestamp:
         # A removed shard may be gone for good, so the source is refreshed.

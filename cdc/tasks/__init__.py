@@ -1,6 +1,5 @@
 """What runs in a Spark task: a split becomes rows, and rows become Arrow batches or data files."""
 
-from cdc.tasks import shard_keys
 from cdc.tasks.data_files import (
     DELTA_LOG,
     DataFile,
@@ -62,7 +61,6 @@ __all__ = [
     "record_batches",
     "remove",
     "scheme_of",
-    "shard_keys",
     "share_names",
     "write_parts",
 ]

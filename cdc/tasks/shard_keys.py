@@ -1,8 +1,8 @@
 """Rows whose document keys count as a whole, and the shard keys that this takes.
 
 A change of the shard key (sharding, refining, resharding) changes the document keys. A router of
-MongoDB 6.0 does not report it. So a copy ends that finds such a change after its time, and a
-pipeline ends before it commits a batch after one, see `cdc.checkpoint.recorded_keys`.
+MongoDB 6.0 does not report it. A batch ends at its time, and the collection is copied again, see
+`cdc.mongo.plan.rekeyed`. A range that finds such a change after its time is void.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from cdc.model import (
     StreamSplit,
     document_key_json,
     document_key_of,
-    shard_key_changed,
     whole_key,
 )
 from cdc.mongo.connection import retry_call
-from cdc.mongo.read import Documents, fields_error
+from cdc.mongo.read import Documents, fields_error, void_documents
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 
@@ -44,40 +43,43 @@ def of_range(
     There are no fields if the `_id` is enough, or if the incarnation of the range is gone: then it
     has no documents either.
     """
-    keys = query(source, Selection.of([split.namespace]), split.at, options)
+    keys = _query(source, Selection.of([split.namespace]), split.at, options)
     key = None if keys is None else keys.get(split.namespace)
-    if key is None or key.uuid != split.uuid:
+    if key is None or key.uuid != split.uuid or not key.distinguishes:
         return (), NEVER
     return key.fields, key.since
 
 
-def require_known(
-    read: Iterator[Documents], split: SnapshotSplit, since: Timestamp
+def with_known_keys(
+    read: Iterator[Documents], split: SnapshotSplit, since: Timestamp, may_be_void: bool
 ) -> Iterator[Documents]:
     """Yield the documents of a range.
 
-    Raises UnsuitableSource if there are any, and the collection got its shard key after the time of
-    the range. (A collection that was created after that time has none.)
+    The range is void if it has any, and the collection got its shard key after the time of the
+    range. (A collection that was created after that time has none.) Raises UnsuitableSource then,
+    unless it `may_be_void`.
     """
     for documents in read:
         if documents.raw and since > split.at:
-            raise shard_key_changed(split.namespace)
+            yield void_documents(split, may_be_void)
+            return
         yield documents
 
 
 def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> ShardKeys:
-    """Return the shard keys that the collections of a slice had at its end.
+    """Return the shard keys with other fields than `_id` that the collections of a slice had.
 
-    Those that they got later are left out: another incarnation may have them. Raises BadOption if
-    the option `fields` is set and there are any: without its shard key, a document has no document
-    key.
+    Those that they got at its end or later are left out: its events have others. Raises BadOption
+    if the option `fields` is set and there are any: without its shard key, a document has no
+    document key.
     """
-    keys = query(source, split.selection, split.last, options)
-    if keys and split.capture.fields:
-        raise fields_error()
+    keys = _query(source, split.selection, split.last, options)
     if keys is None:
         return None
-    return {name: key for name, key in keys.items() if key.since <= split.last}
+    keys = {name: key for name, key in keys.items() if key.distinguishes}
+    if keys and split.capture.fields:
+        raise fields_error()
+    return {name: key for name, key in keys.items() if key.since < split.last}
 
 
 def with_whole_key(
@@ -100,8 +102,12 @@ def with_whole_key(
     """
     fields = list(event["documentKey"]) if shard_key is None else shard_key.fields
     operation, document_key = event["operationType"], bytes(event["documentKey"].raw)
-    if operation == "insert" and after is not None:  # before 6.0 it may have the `_id` alone
+    before = event.get("fullDocumentBeforeChange")
+    # An insert may have the `_id` alone before 6.0. A shard may learn of a new shard key late.
+    if operation == "insert" and after is not None:
         document_key = document_key_of(after, fields)
+    elif operation == "delete" and before is not None:
+        document_key = document_key_of(bytes(before.raw), fields)
     row = row._replace(key=whole_key(document_key))
     if operation not in ("update", "replace") or row.op == "delete" or after is None:
         return [row]
@@ -120,7 +126,7 @@ def with_whole_key(
     return [row._replace(op="delete", after=None, description=ended), inserted]
 
 
-def query(
+def _query(
     source: Source, selection: Selection, after: Timestamp, options: SourceOptions
 ) -> ShardKeys:
     """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`."""

@@ -224,7 +224,7 @@ def _documents(
     """Return the documents of a range, and the fields of their shard key."""
     fields, since = shard_keys.of_range(source, split, options)
     documents = read_range(source, split, float(options.retry_seconds), may_be_void)
-    return shard_keys.require_known(documents, split, since), fields
+    return shard_keys.with_known_keys(documents, split, since, may_be_void), fields
 
 
 def _changes(

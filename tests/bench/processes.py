@@ -44,14 +44,12 @@ def cpu_seconds() -> Counter[str]:
 
 @contextmanager
 def most_held() -> Iterator[Counter[str]]:
-    """The greatest RSS of a Python worker meanwhile, and of the JVM, in bytes."""
+    """The greatest RSS of a Python worker meanwhile, and of a JVM, in bytes."""
     most, stop = Counter[str](), threading.Event()
-    own = psutil.Process().children()
-    jvm = [process for process in own if process.name() == "java"]
 
     def watch() -> None:
         while not stop.wait(_SECONDS):
-            for kind, processes in ((WORKERS, workers()), (DRIVER, jvm)):
+            for kind, processes in ((WORKERS, workers()), (DRIVER, _jvms())):
                 most[kind] = max([most[kind], *map(_rss, processes)])
 
     thread = threading.Thread(target=watch)
@@ -95,6 +93,17 @@ def thread_name(process: int, thread: int) -> str:
 def _is_forked(process: psutil.Process) -> bool:
     try:
         return "cdc.fork_server" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _jvms() -> Iterator[psutil.Process]:
+    return filter(_is_java, psutil.Process().children(recursive=True))
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
     except psutil.NoSuchProcess:
         return False
 

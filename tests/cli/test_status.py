@@ -260,7 +260,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     text = offset.read_text()
     for other in (
         text.replace('"source": "rs', '"source": "not-rs'),
-        text.replace('"version": 3', '"version": 99'),
+        text.replace('"version": 4', '"version": 99'),
         text.replace("v1\n", "v9\n"),
         text.replace("batchTimestampMs", "somethingElse"),
         f"{text}\n{{}}",

@@ -80,6 +80,8 @@ OFFSETS = st.builds(
     ),
     st.lists(st.builds(Scan, COPYING, KEYS | st.just(MAX_KEY)), max_size=3).map(tuple),
     st.lists(st.sampled_from(["s1", "s2"]), unique=True).map(tuple),
+    shard_keys=st.none()
+    | st.dictionaries(st.sampled_from(NAMESPACES), TIMES).map(lambda keys: tuple(keys.items())),
 )
 
 
@@ -142,12 +144,12 @@ SAMPLES = {
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 def test_a_recorded_offset_of_each_version_still_means_the_same(sample: str) -> None:
     """Version 1 did not say since when a collection waits to be copied again."""
-    first, second, third = (
-        json.loads((RECORDED / f"v{n}_{sample}.json").read_text()) for n in (1, 2, 3)
+    first, *later = (
+        json.loads((RECORDED / f"v{n}_{sample}.json").read_text()) for n in (1, 2, 3, 4)
     )
     offset = SAMPLES[sample]
-    assert Offset.from_json(second) == Offset.from_json(third) == offset
-    assert offset.to_json() == third
+    assert all(Offset.from_json(each) == offset for each in later)
+    assert offset.to_json() == later[-1]
     unknown = tuple(each._replace(since=None) for each in offset.again)
     assert Offset.from_json(first) == replace(offset, again=unknown)
 
@@ -176,7 +178,7 @@ def test_another_text_for_people_is_no_other_offset() -> None:
 
 
 def test_every_recorded_offset_is_tested() -> None:
-    tested = {f"v{version}_{sample}" for version in (1, 2, 3) for sample in SAMPLES}
+    tested = {f"v{version}_{sample}" for version in (1, 2, 3, 4) for sample in SAMPLES}
     assert {path.stem for path in RECORDED.iterdir()} == tested
 
 
@@ -188,7 +190,7 @@ def test_an_offset_of_version_1_is_read_as_strictly(again: Any) -> None:
 
 
 FOREIGN: dict[str, Any] = {
-    "a newer version": {"version": 4},
+    "a newer version": {"version": 5},
     "a version before the first": {"version": 0},
     "a version that is a text": {"version": "1"},
     "a version that is a truth value": {"version": True},
@@ -217,6 +219,8 @@ FOREIGN: dict[str, Any] = {
     "late times that are none": {"late": {"s1": ["yesterday"]}},
     "late times without a shard": {"late": ["1767225600:8"]},
     "no list of scans": {"scans": None},
+    "shard keys that are a list": {"shard_keys": []},
+    "a shard key without its time": {"shard_keys": {"shop.a": None}},
     "a scan that is a text": {"scans": ["shop.a"]},
     "a scan without its end": {"scans": [SAMPLES["again_while_copying"].to_json()["copying"]]},
 }

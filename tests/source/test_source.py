@@ -154,7 +154,7 @@ def test_available_now_copies_everything_catches_up_and_ends(
     assert update["after"].toPython() == {"_id": 5, "x": "y"}
     assert last is not None
     offset = json.loads(last.sources[0].endOffset)
-    assert (offset["version"], offset["swept"], offset["copying"]) == (3, None, None)
+    assert (offset["version"], offset["swept"], offset["copying"]) == (4, None, None)
     seconds, _, _ = offset["time"].partition(":")
     assert offset["readable"] == f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
     edge = json.loads(last.sources[0].latestOffset)

@@ -105,6 +105,20 @@ def test_other_changes_are_one_row_of_their_document_key() -> None:
     assert (left.op, left.key) == ("delete", '7\t{"n":1}')
 
 
+def test_an_event_of_a_shard_that_does_not_know_the_shard_key_yet_has_the_new_key() -> None:
+    """Guards: a delete by the former document key, which leaves the row of the new one."""
+    whole = bson.encode({"_id": 7, "n": 1})
+    for operation, image in (("insert", None), ("delete", RawBSONDocument(whole))):
+        event = {
+            "operationType": operation,
+            "documentKey": RawBSONDocument(bson.encode({"_id": 7})),
+            "fullDocumentBeforeChange": image,
+        }
+        row = Change(operation, "82", 0, 0)
+        after = whole if image is None else None
+        assert [each.key for each in with_whole_key(row, event, after, SHARD_KEY)] == ['7\t{"n":1}']
+
+
 def test_of_a_collection_that_is_gone_the_event_names_the_shard_key() -> None:
     old, new = {"_id": 7, "n": 1}, {"_id": 7, "n": 2}
     assert [row.op for row in _rows("update", old, new, shard_key=None)] == ["delete", "insert"]

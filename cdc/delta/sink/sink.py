@@ -62,7 +62,6 @@ class Sink:
             a batch is written when mirrors and histories contain it.
         applies: whether the followers run here. Else another program runs them; the sink creates
             their tables.
-        check: called with what a batch contains, before anything is written; may raise.
     """
 
     def __init__(
@@ -75,9 +74,7 @@ class Sink:
         rows: StructType | None = None,
         interval: float | None = None,
         applies: bool = True,
-        check: Callable[[Facts], None] = lambda facts: None,
     ) -> None:
-        self._check = check
         self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
         self._storage = layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
@@ -158,7 +155,6 @@ class Sink:
         if batch is None:
             return BatchReport(batch_id, None)
         phases.end("tasks")
-        self._check(batch.facts)
         written, facts = self._write(spark, batch, landed, phases), batch.facts
         phases.end("followers")
         latency = Latency.of(facts.happened, self._clock() if facts.happened else None)

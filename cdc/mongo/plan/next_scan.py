@@ -1,15 +1,33 @@
-"""Next scan: which collections a batch copies, and the key ranges up to its frontier."""
+"""Next scan: what a batch copies, as of when, and the key ranges up to its frontier."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cdc.model import Again, CaptureFilter, Copying, KeyRange, Namespace, Offset, Scan, advance
+from bson.timestamp import Timestamp
+
+from cdc.model import (
+    Again,
+    CaptureFilter,
+    Copying,
+    KeyRange,
+    Namespace,
+    Offset,
+    Scan,
+    Selection,
+    advance,
+)
 from cdc.mongo.collections import Listing
 from cdc.mongo.query import projection
 from cdc.mongo.topology import Source
+
+# The server retains 300 s of history by default, and the tasks must read within it.
+_MAX_PAST_SECONDS = 60
+# Finds the time of the first DDL event after the start of the batch that cuts a batch of these
+# collections; None if there is none up to the live edge.
+FirstCut = Callable[[Selection], Timestamp | None]
 
 
 class Sweep(NamedTuple):
@@ -99,3 +117,35 @@ def _find_next_copy(offset: Offset, listed: Listing) -> Copying | None:
         return None
     unswept = (c for c in listed.collections if str(c.namespace) > offset.swept)
     return next((c.start_of_copy for c in unswept), None)
+
+
+def find_void(start: Offset, listed: Listing, first_cut: FirstCut) -> frozenset[Namespace]:
+    """Return the collections whose copy may be void and must be repeated.
+
+    The name now belongs to another incarnation or is on another shard, and no event reports that.
+    Resharding or moving a collection has this effect.
+    """
+    copied = [scan.copying for scan in start.scans]
+    copied += [start.copying] if start.copying else []
+    void = set()
+    for copying in copied:
+        present, only = listed.find(copying.namespace), Selection.of([copying.namespace])
+        if present is None or (present.uuid, present.shard) == (copying.uuid, copying.shard):
+            continue
+        if first_cut(only) is None:
+            void.add(copying.namespace)
+    return frozenset(void)
+
+
+def may_copy_at_start(source: Source, start: Offset, edge: Timestamp, first_cut: FirstCut) -> bool:
+    """Whether the next batch can copy collections of `again` as of `start.time`.
+
+    If it directly follows the cut, none of their changes is withheld. The server must still have
+    that state, and the listed incarnations must be those of that time. Two batches in a row never
+    do this, because all other collections wait meanwhile.
+    """
+    if not start.again or start.copying is not None or start.scans:
+        return False
+    if edge.time - start.time.time > _MAX_PAST_SECONDS or source.topology_time > start.time:
+        return False
+    return first_cut(Selection.of(each.namespace for each in start.again)) is None

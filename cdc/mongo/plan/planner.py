@@ -10,7 +10,8 @@ batch that is replayed days later reads the same rows. The order of the queries 
    replaces or removes content. It scans nothing then, because the events before it belong to the
    old content. For other DDL the planner decides which shard reports it. If the batch would record
    names as done, an event of a collection that is not scanned postpones the scan: the collection
-   was created after the listing.
+   was created after the listing. A batch also ends where a collection gets another shard key, see
+   `rekeyed`.
 
 If a batch ended at replaced content, no time passes in the next one. It copies the new content as
 of the time of the replacement, if the server still has that state. So no change of it is missing.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bson.timestamp import Timestamp
 
@@ -38,6 +40,7 @@ from cdc.model import (
     begin_again,
     list_recopied,
     mark_read,
+    shard_key_changed,
     silence,
     timestamp,
 )
@@ -46,8 +49,9 @@ from cdc.mongo.connection import Member
 from cdc.mongo.plan import history_gap, missing_collections
 from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
 from cdc.mongo.plan.ddl_survey import SurveyResult, assign_reporters, survey
-from cdc.mongo.plan.next_scan import Sweeper
+from cdc.mongo.plan.next_scan import Sweeper, find_void, may_copy_at_start
 from cdc.mongo.plan.oplog_scan import Limits
+from cdc.mongo.plan.rekeyed import Rekeyed, compare_keys, had_documents
 from cdc.mongo.plan.slicing import Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.query import event_filter
@@ -55,8 +59,6 @@ from cdc.mongo.topology import Source
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.4
-# The server retains 300 s of history by default, and the tasks must read within it.
-_MAX_PAST_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -159,14 +161,22 @@ class Planner:
 
     def _find_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.capture.text)
-        intents, edge, void = list[CandidateEnd](), None, frozenset[Namespace]()
+        intents, edge = list[CandidateEnd](), None
+        rekeyed, void = Rekeyed(start, None, {}), frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.list_collections(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
             edge = self._confirm_edge(start, listed)
             if edge is not None:
-                void = self._find_void(start, listed, edge)
-                if sweep is not None and not void and self._may_copy_at_start(start, edge):
+                rekeyed = compare_keys(self.source, self.selection, start, edge)
+                first_cut = partial(self._find_first_cut, start, edge)
+                void = self._require_copies(find_void(start, listed, first_cut)) | rekeyed.void
+                may_copy = not void and rekeyed.may_copy_at_start
+                if (
+                    sweep is not None
+                    and may_copy
+                    and may_copy_at_start(self.source, start, edge, first_cut)
+                ):
                     sweep, edge = sweep.of(start.again), start.time
             # The next batch must wait until it is known whether the last scans read the planned
             # incarnations. Rows emitted again must come after those already emitted.
@@ -182,12 +192,40 @@ class Planner:
                 intents.append(scan_candidate(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
-        shards = self.source.shards
-        reach = self._slicer.find_end(self.open_member, shards, start, edge, self.limits)
+            if edge > start.time:
+                rekeyed = compare_keys(self.source, self.selection, start, edge)
+        shards, until = self.source.shards, rekeyed.limit(edge)
+        reach = self._slicer.find_end(self.open_member, shards, start, until, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
         intents.append(CandidateEnd(advance(start, reach)))
-        return begin_again(self._find_valid_end(start, reach, intents), void)
+        end = rekeyed.record(self._find_valid_end(start, reach, intents))
+        return begin_again(end, void.union(self._find_rekeyed(rekeyed, end)))
+
+    def _find_first_cut(
+        self, start: Offset, edge: Timestamp, selection: Selection
+    ) -> Timestamp | None:
+        """Return the time of the first event up to `edge` that cuts a batch with a selection."""
+        return self._survey(selection, start, edge, event_filter.cutting_ddl(selection)).time
+
+    def _require_copies(self, void: frozenset[Namespace]) -> frozenset[Namespace]:
+        for namespace in void:
+            self._require_resyncs(namespace, "resharded, or moved to another shard")
+            _log.warning("%s was replaced without an event: copying it again", namespace)
+        return void
+
+    def _find_rekeyed(self, rekeyed: Rekeyed, end: Offset) -> list[Namespace]:
+        """Return the collections that are copied again because they got another shard key."""
+        start = rekeyed.start
+        waiting, at = {each.namespace for each in start.again}, timestamp.text(start.time)
+        new = [name for name in rekeyed.before(end) if name not in waiting]
+        names = [name for name in new if had_documents(self.open_member, name, start.time)]
+        for name in names:
+            if not self.copies:
+                raise shard_key_changed(name)
+            self._require_resyncs(name, f"at {at} the shard key, which the column key contains")
+            _log.warning("%s got another shard key at %s: copying it again", name, at)
+        return names
 
     def _find_valid_end(
         self, start: Offset, edge: Timestamp, intents: list[CandidateEnd]
@@ -220,43 +258,6 @@ class Planner:
         """
         edge = self.source.confirm(listed, _PATIENCE_SECONDS)
         return edge if edge is not None and listed.since >= start.time else None
-
-    def _find_void(self, start: Offset, listed: Listing, edge: Timestamp) -> frozenset[Namespace]:
-        """Return the collections whose copy may be void and must be repeated.
-
-        The name now belongs to another incarnation or is on another shard, and no event up to
-        `edge` reports that. Resharding or moving a collection has this effect.
-        """
-        copied = [scan.copying for scan in start.scans]
-        copied += [start.copying] if start.copying else []
-        void = set()
-        for copying in copied:
-            present, only = listed.find(copying.namespace), Selection.of([copying.namespace])
-            if present is None or (present.uuid, present.shard) == (copying.uuid, copying.shard):
-                continue
-            if self._survey(only, start, edge, event_filter.cutting_ddl(only)).time is None:
-                void.add(copying.namespace)
-        for namespace in void:
-            self._require_resyncs(namespace, "resharded, or moved to another shard")
-            _log.warning("%s was replaced without an event: copying it again", namespace)
-        return frozenset(void)
-
-    def _may_copy_at_start(self, start: Offset, edge: Timestamp) -> bool:
-        """Whether the next batch can copy collections of `again` as of `start.time`.
-
-        If it directly follows the cut, none of their changes is withheld. The server must still
-        have that state, and the listed incarnations must be those of that time. Two batches in a
-        row never do this, because all other collections wait meanwhile.
-        """
-        if not start.again or start.copying is not None or start.scans:
-            return False
-        if (
-            edge.time - start.time.time > _MAX_PAST_SECONDS
-            or self.source.topology_time > start.time
-        ):
-            return False
-        again = Selection.of(each.namespace for each in start.again)
-        return self._survey(again, start, edge, event_filter.cutting_ddl(again)).time is None
 
     def _survey(
         self,

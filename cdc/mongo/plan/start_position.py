@@ -19,6 +19,7 @@ from cdc.model import (
     timestamp,
 )
 from cdc.mongo.collections import Listing
+from cdc.mongo.plan.rekeyed import record_first
 from cdc.mongo.topology import Source, oldest_common_time, oplog_window
 
 _START_SECONDS = 10.0
@@ -81,7 +82,8 @@ def first_offset(
     # A run that starts now does not emit the transactions that a read at this time includes.
     late = source.late_times(edge) if start.after is None else ()
     first = begin(time, source.name, selection.text, capture.text, start.position)
-    return mark_read(first, source.shards, source.topology_time, late)
+    first = mark_read(first, source.shards, source.topology_time, late)
+    return record_first(source, first)
 
 
 def _not_before_history(source: Source, start: Start) -> Timestamp:

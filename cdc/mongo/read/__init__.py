@@ -12,6 +12,7 @@ from cdc.mongo.read.images import IMAGES, Event
 from cdc.mongo.read.oplog import Note
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time
 from cdc.mongo.read.shards.stream_order import fields_error
+from cdc.mongo.read.snapshot import void_documents
 from cdc.mongo.read.split_reading import read_range, read_slice
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "read_range",
     "read_slice",
     "reads_at_a_time",
+    "void_documents",
 ]

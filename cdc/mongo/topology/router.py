@@ -204,7 +204,7 @@ class Router(OnePart):
     def shard_keys(
         self, selection: Selection, after: Timestamp
     ) -> Mapping[Namespace, ShardKey] | None:
-        """Return the shard keys that have other fields than `_id`; None if they may not be read."""
+        """Return the shard keys of now; None if they may not be read."""
         names = None if selection.patterns else [str(name) for name in selection.names]
         return find_shard_keys(self._find_metadata("collections", after, names), selection)
 

@@ -121,7 +121,6 @@ def find_shard_keys(
     for entry in entries:
         name = Namespace.parse(entry["_id"])
         uuid, since = bytes(entry["uuid"]), entry.get("timestamp", NEVER)
-        key = ShardKey(tuple(entry["key"]), uuid, since)
-        if selection.matches(name) and key.distinguishes:
-            found[name] = key
+        if selection.matches(name):
+            found[name] = ShardKey(tuple(entry["key"]), uuid, since)
     return found

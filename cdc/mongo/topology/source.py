@@ -127,11 +127,11 @@ class Source(Protocol):
     def shard_keys(
         self, selection: Selection, after: Timestamp
     ) -> Mapping[Namespace, ShardKey] | None:
-        """Return the shard keys of the selected collections that have other fields than `_id`.
+        """Return the shard keys of the selected collections that are sharded.
 
-        The document keys of their documents count as a whole, see `cdc.model.whole_key`. None
-        if the `_id` is enough for every collection. The answer is that of some moment at or after
-        `after`, a live edge. Raises our errors for those of the server.
+        The document keys of their documents count as a whole, see `cdc.model.whole_key`. None if
+        the `_id` is enough for every collection, or the user may not read them. The answer is that
+        of some moment at or after `after`, a live edge. Raises our errors for those of the server.
         """
         ...
 
