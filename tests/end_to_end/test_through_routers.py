@@ -162,7 +162,8 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
 def test_a_collection_that_is_sharded_while_a_pipeline_runs_is_copied_again(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path
 ) -> None:
-    coll = cluster.clients["s1"][DB]["later"]
+    recording = {"changeStreamPreAndPostImages": {"enabled": True}}
+    coll = cluster.clients["s1"][DB].create_collection("later", **recording)
     coll.create_index([("region", 1)])
     coll.insert_many([{"_id": 1, "region": 1}, {"_id": 2, "region": 2}])
     options = {"table.history": "{db}/{coll}/history"}
