@@ -7,7 +7,7 @@ from cdc.kernel import event_columns, loading, oplog_reply, reply
 from cdc.kernel.event_columns import NONE, Events
 from cdc.kernel.loading import freeze_objects
 from cdc.kernel.places import MISFIT, MISSING, TAKEN, Numbers, Places
-from cdc.kernel.reply import WORTH
+from cdc.kernel.reply import WORTH, Total
 
 __all__ = [
     "MISFIT",
@@ -18,6 +18,7 @@ __all__ = [
     "Events",
     "Numbers",
     "Places",
+    "Total",
     "event_columns",
     "freeze_objects",
     "loading",

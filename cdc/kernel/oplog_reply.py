@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from cdc.kernel import loading
+from cdc.kernel.reply import Total
 
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
@@ -138,18 +139,7 @@ class Operations:
         return b"".join(parts)
 
 
-class _Total:
-    """The bytes of all entries that this process has read."""
-
-    def __init__(self) -> None:
-        self._bytes = 0
-
-    def add(self, size: int) -> int:
-        self._bytes += size
-        return self._bytes
-
-
-_read = _Total()
+_read = Total()
 
 
 def _collection(data: bytes, group: list[int]) -> OperationCollection:

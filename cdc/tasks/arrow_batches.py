@@ -13,7 +13,7 @@ import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
 
 from cdc.arrow import cells
-from cdc.kernel import WORTH, Places
+from cdc.kernel import WORTH, Places, Total
 from cdc.kernel import event_columns as at
 from cdc.model import (
     CaptureFilter,
@@ -30,6 +30,7 @@ from cdc.mongo.read import Documents, Located, Run
 from cdc.options import SourceOptions
 from cdc.tasks.statistics import is_variant
 
+_encoded = Total()
 _ROWS_PER_BATCH = 2000
 # A task has a few batches of this size in memory at once.
 _BYTES_PER_BATCH = 8 * 2**20
@@ -53,8 +54,11 @@ def encode_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.Record
 
 
 def is_large(documents: Sequence[bytes]) -> bool:
-    """Whether the documents are encoded faster as columns than row by row."""
-    return total_size(documents) >= WORTH
+    """Whether the documents are encoded faster as columns than row by row.
+
+    To be called once for them: they are if this process was asked for enough documents so far.
+    """
+    return _encoded.add(total_size(documents)) >= WORTH
 
 
 def total_size(documents: Sequence[bytes]) -> int:

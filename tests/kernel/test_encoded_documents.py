@@ -13,7 +13,7 @@ from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 
 from cdc.arrow import cells
 from cdc.errors import UnmappableValue
-from cdc.kernel import Places
+from cdc.kernel import WORTH, Places, Total
 from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace, SnapshotSplit, read_row
 from cdc.model.encoding import encoder
 from cdc.model.encoding.document import FORMATS
@@ -126,3 +126,14 @@ def test_large_documents_that_lie_apart_come_a_few_at_a_time() -> None:
         Documents(documents), SPLIT, options("bson"), schema("bson")
     )
     assert [batch.num_rows for batch in found] == [5, 4]
+
+
+def test_many_small_replies_are_encoded_at_once_like_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: a reply of 10,000 documents of 25 bytes, which took a hundred times as long."""
+    monkeypatch.setattr(arrow_batches, "_encoded", Total())
+    reply = [bson.encode({"_id": n, "n": n}) for n in range(1000)]
+    replies = 1 + WORTH // sum(map(len, reply))
+    found = [arrow_batches.is_large(reply) for _ in range(2 * replies)]
+    assert found == [False] * (replies - 1) + [True] * (replies + 1)

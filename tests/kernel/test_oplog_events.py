@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from cdc.kernel import oplog_reply
+from cdc.kernel import oplog_reply, reply
 from cdc.kernel.oplog_reply import Operations
 from cdc.model.bson import elements
 from cdc.model.oplog import change_event, unfold
@@ -47,7 +47,7 @@ def test_a_process_loads_the_compiled_functions_after_some_replies_however_small
 ) -> None:
     data = listed([bson.encode(entry(o={"$v": 2, "diff": {"u": {"a": 1}}}))])
     monkeypatch.setattr(oplog_reply, "WORTH", 3 * len(data))
-    monkeypatch.setattr(oplog_reply, "_read", oplog_reply._Total())
+    monkeypatch.setattr(oplog_reply, "_read", reply.Total())
     tries = [Operations.of((data, 0, len(data)), lambda collection: True) for _ in range(5)]
     assert [each is not None for each in tries] == [False, False, True, True, True]
 
