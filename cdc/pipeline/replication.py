@@ -24,7 +24,7 @@ from cdc.delta.sink import BatchReport, Sink, pipeline_of
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
 from cdc.mongo.inspect import LiveEdge, ServerClock
-from cdc.mongo.topology import Source, end_cursors, has_unique_ids
+from cdc.mongo.topology import Source, end_cursors, has_unique_keys
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
@@ -64,18 +64,15 @@ class Replication:
         self._writing, self._is_stopped = threading.Lock(), False
         self._comment = _make_comment(config)
         self._end_leftovers()
-        given = config.options
-        self._has_unique_ids = has_unique_ids(
-            given.uri, given.server_timeout_ms, given.shards_direct
-        )
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
         self._rows = row_columns(config)
         reader = spark.readStream.format(NAME)
         if writes_by_tasks(spark, config):
             reader = spark.readStream.format(LANDING).schema(MANIFEST)
             spark.dataSource.register(LandingSource)
-            # A mirror has one row for an `_id`, so a task may not add the row of another document.
-            with_mirrors = self._has_unique_ids and config.follow_by == REPLICATE
+            # A mirror has one row for a `key`, so a task may not add the row of another document.
+            are_unique = has_unique_keys(config.options.shards_direct)
+            with_mirrors = are_unique and config.follow_by == REPLICATE
             destinations = Destinations.discover(spark, config.layout, with_mirrors)
             options |= landing_options(destinations, self._rows, config.file_size_mb)
         self._begin(spark)

@@ -124,6 +124,8 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
     options = {"table.history": "{db}/{coll}/history"}
     pipeline = made(router.uri, orders.full, tmp_path / "tables", spark, **options)
     assert pipeline.plan().problems == []
+    copied_twin = {"_id": 4, "region": 6, "number": 4, "n": 0}
+    orders.run("s2", {"insert": "orders", "documents": [copied_twin]})
     run(pipeline)
     moved = {"_id": 1, "region": 6, "number": 1, "n": 7}
     delete = {"delete": "orders", "deletes": [{"q": {"_id": 1, "region": 1}, "limit": 1}]}
@@ -143,9 +145,9 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
     reports = run(pipeline)
     last = max(each.watermark for each in reports if each.watermark is not None)
     expected = Counter(cluster.contents(DB, "orders"))
-    assert expected.total() == 22
+    assert expected.total() == 23
     (verdict,) = pipeline.verify(orders.full)
-    assert (verdict.is_equal, verdict.documents) == (True, 22)
+    assert (verdict.is_equal, verdict.documents) == (True, 23)
     for rows in (pipeline.as_of(orders.full, last), pipeline.live(orders.full)):
         assert Counter(bytes(row["document"]) for row in rows.collect()) == expected
     table = pipeline.config.table("changelog", Namespace(DB, "orders"))

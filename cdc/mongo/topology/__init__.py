@@ -3,7 +3,7 @@
 `Source` is what all of them offer, `discover` returns the one that the options name.
 """
 
-from cdc.mongo.topology.discovery import discover, has_unique_ids, reopen
+from cdc.mongo.topology.discovery import discover, has_unique_keys, reopen
 from cdc.mongo.topology.oplog_window import (
     OplogWatch,
     Remaining,
@@ -29,7 +29,7 @@ __all__ = [
     "end_cursors",
     "first_time",
     "has_committed",
-    "has_unique_ids",
+    "has_unique_keys",
     "history_lost_error",
     "oldest_common_time",
     "oplog_window",

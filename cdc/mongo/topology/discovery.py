@@ -20,7 +20,6 @@ from cdc.mongo.connection import (
 from cdc.mongo.topology import router, sharded_cluster
 from cdc.mongo.topology.replica_set import ReplicaSet
 from cdc.mongo.topology.router import Router
-from cdc.mongo.topology.sharded_cluster import Cluster
 from cdc.mongo.topology.source import Source
 
 
@@ -55,15 +54,13 @@ def reopen(uri: str, timeout_ms: int, shards_direct: bool, database: str | None 
     return ReplicaSet(uri, timeout_ms, name="")
 
 
-def has_unique_ids(uri: str, timeout_ms: int, shards_direct: bool) -> bool:
-    """Return `Source.ids_are_unique` of the source that the options name, without asking it.
+def has_unique_keys(shards_direct: bool) -> bool:
+    """Whether no two documents of a collection have the same `key`.
 
-    What the driver knows of its servers decides, so the source should have been asked before.
+    Documents on different shards may have the same `_id`. Through a router, `key` contains the
+    shard key too, or mirrors are refused. Of shards that are read directly it is the `_id` alone.
     """
-    if shards_direct:
-        return Cluster.ids_are_unique
-    is_routed = is_router(connect(uri, timeout_ms), timeout_ms)
-    return Router.ids_are_unique if is_routed else ReplicaSet.ids_are_unique
+    return not shards_direct
 
 
 def _discover_servers(uri: str, timeout_ms: int, database: str | None) -> ReplicaSet | Router:

@@ -76,7 +76,6 @@ class Router(OnePart):
     pace: Pace = UNLIMITED
     known: KnownShards = UNKNOWN
 
-    ids_are_unique = False  # only the shard key distinguishes documents on different shards
     has_oplog = False
     drops_are_final = False
     reads_match_events = False

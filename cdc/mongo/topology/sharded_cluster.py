@@ -60,7 +60,6 @@ class Cluster:
     comment: str = ""
     pace: Pace = UNLIMITED
 
-    ids_are_unique = False  # only the shard key distinguishes documents on different shards
     has_oplog = True
     drops_are_final = True  # the planner knows which shard reports a drop
     reads_match_events = True

@@ -112,11 +112,6 @@ class Source(Protocol):
         """Return at most `most` adjacent ranges of about `split_bytes`, from the frontier on."""
         ...
 
-    @property
-    def ids_are_unique(self) -> bool:
-        """Whether no two documents of a collection can have the same `_id`."""
-        ...
-
     def require_mirrorable(self, selection: Selection) -> None:
         """Raise UnsuitableSource if a mirror of a selected collection might not be exact.
 
@@ -241,7 +236,6 @@ class OnePart:
     """The answers of a source that is one part for good: nothing moves, joins or leaves."""
 
     __slots__ = ()
-    ids_are_unique = True
     has_oplog = True
     drops_are_final = True
     reads_match_events = True

@@ -24,7 +24,7 @@ from cdc.mongo.inspect import require_own
 from cdc.mongo.plan import start_of
 from cdc.mongo.read import change_stream, range_scan
 from cdc.mongo.read.shards import stream_order
-from cdc.mongo.topology import discover, has_unique_ids, reopen
+from cdc.mongo.topology import discover, reopen
 from cdc.mongo.topology import router as routers
 from cdc.mongo.topology.router_metadata import find_shard_keys, require_shard_keys
 from cdc.source import inquiry
@@ -148,9 +148,7 @@ def test_a_task_opens_a_router_without_asking_it(mongod: ReplicaSet) -> None:
     with StandIn.of_replica_set(mongod.uri) as router:
         source = reopen(router.uri, TIMEOUT_MS, False)
         assert not source.reads_match_events
-        assert not has_unique_ids(router.uri, TIMEOUT_MS, False)
         assert router.asked == set()
-    assert has_unique_ids(mongod.uri, TIMEOUT_MS, False)
     assert reopen(mongod.uri, TIMEOUT_MS, False).reads_match_events
 
 
