@@ -61,6 +61,7 @@ from cdc.model.merge_key import (
     merge_key,
     readable_id,
     shard_key_changed,
+    shard_keys_hidden,
     value_key,
     whole_key,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "reselect",
     "resume_token",
     "shard_key_changed",
+    "shard_keys_hidden",
     "silence",
     "streaming",
     "timestamp",

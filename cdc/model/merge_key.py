@@ -116,17 +116,25 @@ class ShardKey(NamedTuple):
     since: Timestamp
 
     @property
-    def distinguishes(self) -> bool:
-        """Whether documents with one `_id` may have different document keys."""
-        return set(self.fields) != {"_id"}
+    def others(self) -> tuple[str, ...]:
+        """The fields besides `_id`, sorted. If there are any, two documents may have one `_id`."""
+        return tuple(sorted(set(self.fields) - {"_id"}))
 
 
-def shard_key_changed(namespace: Namespace) -> UnsuitableSource:
+def shard_key_changed(namespace: Namespace, at: str) -> UnsuitableSource:
     """Return the error for a collection whose document keys are others now, and is not copied."""
     return UnsuitableSource(
-        f"{namespace} got another shard key, which the column key contains, but this mode does not"
-        " copy it again.",
+        f"{namespace} got another shard key at {at}, and the column key contains it. This mode does"
+        " not copy the collection again.",
         "Set mode to initial to copy it again, or set shards.direct in a new pipeline.",
+    )
+
+
+def shard_keys_hidden() -> UnsuitableSource:
+    """Return the error for a user who lost the privilege to read the shard keys."""
+    return UnsuitableSource(
+        "The user may no longer read the shard keys, which the column key contains.",
+        "Grant find on config.collections.",
     )
 
 

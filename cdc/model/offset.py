@@ -5,7 +5,7 @@ the frontier has been emitted exactly as of T, with every change up to T. Nothin
 emitted. `hand_over` contains the rule by which an offset moves.
 
 The frontier is a key of (namespace, _id) over all selected collections in the order of their full
-names. So the offset does not grow with the number of documents or collections:
+names. So it does not grow with the number of documents or collections:
 
 * Namespaces up to and including `swept` are done: their events pass unfiltered.
 * `copying` is the one collection between: it is done below its key, and not from that key on.
@@ -23,7 +23,8 @@ transaction at a time of its own, a little later. With `late`, a batch contains 
 completely, as a read at T does.
 
 `shard_keys` is set if the column `key` contains the shard keys, see `merge_key`. It has one entry
-for each collection that is sharded by other fields than `_id`: since when it has that shard key.
+for each collection that is sharded by other fields than `_id`: these fields. It is the only part of
+an offset that grows with the number of collections.
 
 `position` is set if a run starts after a given event. The events after T, up to and including
 this position, are then not emitted.
@@ -60,6 +61,10 @@ _LONGEST_KEY = 80
 Times = tuple[
     tuple[str, tuple[Timestamp, ...]], ...
 ]  # by shard; a shard without times has no entry
+
+
+# Sorted names with the sorted fields of their shard keys.
+ShardKeys = tuple[tuple[Namespace, tuple[str, ...]], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class Offset:
     late: Times = ()
     position: str = ""
     gap: Timestamp | None = None
-    shard_keys: tuple[tuple[Namespace, Timestamp], ...] | None = None
+    shard_keys: ShardKeys = None
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
@@ -307,14 +312,16 @@ def _again_from_json(data: dict[str, Any]) -> Again:
     return Again(Namespace.parse(data["namespace"]), since)
 
 
-def _keys_to_json(keys: tuple[tuple[Namespace, Timestamp], ...] | None) -> dict[str, str] | None:
-    return None if keys is None else {str(name): timestamp.text(since) for name, since in keys}
+def _keys_to_json(keys: ShardKeys) -> dict[str, list[str]] | None:
+    return None if keys is None else {str(name): list(fields) for name, fields in keys}
 
 
-def _keys_from_json(data: Any) -> tuple[tuple[Namespace, Timestamp], ...] | None:
+def _keys_from_json(data: Any) -> ShardKeys:
     if data is None:
         return None
-    return tuple((Namespace.parse(name), timestamp.parse(since)) for name, since in data.items())
+    if not isinstance(data, dict):
+        raise TypeError
+    return tuple((Namespace.parse(n), tuple(map(_text, fields))) for n, fields in data.items())
 
 
 def _copying_to_json(copying: Copying) -> dict[str, Any]:

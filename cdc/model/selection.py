@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
@@ -77,6 +77,10 @@ class Selection:
     text: str
     names: tuple[Namespace, ...]
     patterns: tuple[str, ...]
+    _known: frozenset[Namespace] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", frozenset(self.names))
 
     @classmethod
     def parse(cls, text: str) -> Selection:
@@ -110,7 +114,7 @@ class Selection:
                 )
 
     def matches(self, namespace: Namespace) -> bool:
-        return namespace in self.names or any(
+        return namespace in self._known or any(
             re.fullmatch(_whole(pattern), str(namespace), re.ASCII) for pattern in self.patterns
         )
 

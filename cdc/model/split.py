@@ -55,6 +55,7 @@ class SnapshotSplit:
         shard: the one shard of a cluster that contains the collection. It is empty for a replica
             set and for a collection that is distributed over shards.
         excerpt: the text of `capture`.
+        has_whole_keys: earlier rows contain the shard keys, so this split must know them too.
     """
 
     namespace: Namespace
@@ -64,6 +65,7 @@ class SnapshotSplit:
     collation: bytes | None = None
     shard: str = ""
     excerpt: str = ""
+    has_whole_keys: bool = False
 
     @property
     def capture(self) -> CaptureFilter:
@@ -90,6 +92,7 @@ class StreamSplit:
         emitted: times after `after` whose events are in an earlier batch; the split omits them.
         after_position: a position; the split contains only events after it.
         is_whole: `pipeline` passes all row events of `collections`, unchanged, and no others.
+        has_whole_keys: earlier rows contain the shard keys, so this split must know them too.
     """
 
     after: Timestamp
@@ -105,6 +108,7 @@ class StreamSplit:
     emitted: tuple[Timestamp, ...] = ()
     after_position: str = ""
     is_whole: bool = False
+    has_whole_keys: bool = False
 
     @property
     def capture(self) -> CaptureFilter:

@@ -2,20 +2,19 @@
 
 A change of the shard key (sharding, refining, resharding) changes the document keys. A router of
 MongoDB 6.0 does not report it. A batch ends at its time, and the collection is copied again, see
-`cdc.mongo.plan.rekeyed`. A range that finds such a change after its time is void.
+`cdc.mongo.plan.key_changes`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from bson.timestamp import Timestamp
 
 from cdc.model import (
-    NEVER,
     Change,
     Namespace,
     Selection,
@@ -24,10 +23,11 @@ from cdc.model import (
     StreamSplit,
     document_key_json,
     document_key_of,
+    shard_keys_hidden,
     whole_key,
 )
 from cdc.mongo.connection import retry_call
-from cdc.mongo.read import Documents, fields_error, void_documents
+from cdc.mongo.read import fields_error
 from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 
@@ -35,35 +35,15 @@ from cdc.options import SourceOptions
 ShardKeys = Mapping[Namespace, ShardKey] | None
 
 
-def of_range(
-    source: Source, split: SnapshotSplit, options: SourceOptions
-) -> tuple[tuple[str, ...], Timestamp]:
-    """Return the fields of the shard key of a range, and since when it has them.
+def of_range(source: Source, split: SnapshotSplit, options: SourceOptions) -> tuple[str, ...]:
+    """Return the fields of the shard key of a range; none if the `_id` is enough.
 
-    There are no fields if the `_id` is enough, or if the incarnation of the range is gone: then it
-    has no documents either.
+    There are also none if the incarnation of the range is gone: then it has no documents either. If
+    the collection got its shard key after the time of the range, it is copied again.
     """
-    keys = _query(source, Selection.of([split.namespace]), split.at, options)
+    keys = _query(source, Selection.of([split.namespace]), split.at, options, split.has_whole_keys)
     key = None if keys is None else keys.get(split.namespace)
-    if key is None or key.uuid != split.uuid or not key.distinguishes:
-        return (), NEVER
-    return key.fields, key.since
-
-
-def with_known_keys(
-    read: Iterator[Documents], split: SnapshotSplit, since: Timestamp, may_be_void: bool
-) -> Iterator[Documents]:
-    """Yield the documents of a range.
-
-    The range is void if it has any, and the collection got its shard key after the time of the
-    range. (A collection that was created after that time has none.) Raises UnsuitableSource then,
-    unless it `may_be_void`.
-    """
-    for documents in read:
-        if documents.raw and since > split.at:
-            yield void_documents(split, may_be_void)
-            return
-        yield documents
+    return key.fields if key is not None and key.uuid == split.uuid and key.others else ()
 
 
 def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> ShardKeys:
@@ -73,10 +53,10 @@ def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> Shar
     if the option `fields` is set and there are any: without its shard key, a document has no
     document key.
     """
-    keys = _query(source, split.selection, split.last, options)
+    keys = _query(source, split.selection, split.last, options, split.has_whole_keys)
     if keys is None:
         return None
-    keys = {name: key for name, key in keys.items() if key.distinguishes}
+    keys = {name: key for name, key in keys.items() if key.others}
     if keys and split.capture.fields:
         raise fields_error()
     return {name: key for name, key in keys.items() if key.since < split.last}
@@ -127,8 +107,14 @@ def with_whole_key(
 
 
 def _query(
-    source: Source, selection: Selection, after: Timestamp, options: SourceOptions
+    source: Source, selection: Selection, after: Timestamp, options: SourceOptions, is_needed: bool
 ) -> ShardKeys:
-    """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`."""
+    """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`.
+
+    Raises UnsuitableSource if earlier rows contain them, and the user may no longer read them.
+    """
     ask = partial(source.shard_keys, selection, after)
-    return retry_call(ask, options.retry_seconds, "Reading the shard keys")
+    keys = retry_call(ask, options.retry_seconds, "Reading the shard keys")
+    if keys is None and is_needed:
+        raise shard_keys_hidden()
+    return keys

@@ -222,9 +222,8 @@ def _documents(
     source: Source, split: SnapshotSplit, options: SourceOptions, may_be_void: bool
 ) -> tuple[Iterator[Documents], tuple[str, ...]]:
     """Return the documents of a range, and the fields of their shard key."""
-    fields, since = shard_keys.of_range(source, split, options)
-    documents = read_range(source, split, float(options.retry_seconds), may_be_void)
-    return shard_keys.with_known_keys(documents, split, since, may_be_void), fields
+    fields = shard_keys.of_range(source, split, options)
+    return read_range(source, split, float(options.retry_seconds), may_be_void), fields
 
 
 def _changes(

@@ -11,7 +11,7 @@ batch that is replayed days later reads the same rows. The order of the queries 
    old content. For other DDL the planner decides which shard reports it. If the batch would record
    names as done, an event of a collection that is not scanned postpones the scan: the collection
    was created after the listing. A batch also ends where a collection gets another shard key, see
-   `rekeyed`.
+   `key_changes`.
 
 If a batch ended at replaced content, no time passes in the next one. It copies the new content as
 of the time of the replacement, if the server still has that state. So no change of it is missing.
@@ -20,7 +20,7 @@ of the time of the replacement, if the server still has that state. So no change
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -49,9 +49,9 @@ from cdc.mongo.connection import Member
 from cdc.mongo.plan import history_gap, missing_collections
 from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
 from cdc.mongo.plan.ddl_survey import SurveyResult, assign_reporters, survey
+from cdc.mongo.plan.key_changes import KeyChanges, compare_keys, had_documents
 from cdc.mongo.plan.next_scan import Sweeper, find_void, may_copy_at_start
 from cdc.mongo.plan.oplog_scan import Limits
-from cdc.mongo.plan.rekeyed import Rekeyed, compare_keys, had_documents
 from cdc.mongo.plan.slicing import Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
 from cdc.mongo.query import event_filter
@@ -162,19 +162,19 @@ class Planner:
     def _find_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.capture.text)
         intents, edge = list[CandidateEnd](), None
-        rekeyed, void = Rekeyed(start, None, {}), frozenset[Namespace]()
+        changed, void = KeyChanges(start, None, {}), frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.list_collections(self.selection)
             sweep = self.sweeper.next(self.source, start, listed) if is_same else None
             edge = self._confirm_edge(start, listed)
             if edge is not None:
-                rekeyed = compare_keys(self.source, self.selection, start, edge)
+                changed = compare_keys(self.source, self.selection, start, edge)
                 first_cut = partial(self._find_first_cut, start, edge)
-                void = self._require_copies(find_void(start, listed, first_cut)) | rekeyed.void
-                may_copy = not void and rekeyed.may_copy_at_start
+                void = self._require_copies(find_void(start, listed, first_cut))
+                void |= self._find_rekeyed(changed, changed.begun)
                 if (
                     sweep is not None
-                    and may_copy
+                    and not void
                     and may_copy_at_start(self.source, start, edge, first_cut)
                 ):
                     sweep, edge = sweep.of(start.again), start.time
@@ -193,14 +193,16 @@ class Planner:
         if edge is None:
             edge = self.source.live_edge(start.time)
             if edge > start.time:
-                rekeyed = compare_keys(self.source, self.selection, start, edge)
-        shards, until = self.source.shards, rekeyed.limit(edge)
+                changed = compare_keys(self.source, self.selection, start, edge)
+        shards, until = self.source.shards, changed.latest_end(edge, void)
         reach = self._slicer.find_end(self.open_member, shards, start, until, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
             intents.clear()
         intents.append(CandidateEnd(advance(start, reach)))
-        end = rekeyed.record(self._find_valid_end(start, reach, intents))
-        return begin_again(end, void.union(self._find_rekeyed(rekeyed, end)))
+        end = changed.record(self._find_valid_end(start, reach, intents))
+        again = void.union(each.namespace for each in start.again)
+        names = [name for name in changed.changed_before(end) if name not in again]
+        return begin_again(end, void | self._find_rekeyed(changed, names))
 
     def _find_first_cut(
         self, start: Offset, edge: Timestamp, selection: Selection
@@ -214,18 +216,26 @@ class Planner:
             _log.warning("%s was replaced without an event: copying it again", namespace)
         return void
 
-    def _find_rekeyed(self, rekeyed: Rekeyed, end: Offset) -> list[Namespace]:
-        """Return the collections that are copied again because they got another shard key."""
-        start = rekeyed.start
-        waiting, at = {each.namespace for each in start.again}, timestamp.text(start.time)
-        new = [name for name in rekeyed.before(end) if name not in waiting]
-        names = [name for name in new if had_documents(self.open_member, name, start.time)]
+    def _find_rekeyed(
+        self, changed: KeyChanges, names: Iterable[Namespace]
+    ) -> frozenset[Namespace]:
+        """Return those of the collections with a new shard key that are copied again."""
+        start, found = changed.start, set[Namespace]()
+        recorded = dict(start.shard_keys or ())
         for name in names:
-            if not self.copies:
-                raise shard_key_changed(name)
-            self._require_resyncs(name, f"at {at} the shard key, which the column key contains")
-            _log.warning("%s got another shard key at %s: copying it again", name, at)
-        return names
+            had = had_documents(self.open_member, name, start.time)
+            if had is False:
+                continue
+            at = timestamp.text(changed.new[name].since)
+            if self.copies:
+                self._require_resyncs(name, f"it got another shard key at {at}")
+                _log.warning("%s got another shard key at %s: copying it again", name, at)
+                found.add(name)
+            elif start.shard_keys is not None and (had or name in recorded):
+                raise shard_key_changed(name, at)
+            else:
+                _log.warning("%s: rows from before %s may lack its shard key in 'key'", name, at)
+        return frozenset(found)
 
     def _find_valid_end(
         self, start: Offset, edge: Timestamp, intents: list[CandidateEnd]
@@ -319,7 +329,8 @@ class Planner:
         for split in stream_splits(start, end):
             splits += self._slicer.slice_split(split)
         for scan in end.scans:
-            splits += scan_splits(scan, end.time, self.sweeper.ranges(scan), end.excerpt)
+            cut = self.sweeper.ranges(scan)
+            splits += scan_splits(scan, end.time, cut, end.excerpt, bool(start.shard_keys))
         return splits + control_splits
 
     def _is_unreadable(self, end: Offset) -> bool:

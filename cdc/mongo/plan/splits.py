@@ -59,6 +59,7 @@ def span(
         late=tuple(time for time in end.late_of(shard) if time not in emitted),
         emitted=emitted,
         after_position=start.position,
+        has_whole_keys=bool(start.shard_keys),
     )
 
 
@@ -85,15 +86,20 @@ def _passes_all_rows(start: Offset) -> bool:
 
 
 def scan_splits(
-    scan: Scan, at: Timestamp, cut: list[KeyRange] | None, excerpt: str
+    scan: Scan,
+    at: Timestamp,
+    cut: list[KeyRange] | None,
+    excerpt: str,
+    has_whole_keys: bool = False,
 ) -> list[SnapshotSplit]:
     """Return the splits of a scan: one for each range of `cut`, or one if `cut` is None.
 
     `cut` are the ranges into which the scan was cut when it was planned.
     """
     c = scan.copying
+    about = at, c.collation, c.shard, excerpt, has_whole_keys
     return [
-        SnapshotSplit(c.namespace, c.uuid, key_range, at, c.collation, c.shard, excerpt)
+        SnapshotSplit(c.namespace, c.uuid, key_range, *about)
         for key_range in cut or [KeyRange(c.below, scan.upper)]
     ]
 

@@ -19,7 +19,7 @@ from cdc.model import (
     timestamp,
 )
 from cdc.mongo.collections import Listing
-from cdc.mongo.plan.rekeyed import record_first
+from cdc.mongo.plan.key_changes import record_first
 from cdc.mongo.topology import Source, oldest_common_time, oplog_window
 
 _START_SECONDS = 10.0

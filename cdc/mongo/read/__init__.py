@@ -12,7 +12,6 @@ from cdc.mongo.read.images import IMAGES, Event
 from cdc.mongo.read.oplog import Note
 from cdc.mongo.read.range_scan import Documents, reads_at_a_time
 from cdc.mongo.read.shards.stream_order import fields_error
-from cdc.mongo.read.snapshot import void_documents
 from cdc.mongo.read.split_reading import read_range, read_slice
 
 __all__ = [
@@ -31,5 +30,4 @@ __all__ = [
     "read_range",
     "read_slice",
     "reads_at_a_time",
-    "void_documents",
 ]

@@ -98,12 +98,11 @@ def naming_unreadable(member: Member, namespace: Namespace) -> Iterator[None]:
         raise
 
 
-def void_documents(split: SnapshotSplit, may_be_void: bool, void: Void | None = None) -> Documents:
+def void_documents(split: SnapshotSplit, may_be_void: bool, void: Void) -> Documents:
     """Return the end of a void split. Raises UnsuitableSource unless it `may_be_void`."""
     if not may_be_void:
         raise UnsuitableSource(
-            f"Copying {split.namespace}: it was dropped, renamed or replaced, or got"
-            " another shard key, during the copy.",
+            f"Copying {split.namespace}: it was dropped, renamed or replaced during the copy.",
             "Run the read again.",
         ) from void
     return Documents([], is_void=True)

@@ -3,7 +3,7 @@
 Through a router the column `key` contains the shard key, see `cdc.model.whole_key`. With another
 one each document has another `key`. So one batch ends at the time of the new shard key, because its
 changes have the former document keys. After the next batch, which has the new ones, the collection
-is copied again as of the end of that batch. So none of its changes is missing.
+is copied again, like one whose content was replaced.
 
 Routers of MongoDB 6.0 report neither refining nor resharding. So the planner compares the shard
 keys of now with those that the offset records. A shard key may become visible after its own time,
@@ -19,48 +19,42 @@ from dataclasses import dataclass, replace
 import pymongo.errors
 from bson.timestamp import Timestamp
 
-from cdc.errors import UnsuitableSource
-from cdc.model import Namespace, Offset, Selection, ShardKey
-from cdc.mongo.connection import Member, translate_error
+from cdc.model import Namespace, Offset, Selection, ShardKey, shard_keys_hidden
+from cdc.mongo.connection import SNAPSHOT_REFUSED, TIME_UNREADABLE, Member, translate_error
 from cdc.mongo.topology import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Rekeyed:
+class KeyChanges:
     """The shard keys of now beside those that an offset records.
 
     Attributes:
         start: the offset at the start of a batch.
         keys: the shard keys of the sharded collections; None if the source has none to compare.
-        new: the collections with a shard key that `start` does not record.
+        new: those of them that `start` does not record, of collections with rows.
     """
 
     start: Offset
     keys: Mapping[Namespace, ShardKey] | None
     new: Mapping[Namespace, ShardKey]
 
-    def limit(self, end: Timestamp) -> Timestamp:
+    @property
+    def begun(self) -> frozenset[Namespace]:
+        """The collections with a new shard key whose copy has begun, and may have other keys."""
+        copied = {scan.copying.namespace for scan in self.start.scans}
+        copied |= {self.start.copying.namespace} if self.start.copying else set()
+        return frozenset(copied) & self.new.keys()
+
+    def latest_end(self, end: Timestamp, void: frozenset[Namespace]) -> Timestamp:
         """Return the latest possible end of the batch: `end`, or the time of a new shard key.
 
-        A collection that is copied again in any case does not count.
+        Collections that are copied again in any case do not count. `void` are some of them.
         """
-        copied = self.void.union(each.namespace for each in self.start.again)
+        copied = void.union(each.namespace for each in self.start.again)
         times = [key.since for name, key in self.new.items() if name not in copied]
         return min([end, *(time for time in times if time > self.start.time)])
 
-    @property
-    def void(self) -> frozenset[Namespace]:
-        """The collections of which the batch before may have copied a part with another key."""
-        return frozenset(scan.copying.namespace for scan in self.start.scans) & self.new.keys()
-
-    @property
-    def may_copy_at_start(self) -> bool:
-        """Whether the collections to be copied again have their shard keys since before `start`."""
-        keys = self.keys or {}
-        names = [each.namespace for each in self.start.again if each.namespace in keys]
-        return all(keys[name].since < self.start.time for name in names)
-
-    def before(self, end: Offset) -> list[Namespace]:
+    def changed_before(self, end: Offset) -> list[Namespace]:
         """Return the collections that got another shard key before the end of the batch, sorted."""
         return sorted(name for name, key in self.new.items() if key.since < end.time)
 
@@ -71,66 +65,69 @@ class Rekeyed:
         recorded = dict(self.start.shard_keys or ())
         for name, key in self.keys.items():
             if key.since < end.time and end.has_reached(name):
-                recorded[name] = key.since
-                if not key.distinguishes:
-                    del recorded[name]
-        present = sorted(name for name in recorded if name in self.keys)
+                recorded[name] = key.others
+        present = sorted(name for name, fields in recorded.items() if fields and name in self.keys)
         return replace(end, shard_keys=tuple((name, recorded[name]) for name in present))
 
 
-def compare_keys(source: Source, selection: Selection, start: Offset, edge: Timestamp) -> Rekeyed:
+def compare_keys(
+    source: Source, selection: Selection, start: Offset, edge: Timestamp
+) -> KeyChanges:
     """Compare the shard keys of now with those at the start of a batch.
 
     Args:
         source: the source.
-        selection: the configured selection; `start` contains the one that applied up to it.
+        selection: the configured selection; `start` contains the one that applied up to it. What is
+            no longer selected is not compared.
         start: the offset at the start of the batch.
         edge: a live edge.
 
-    Raises UnsuitableSource if the user may no longer read the shard keys.
+    Raises UnsuitableSource if the user may no longer read the shard keys that rows contain.
     """
     before = Selection.parse(start.selection)
-    keys = source.shard_keys(before.union(selection), edge)
+    both = selection if before == selection else before.union(selection)
+    keys = source.shard_keys(both, edge)
     if keys is None:
-        if start.shard_keys is not None:
-            raise UnsuitableSource(
-                "The user may no longer read the shard keys, which the column key contains.",
-                "Grant find on config.collections.",
-            )
-        return Rekeyed(start, None, {})
-    recorded = dict(start.shard_keys or ())
+        if start.shard_keys:
+            raise shard_keys_hidden()
+        return KeyChanges(start, None, {})
     # A collection that is not recorded was known by its `_id`.
+    recorded = dict(start.shard_keys or ())
     new = {
         name: key
         for name, key in keys.items()
-        if before.matches(name)
-        and start.has_reached(name)
-        and (recorded[name] != key.since if name in recorded else key.distinguishes)
+        if recorded.get(name, ()) != key.others and start.has_reached(name)
     }
-    return Rekeyed(start, keys, new)
+    if both != selection or both != before:
+        new = {n: key for n, key in new.items() if before.matches(n) and selection.matches(n)}
+    return KeyChanges(start, keys, new)
 
 
 def record_first(source: Source, first: Offset) -> Offset:
     """Return the first offset of a run with the shard keys of its time."""
     keys = source.shard_keys(Selection.parse(first.selection), first.time)
-    return Rekeyed(first, keys, {}).record(first)
+    return KeyChanges(first, keys, {}).record(first)
 
 
-def had_documents(open_member: Callable[[str], Member], name: Namespace, at: Timestamp) -> bool:
-    """Whether a collection had documents at a time, or may have had some.
+def had_documents(
+    open_member: Callable[[str], Member], name: Namespace, at: Timestamp
+) -> bool | None:
+    """Whether a collection had documents at a time; None if that cannot be known any more.
 
-    Without documents, it has no rows with another `key` that would have to be replaced.
+    Without documents, it has no rows with another `key` that would have to be replaced. Raises
+    TransientError, and other errors of the server.
     """
-    member = open_member("")
     concern = {"level": "snapshot", "atClusterTime": at}
     find = {"find": name.coll, "limit": 1, "singleBatch": True, "projection": {"_id": 1}}
     try:
-        reply = member.command(name.db, {**find, "readConcern": concern})
-        return bool(list(reply["cursor"]["firstBatch"]))
-    except pymongo.errors.OperationFailure:
-        # The time is too old, or the incarnation that resharding made did not exist yet.
-        return True
+        member = open_member("")
+        try:
+            reply = member.command(name.db, {**find, "readConcern": concern})
+        finally:
+            member.end()
     except pymongo.errors.PyMongoError as error:
+        # The time is too old, or resharding made another incarnation since.
+        if getattr(error, "code", None) in {*TIME_UNREADABLE, SNAPSHOT_REFUSED}:
+            return None
         raise translate_error(error, f"Reading {name}") from error
-    finally:
-        member.end()
+    return bool(list(reply["cursor"]["firstBatch"]))
