@@ -160,6 +160,7 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
     assert rekeyed[1]["key"] == '3\t{"number":33,"region":3}'
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_collection_that_is_sharded_while_a_pipeline_runs_is_copied_again(
     cluster: Cluster, router: StandIn, spark: SparkSession, tmp_path: Path
