@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import dns.message
 import dns.rcode
@@ -111,11 +113,13 @@ def test_what_the_connector_sets_itself_goes_before_the_connection_string() -> N
 class NameServer:
     """Answers for one seed list, as DNS does for `mongodb+srv`, and knows no other name."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, text: str, hosts: Sequence[tuple[str, int]] = (("h1", 1), ("h2", 2))
+    ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self._records = {
-            "SRV": [f"0 0 {port} {host}.cdc.test." for host, port in (("h1", 1), ("h2", 2))],
+            "SRV": [f"0 0 {port} {host}.cdc.test." for host, port in hosts],
             "TXT": [f'"{text}"'],
         }
         self.resolver = dns.resolver.Resolver(configure=False)
@@ -138,19 +142,21 @@ class NameServer:
                 answer.answer.append(records)
             self._socket.sendto(answer.to_wire(), asker)
 
-    def end(self) -> None:
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """The driver asks this name server, and no other."""
+        serving = threading.Thread(target=self.serve)
+        serving.start()
+        with patch.object(dns.resolver, "default_resolver", self.resolver):
+            yield
         self._socket.sendto(b"", self._socket.getsockname())
+        serving.join()
 
 
 @pytest.fixture
-def seed_list(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = NameServer("authSource=users&replicaSet=rs9")
-    monkeypatch.setattr(dns.resolver, "default_resolver", server.resolver)
-    serving = threading.Thread(target=server.serve)
-    serving.start()
-    yield
-    server.end()
-    serving.join()
+def seed_list() -> Iterator[None]:
+    with NameServer("authSource=users&replicaSet=rs9").answering():
+        yield
 
 
 @pytest.mark.parametrize("where", ["", "/shop?w=majority", "/?tls=false", "/?authSource=mine"])

@@ -27,6 +27,7 @@ class Router:
 
     Attributes:
         asked: the databases of all commands, except those of the driver's own monitoring.
+        preferences: the read preferences of all reads.
 
     Args:
         topology: the servers behind.
@@ -44,7 +45,7 @@ class Router:
         host: str,
         databases: frozenset[str] | None,
     ) -> None:
-        self.asked = set[str]()
+        self.asked, self.preferences = set[str](), list[Any]()
         self.identity, self._cursors = Identity(), Cursors()
         self._topology, self._clock, self._faults = topology, clock, faults
         self._host, self._databases = host, databases
@@ -73,6 +74,8 @@ class Router:
         if request.name in HELLO:
             return self.identity.hello(request.name == "hello")
         self.asked.add(request.db)
+        if request.name in ("find", "aggregate"):
+            self.preferences.append(request.command.get("$readPreference"))
         failure = await self._faults.meet(request.name)
         if failure is not None:
             if failure["code"] == CURSOR_NOT_FOUND and request.name == "getMore":

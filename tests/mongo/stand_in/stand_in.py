@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from pymongo.uri_parser import parse_uri
 
@@ -82,6 +82,11 @@ class StandIn:
     def asked(self) -> set[str]:
         """The databases of all commands, except those of the driver's own monitoring."""
         return self._router.asked
+
+    @property
+    def preferences(self) -> list[Any]:
+        """The read preferences of all reads."""
+        return self._router.preferences
 
     @property
     def refreshes(self) -> int:

@@ -6,6 +6,7 @@ The routers are stand-ins (`tests.mongo.stand_in`): none of this has met a real 
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +32,7 @@ from cdc.source import inquiry
 from cdc.terminal import Terminal
 from tests.mongo.capture import TIMEOUT_MS, Capture, id_of
 from tests.mongo.cluster import Cluster
+from tests.mongo.connection.test_connection import NameServer
 from tests.mongo.routed import Oracle, Routed, assert_as_the_events_left_it, assert_unbroken
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders, same
@@ -49,6 +51,46 @@ def uri_of(both: list[StandIn]) -> str:
 
 def options_of(uri: str, collections: str, **more: str) -> Any:
     return declared.parse({"uri": uri, "collections": collections, **more})
+
+
+# --- connection strings --------------------------------------------------------------------------
+
+
+def test_the_routers_of_a_seed_list_are_read_and_replace_each_other(
+    cluster: Cluster, db: str, two: list[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: `mongodb+srv`, as hosted services give it."""
+    ports = [int(each.host.rpartition(":")[2]) for each in two]
+    names = NameServer("authSource=admin", [("m1", ports[0]), ("m2", ports[1])])
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host: str, *arguments: Any, **more: Any) -> Any:
+        return resolve("127.0.0.1" if host.endswith(".cdc.test") else host, *arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
+    orders = Orders(cluster, db)
+    with names.answering():
+        uri = "mongodb+srv://routers.cdc.test/?tls=false"
+        pipeline = Routed(cluster, uri, orders.full, retry_seconds="60")
+        pipeline.run()
+        two[0].kill()
+        orders.update(1)
+        pipeline.run()
+        same(pipeline, orders)
+
+
+def test_a_router_reads_by_the_read_preference_and_the_tags_of_the_connection_string(
+    cluster: Cluster, db: str, router: StandIn
+) -> None:
+    orders = Orders(cluster, db)
+    given = "readPreference=nearest&readPreferenceTags=dc:east,use:cdc&readPreferenceTags="
+    pipeline = Routed(cluster, f"{router.uri}?{given}", orders.full)
+    pipeline.run()
+    same(pipeline, orders)
+    wanted = {"mode": "nearest", "tags": [{"dc": "east", "use": "cdc"}, {}]}
+    chosen = [bson.decode(each.raw) for each in router.preferences if each is not None]
+    assert wanted in chosen
+    assert [each for each in chosen if each not in (wanted, {"mode": "primary"})] == []
 
 
 # --- routers that fail ---------------------------------------------------------------------------
