@@ -107,6 +107,10 @@ def test_a_mirror_is_copied_followed_verified_restored_and_repaired(
     assert status.metrics.oplog_left is None
     assert pipeline.live(name).count() == 65
     assert pipeline.as_of(name, copied_until).count() == 60
+    cluster.create_database("restored")
+    pipeline.restore(name, copied_until, router.uri, "restored.parcels")
+    restored = cluster.clients["s1"]["restored"]["parcels"].find(sort=[("_id", 1)])
+    assert list(restored) == [{"_id": each, "n": 0} for each in range(60)]
     done = pipeline.backfill(name, into=["mirror"], repair=True)
     assert done is not None
     (verdict,) = pipeline.verify(name)
