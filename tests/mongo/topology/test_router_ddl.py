@@ -21,21 +21,6 @@ from tests.mongo.topology.test_sharded_cluster import Orders, same
 from tests.slow import slow_but
 
 
-def test_a_collection_that_is_dropped_and_created_again_is_the_new_one(
-    cluster: Cluster, db: str, router: StandIn
-) -> None:
-    orders = Orders(cluster, db)
-    pipeline = Routed(cluster, router.uri, orders.full)
-    pipeline.run()
-    orders.update(1)
-    cluster.drop_collection(db, "orders")
-    cluster.shard_collection(db, "orders", {"region": 1, "number": 1})
-    orders.insert(7)
-    pipeline.run()
-    assert "drop" in [row.op for row in pipeline.rows]
-    same(pipeline, orders)
-
-
 def test_a_collection_that_moves_with_its_database_is_copied_again(
     cluster: Cluster, db: str, router: StandIn
 ) -> None:

@@ -56,6 +56,7 @@ def options_of(uri: str, collections: str, **more: str) -> Any:
 # --- connection strings --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_routers_of_a_seed_list_are_read_and_replace_each_other(
     cluster: Cluster, db: str, two: list[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +83,7 @@ def test_the_routers_of_a_seed_list_are_read_and_replace_each_other(
 def test_a_router_reads_by_the_read_preference_and_the_tags_of_the_connection_string(
     cluster: Cluster, db: str, router: StandIn
 ) -> None:
-    orders = Orders(cluster, db)
+    orders = Orders(cluster, db, 10)
     given = "readPreference=nearest&readPreferenceTags=dc:east,use:cdc&readPreferenceTags="
     pipeline = Routed(cluster, f"{router.uri}?{given}", orders.full)
     pipeline.run()

@@ -115,9 +115,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case", slow_but([("refine", "streaming"), ("reshard", "planned")], CASES), ids="-".join
-)
+@pytest.mark.parametrize("case", slow_but([("refine", "streaming")], CASES), ids="-".join)
 def test_a_collection_that_gets_another_shard_key_is_copied_again(
     cluster: Cluster, db: str, router: StandIn, case: tuple[str, str]
 ) -> None:
@@ -200,12 +198,12 @@ def test_a_new_collection_that_is_sharded_while_it_is_empty_is_not_copied(
     assert [row.op for row in pipeline.rows if row.key == '3\t{"k":3}'] == ["insert", "update"]
 
 
-@pytest.mark.parametrize("key", [{"k": "hashed"}, {"k": 1}], ids=["hashed", "ranged"])
 @pytest.mark.parametrize("is_dropped", [True, False])
 def test_a_new_collection_ends_no_run_that_copies_nothing(
-    cluster: Cluster, db: str, router: StandIn, is_dropped: bool, key: dict[str, Any]
+    cluster: Cluster, db: str, router: StandIn, is_dropped: bool
 ) -> None:
-    """Guards: its shard key taken for another one of a collection with rows."""
+    """Guards: its shard key taken for another one of a collection with rows. Not all shards can be
+    read at the time of a hashed one."""
     cluster.clients["s1"][db]["other"].insert_one({"_id": 1})
     if is_dropped:
         All(cluster, db)
@@ -213,9 +211,9 @@ def test_a_new_collection_ends_no_run_that_copies_nothing(
     pipeline.run()
     if is_dropped:
         cluster.drop_collection(db, "all")
-    cluster.shard_collection(db, "all", key)
+    cluster.shard_collection(db, "all", {"k": "hashed"})
     pipeline.run()
-    shard = cluster.owner_of_hash(db, "all", 3) if key["k"] == "hashed" else "s1"
+    shard = cluster.owner_of_hash(db, "all", 3)
     cluster.run(shard, db, {"insert": "all", "documents": [{"_id": 3, "k": 3}]})
     pipeline.run()
     assert mirrored(pipeline) == {'3\t{"k":3}': bson.encode({"_id": 3, "k": 3})}
@@ -233,6 +231,7 @@ def test_a_collection_that_is_dropped_and_filled_again_has_each_change(
     again.update(3)
     pipeline.run()
     assert mirrored(pipeline) == again.mirror
+    assert "drop" in [row.op for row in pipeline.rows]
     assert [row.op for row in pipeline.rows if row.key == '3\t{"k":3}'][1:] == ["insert", "update"]
 
 
