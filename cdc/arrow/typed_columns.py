@@ -13,10 +13,8 @@ import pyarrow as pa
 
 from cdc.arrow.casts import Documents, Places
 from cdc.arrow.cells import Cells, validity
-from cdc.kernel import MISFIT, WORTH, Total
+from cdc.kernel import MISFIT, WORTH
 from cdc.model.typed import Plan, typed_columns
-
-_taken = Total()
 
 
 def take_columns(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Array:
@@ -25,7 +23,7 @@ def take_columns(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Arr
     The result is a struct array of type `kind`: the columns and, as its last field, the rescued
     rest; null for a null document. A VARIANT is a struct of two binaries, value and metadata.
     """
-    if _taken.add(documents.field(0).nbytes) >= WORTH:
+    if documents.field(0).nbytes >= WORTH:
         return convert_at_once(documents, plan, kind)
     return convert_one_by_one(documents, plan, kind)
 
