@@ -96,10 +96,11 @@ def compare_keys(
     new = {
         name: key
         for name, key in keys.items()
-        if recorded.get(name, ()) != key.others and start.has_reached(name)
+        if recorded.get(name, ()) != key.others
+        and start.has_reached(name)
+        and before.matches(name)
+        and selection.matches(name)
     }
-    if both != selection or both != before:
-        new = {n: key for n, key in new.items() if before.matches(n) and selection.matches(n)}
     return KeyChanges(start, keys, new)
 
 
