@@ -18,13 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from cdc.delta.followers.merges.last_changes import LastChanges, as_mask
+from cdc.delta.followers.merges.last_changes import (
+    Bounds,
+    LastChanges,
+    as_mask,
+    bounds_of,
+)
 from cdc.delta.log import LiveFile, UnsuitableTable, read_vector
 from cdc.tasks import Folder
 
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-# Texts that no key is below, or above; None where there is none.
-Bounds: TypeAlias = tuple[str | None, str | None]
 _KEY, _POSITION = "key", "_position"
 # So many keys are compared at once with those of a copy: each time a hash table is built of these.
 _AT_ONCE = 1_000_000
@@ -141,18 +144,10 @@ def _groups(
         begin = 0
         for number in range(parquet.num_row_groups):
             about = parquet.metadata.row_group(number)
-            if is_wanted(_bounds_of(about)):
+            if is_wanted(bounds_of(about, _KEY)):
                 rows = parquet.read_row_group(number, columns=[_KEY])
                 yield _Group(rows.column(_KEY), begin, number, parquet)
             begin += about.num_rows
-
-
-def _bounds_of(group: pq.RowGroupMetaData) -> Bounds:
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema == _KEY:
-            known = column.statistics
-            return (known.min, known.max) if known and known.has_min_max else (None, None)
-    raise UnsuitableTable("its data files have other names of columns")
 
 
 def _between(keys: Sequence[str], bounds: Bounds) -> bool:

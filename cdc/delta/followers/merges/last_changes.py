@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,13 @@ from cdc.delta.log import UnsuitableTable
 from cdc.model import Namespace
 from cdc.tasks import DataFile, Storage, open_folder
 
+# Texts that no value is below, or above; None where there is none.
+Bounds: TypeAlias = tuple[str | None, str | None]
 _COLUMNS = ("op", "position", "cluster_time", "cluster_inc", "db", "coll", "key", "after")
 # What Arrow, by which tasks write, states in each file.
 _TASKS = "parquet-cpp-arrow"
 _READ, _DELETE = "read", "delete"
+_COPIED = (_READ, _READ)
 
 
 class TooManyChanges(Exception):
@@ -77,6 +80,8 @@ def read_changes(
                 # Its columns may have other names and other types.
                 raise UnsuitableTable("Spark wrote rows of its changelog")
             for group in range(file.num_row_groups):
+                if without_copy and bounds_of(file.metadata.row_group(group), "op") == _COPIED:
+                    continue
                 found = file.read_row_group(group, columns=["op", "db", "coll"])
                 is_own = _is_own(found, names, without_copy)
                 if not pc.any(is_own).as_py():
@@ -115,6 +120,15 @@ def _last(rows: pa.Table) -> pa.Table:
     is_last = np.ones(len(keys), bool)
     is_last[:-1] = as_mask(pc.not_equal(keys[:-1], keys[1:]))
     return rows.take(order.filter(pa.array(is_last)))
+
+
+def bounds_of(group: pq.RowGroupMetaData, name: str) -> Bounds:
+    """The bounds of a column of texts. Raises UnsuitableTable if there is no such column."""
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema == name:
+            known = column.statistics
+            return (known.min, known.max) if known and known.has_min_max else (None, None)
+    raise UnsuitableTable("its data files have other names of columns")
 
 
 def as_mask(found: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
