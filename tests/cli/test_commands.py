@@ -109,7 +109,7 @@ def test_verify_finds_what_no_change_reported_and_a_backfill_brings_it(
         assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0
     commits = sorted(Path(_mirror(tmp_path, orders)).glob("_delta_log/*.json"))
     commits[-1].unlink()
-    commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     database.orders.insert_one({"_id": "after"})
     assert run(replicate, "--mode", "latest", "--available-now").exit_code == 0

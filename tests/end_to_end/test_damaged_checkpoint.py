@@ -31,6 +31,7 @@ from cdc.pipeline import access_by_spark, access_locally, repair
 from cdc.pipeline.table_commits import TableBatches, read_table_batches
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, violations
 from tests.end_to_end.past import Past, past_of
+from tests.jvm import WITHOUT_CHECKSUMS
 from tests.slow import slow_but
 
 
@@ -299,6 +300,17 @@ def test_a_lost_name_is_taken_from_the_tables(
     assert json.loads(metadata.read_text()) == its
 
 
+@pytest.fixture
+def with_checksums(spark: SparkSession) -> Iterator[None]:
+    """Hadoop's own way to rename a file, with the checksum beside it."""
+    settings, [(key, without)] = spark._jsc.hadoopConfiguration(), WITHOUT_CHECKSUMS.items()
+    name = key.removeprefix("spark.hadoop.")
+    settings.set(name, "org.apache.hadoop.fs.local.LocalFs")
+    yield
+    settings.set(name, without)
+
+
+@pytest.mark.usefixtures("with_checksums")
 def test_files_are_read_and_written_as_hadoop_does(spark: SparkSession, tmp_path: Path) -> None:
     """Guards: a checksum that Spark refuses, and a damaged file that Spark would not read."""
     local, hadoop = LocalFiles(), HadoopFiles(spark)
