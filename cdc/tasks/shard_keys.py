@@ -32,7 +32,7 @@ from cdc.mongo.topology import Source
 from cdc.options import SourceOptions
 
 # None: the `_id` is enough for every collection.
-ShardKeys = Mapping[Namespace, ShardKey] | None
+CollectionKeys = Mapping[Namespace, ShardKey] | None
 
 
 def of_range(source: Source, split: SnapshotSplit, options: SourceOptions) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def of_range(source: Source, split: SnapshotSplit, options: SourceOptions) -> tu
     return key.fields if key is not None and key.uuid == split.uuid and key.others else ()
 
 
-def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> ShardKeys:
+def of_slice(source: Source, split: StreamSplit, options: SourceOptions) -> CollectionKeys:
     """Return the shard keys with other fields than `_id` that the collections of a slice had.
 
     Those that they got at its end or later are left out: its events have others. Raises BadOption
@@ -108,7 +108,7 @@ def with_whole_key(
 
 def _query(
     source: Source, selection: Selection, after: Timestamp, options: SourceOptions, is_needed: bool
-) -> ShardKeys:
+) -> CollectionKeys:
     """Return `Source.shard_keys`. Temporary errors are retried for `retry.seconds`.
 
     Raises UnsuitableSource if earlier rows contain them, and the user may no longer read them.

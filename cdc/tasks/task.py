@@ -44,7 +44,7 @@ from cdc.options import SourceOptions
 from cdc.tasks import arrow_batches, shard_keys
 from cdc.tasks.allocator import LARGE_BYTES
 from cdc.tasks.prefetch import prefetch
-from cdc.tasks.shard_keys import ShardKeys
+from cdc.tasks.shard_keys import CollectionKeys
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ def _event_batches(
     split: StreamSplit,
     options: SourceOptions,
     schema: pa.Schema,
-    keys: ShardKeys,
+    keys: CollectionKeys,
 ) -> Iterator[pa.RecordBatch]:
     # A run may have 28 MB. Nothing refers to it while its rows are written.
     runs = list[Run]()
@@ -194,7 +194,7 @@ def _event_rows(
     changes: Iterable[Sequence[Event]],
     split: StreamSplit,
     options: SourceOptions,
-    keys: ShardKeys,
+    keys: CollectionKeys,
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
     selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
@@ -231,7 +231,7 @@ def _changes(
     split: StreamSplit,
     options: SourceOptions,
     note: Note = lambda reason: None,
-) -> tuple[Iterator[Sequence[Event]], ShardKeys]:
+) -> tuple[Iterator[Sequence[Event]], CollectionKeys]:
     """Return the events of a slice, and the shard keys of their collections."""
     keys, patience = shard_keys.of_slice(source, split, options), float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
