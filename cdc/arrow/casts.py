@@ -173,11 +173,12 @@ class Documents:
 
     def _cast_lists(self, places: Places, kind: Array | Map, arrow: pa.DataType) -> CastValues:
         status, ends = np.empty(len(places), np.uint8), np.zeros(len(places) + 1, np.int32)
-        count = self.kernel.count_elements(self.data, places.starts, places.stops)
+        lists = self.kernel.lists
+        count = lists.count_elements(self.data, places.starts, places.stops)
         is_map = isinstance(kind, Map)
-        table = np.empty((self.kernel.ENTRY if is_map else self.kernel.ELEMENT, count), np.int64)
+        table = np.empty((lists.ENTRY if is_map else lists.ELEMENT, count), np.int64)
         located = self.data, *places.arrays, self.metadata, self._names
-        self.kernel.list_elements(*located, is_map, table, ends, status)
+        lists.list_elements(*located, is_map, table, ends, status)
         if ends[-1] < count:
             table = table[:, : ends[-1]].copy()
         inner = Places(*table[:3])

@@ -38,7 +38,7 @@ def convert_at_once(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.
     """Take the columns of all documents together, by compiled functions."""
     source = Documents(documents)
     count, places = len(documents), len(plan.places)
-    found, sizes = np.full((3, places, count), -1), np.full((places, count), -1)
+    found, sizes = np.empty((3, places, count), np.int64), np.empty((places, count), np.int64)
     status = np.zeros((places, count), np.uint8)
     source.kernel.locate_whole(source.data, source.whole.starts, source.whole.stops, found[0, 0])
     found[1, 0] = source.whole.stops

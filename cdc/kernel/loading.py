@@ -45,6 +45,7 @@ LIBRARIES = {
     "typed": (
         "cdc.kernel.typed.typed_columns",
         "cdc.kernel.typed.casts",
+        "cdc.kernel.typed.lists",
         "cdc.kernel.typed.rescued",
         "cdc.kernel.variant.variant_dictionary",
     ),

@@ -278,6 +278,13 @@ def test_every_single_byte_of_a_variant_may_be_wrong() -> None:
     assert 0 < sum(map(eq, whole, wrong)) < len(wrong)
 
 
+def test_what_is_damaged_is_no_pattern_for_the_sound_documents_of_its_shape() -> None:
+    value, metadata = encoder("variant")(DOCUMENT)
+    for at in range(0, len(value), 3):
+        damaged = value[:at] + bytes([value[at] ^ 0x40]) + value[at + 1 :]
+        both(structs([(damaged, metadata), (value, metadata)]), PLACES)
+
+
 def spoiled(whole: bytes) -> Iterator[bytes]:
     for at, byte in enumerate(whole):
         yield whole[:at]

@@ -12,26 +12,23 @@ from typing import Final
 import numpy as np
 
 from cdc.kernel.bson.elements import REFUSED
-from cdc.kernel.columns import FULL, Ends, gather
+from cdc.kernel.columns import FULL, gather
 from cdc.kernel.compiled import entry, hot, part
-from cdc.kernel.numbers import Bytes, is_text, uint64
-from cdc.kernel.places import MISFIT, MISSING, TAKEN
-from cdc.kernel.typed import casts, rescued
+from cdc.kernel.numbers import Bytes, uint64
+from cdc.kernel.typed import casts, lists, rescued
+from cdc.kernel.typed.lists import START, STOP
 from cdc.kernel.variant import variant_dictionary
 from cdc.kernel.variant.names import slot_of
 from cdc.kernel.variant.variant_bytes import (
     DICTIONARY,
     Numbers,
     Table,
-    array_size,
     compare,
     dictionary,
-    filled_object,
     has_names,
     layout,
     name_of,
     number,
-    object_size,
     stop_of,
 )
 from cdc.model.encoding import variant_bytes as v
@@ -40,30 +37,19 @@ from cdc.model.encoding import variant_bytes as v
 __all__ = [
     "ABSENT",
     "DICTIONARY",
-    "ELEMENT",
-    "ENTRY",
     "FULL",
     "casts",
-    "count_elements",
     "find_fields",
     "gather",
-    "list_elements",
+    "lists",
     "locate_whole",
     "read_dictionaries",
     "rescued",
     "variant_dictionary",
 ]
 
-# A field of an object: its position, and its index in the object.
-START: Final = 0
-STOP: Final = 1
+# Of a field of an object besides START and STOP: its index in the object.
 INDEX: Final = 2
-# A value in an array or map: START and STOP, its row, and in a map the position of its name.
-ROW: Final = 2
-ELEMENT: Final = 3
-NAME: Final = 3
-NAME_STOP: Final = 4
-ENTRY: Final = 5
 
 # In place of a number of fields: there is no value, or null.
 ABSENT: Final = -2
@@ -119,16 +105,17 @@ def find_fields(
         found: the positions.
         sizes: the number of fields of each object, ABSENT for none, REFUSED for other values.
     """
-    last = REFUSED
+    last, after = REFUSED, first + len(ends) - 1
     for place in range(len(starts)):
-        for index in range(len(ends) - 1):
-            found[START, first + index, place] = -1
+        for name in range(first, after):
+            found[START, name, place] = -1
         start, stop, row = starts[place], stops[place], rows[place]
         sizes[place] = ABSENT if start < 0 or data[start] == v.NULL else REFUSED
-        count = REFUSED if start < 0 else filled_object(data, start, stop)
+        if start < 0 or start >= stop or np.int64(data[start]) & 3 != v.OBJECT:
+            continue
+        count, ids, _, offsets, width, begin = layout(data, start, stop)
         if count < 0:
             continue
-        _, ids, _, offsets, width, begin = layout(data, start, stop)
         if not _is_alike(data, starts, rows, place, last, offsets):
             slot = _slot_of_ids(data, ids, offsets, len(alike) - 1)
             last = alike[slot]
@@ -140,15 +127,51 @@ def find_fields(
                     )
                     last = alike[slot] = place
         if last >= 0:
-            sizes[place] = count
-            if last != place:
-                for name in range(first, first + len(ends) - 1):
-                    if found[START, name, last] >= 0:
-                        index = found[INDEX, name, last]
-                        at = begin + number(data, offsets + index * width, width)
-                        found[START, name, place] = at
-                        found[STOP, name, place] = stop_of(data, at, stop)
-                        found[INDEX, name, place] = index
+            values = offsets, width, begin, stop
+            if _locate_fields(data, count, *values, first, after, found, last, place):
+                sizes[place] = count
+            elif last == place:
+                last = alike[slot] = REFUSED
+
+
+@hot
+def _locate_fields(
+    data: Bytes,
+    count: int,
+    offsets: int,
+    width: int,
+    begin: int,
+    stop: int,
+    first: int,
+    after: int,
+    found: Found,
+    last: int,
+    place: int,
+) -> bool:
+    """Locate the fields that an object like that of place `last` has, by their indices there.
+
+    Returns whether the values fill the object exactly. If not, no field is found.
+    """
+    name, filled = first, begin
+    fits = begin + number(data, offsets + count * width, width) == stop
+    index = 0
+    while fits and index < count:
+        at = begin + number(data, offsets + index * width, width)
+        end = stop_of(data, at, stop)
+        fits = end >= 0
+        filled += end - at
+        while name < after and found[START, name, last] < 0:
+            name += 1
+        if name < after and found[INDEX, name, last] == index:
+            found[START, name, place], found[STOP, name, place] = at, end
+            found[INDEX, name, place] = index
+            name += 1
+        index += 1
+    if fits and filled == stop:
+        return True
+    for name in range(first, after):
+        found[START, name, place] = -1
+    return False
 
 
 @part
@@ -217,71 +240,3 @@ def _find(
             found[STOP, first + next_one, place] = stop_of(data, at, stop)
             found[INDEX, first + next_one, place] = index
             next_one += 1
-
-
-@entry
-def count_elements(data: Bytes, starts: Numbers, stops: Numbers) -> int:
-    """The number of values that the arrays and objects state; at most one for each byte of them."""
-    count = 0
-    for place in range(len(starts)):
-        if starts[place] >= 0 and np.int64(data[starts[place]]) & 3 >= v.OBJECT:
-            count += max(layout(data, starts[place], stops[place])[0], 0)
-    return count
-
-
-@entry
-def list_elements(
-    data: Bytes,
-    starts: Numbers,
-    stops: Numbers,
-    rows: Numbers,
-    metadata: Bytes,
-    names: Table,
-    is_map: bool,
-    out: Table,
-    ends: Ends,
-    status: Bytes,
-) -> None:
-    """List the elements of arrays or, with `is_map`, the fields of objects and their names.
-
-    `out` must have room for `count_elements`.
-    """
-    place = 0
-    for at in range(len(starts)):
-        start, stop, row = starts[at], stops[at], rows[at]
-        status[at] = MISSING if start < 0 or data[start] == v.NULL else MISFIT
-        if status[at] == MISFIT:
-            if is_map:
-                count = object_size(data, start, stop, metadata, names, row)
-            else:
-                count = array_size(data, start, stop)
-            if count >= 0 and _list_values(data, start, stop, row, metadata, names, out, place):
-                status[at] = TAKEN
-                place += count
-        ends[at + 1] = place
-
-
-@part
-def _list_values(
-    data: Bytes,
-    start: int,
-    stop: int,
-    row: int,
-    metadata: Bytes,
-    names: Table,
-    out: Table,
-    place: int,
-) -> bool:
-    """List the values of one array or object; return whether all names, if any, are UTF-8."""
-    count, ids, id_width, offsets, width, begin = layout(data, start, stop)
-    for index in range(count):
-        at = begin + number(data, offsets + index * width, width)
-        out[START, place + index], out[STOP, place + index] = at, stop_of(data, at, stop)
-        out[ROW, place + index] = row
-        if id_width:
-            id = number(data, ids + index * id_width, id_width)
-            name, name_stop = name_of(metadata, names, row, id)
-            if not is_text(metadata, name, name_stop):
-                return False
-            out[NAME, place + index], out[NAME_STOP, place + index] = name, name_stop
-    return True
