@@ -338,6 +338,7 @@ def test_files_are_read_and_written_as_hadoop_does(spark: SparkSession, tmp_path
     assert [*path.parent.iterdir()] == []
 
 
+@pytest.mark.usefixtures("with_checksums")
 def test_a_repair_by_spark_takes_the_same_steps(
     past: Past, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -282,7 +282,7 @@ def test_what_is_damaged_is_no_pattern_for_the_sound_documents_of_its_shape() ->
     value, metadata = encoder("variant")(DOCUMENT)
     for at in range(0, len(value), 3):
         damaged = value[:at] + bytes([value[at] ^ 0x40]) + value[at + 1 :]
-        both(structs([(damaged, metadata), (value, metadata)]), PLACES)
+        both(structs([(damaged, metadata), (value, metadata)] * 2), PLACES)
 
 
 def spoiled(whole: bytes) -> Iterator[bytes]:

@@ -149,14 +149,8 @@ def layout(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int
 @part
 def object_size(data: Bytes, start: int, stop: int, metadata: Bytes, names: Table, row: int) -> int:
     """The number of fields of the object that fills those bytes; REFUSED for any other value."""
-    count = filled_object(data, start, stop)
+    count = _count_values(data, start, stop, OBJECT)
     return count if count < 0 or has_names(data, start, stop, metadata, names, row) else REFUSED
-
-
-@part
-def filled_object(data: Bytes, start: int, stop: int) -> int:
-    """As `object_size`, whatever the ids of its names are."""
-    return _count_values(data, start, stop, OBJECT)
 
 
 @part
