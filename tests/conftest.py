@@ -93,7 +93,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # Delta keeps the state of each table for an hour, and here each test makes new tables.
             # With Spark's 1 GB little is left for documents of 16 MiB.
             "spark.driver.memory": "2g",
-            # The demo and the killed jobs run with Spark's own settings.
+            # The demo and the killed jobs run with Spark's own settings, but for checksums.
             **INTERPRETED,
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

@@ -15,7 +15,7 @@ SERIAL = "-XX:+UseSerialGC"
 
 # For each commit to a table on a local disk Hadoop starts the programs `readlink` and `chmod`, half
 # of them for a checksum beside the file of the log. Without such checksums a commit takes 60 ms in
-# place of 85. Programs of their own, which may be killed between the two files, have checksums.
+# place of 85. All programs of a test agree: one that finds an outdated checksum waits for seconds.
 WITHOUT_CHECKSUMS = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs"
 }
@@ -28,7 +28,7 @@ def with_spark_settings(settings: Mapping[str, str]) -> dict[str, str]:
     would do it too. But its folder becomes a part of the class path, and Java then uses no archive
     of classes: 4 CPU seconds more for each start.
     """
-    properties = (f"-D{name}={value}" for name, value in settings.items())
+    properties = (f"-D{name}={value}" for name, value in (WITHOUT_CHECKSUMS | settings).items())
     # Under spark-submit Java's second compiler takes more time than it saves before a short program
     # is over.
     return {"JAVA_TOOL_OPTIONS": " ".join([SERIAL, ONE_COMPILER, *properties])}
