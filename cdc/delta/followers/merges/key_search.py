@@ -18,12 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from cdc.delta.followers.merges.last_changes import (
-    Bounds,
-    LastChanges,
-    as_mask,
-    bounds_of,
-)
+from cdc.delta.followers.merges.last_changes import Bounds, LastChanges, as_mask, bounds_of
 from cdc.delta.log import LiveFile, UnsuitableTable, read_vector
 from cdc.tasks import Folder
 
