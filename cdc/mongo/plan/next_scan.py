@@ -137,6 +137,12 @@ def find_void(start: Offset, listed: Listing, first_cut: FirstCut) -> frozenset[
     return frozenset(void)
 
 
+def must_copy_at_start(start: Offset) -> bool:
+    """Whether changes are withheld unless the next batch copies as of `start.time`."""
+    is_free = start.copying is None and not start.scans
+    return is_free and any(each.since == start.time for each in start.again)
+
+
 def may_copy_at_start(source: Source, start: Offset, edge: Timestamp, first_cut: FirstCut) -> bool:
     """Whether the next batch can copy collections of `again` as of `start.time`.
 

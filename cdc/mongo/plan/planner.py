@@ -50,7 +50,7 @@ from cdc.mongo.plan import history_gap, missing_collections
 from cdc.mongo.plan.candidate_end import CandidateEnd, reselect_candidate, scan_candidate
 from cdc.mongo.plan.ddl_survey import SurveyResult, assign_reporters, survey
 from cdc.mongo.plan.key_changes import KeyChanges, compare_keys, had_documents
-from cdc.mongo.plan.next_scan import Sweeper, find_void, may_copy_at_start
+from cdc.mongo.plan.next_scan import Sweeper, find_void, may_copy_at_start, must_copy_at_start
 from cdc.mongo.plan.oplog_scan import Limits
 from cdc.mongo.plan.slicing import Slicer
 from cdc.mongo.plan.splits import control_split, scan_splits, stream_splits
@@ -58,7 +58,9 @@ from cdc.mongo.query import event_filter
 from cdc.mongo.topology import Source
 
 _log = logging.getLogger(__name__)
+# How long a batch waits for the confirmation of a listing before it goes on without a copy.
 _PATIENCE_SECONDS = 0.4
+_PATIENCE_AT_CUT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -266,7 +268,8 @@ class Planner:
 
         Returns None if the listing may still be rolled back, or is older than what was emitted.
         """
-        edge = self.source.confirm(listed, _PATIENCE_SECONDS)
+        patience = _PATIENCE_AT_CUT_SECONDS if must_copy_at_start(start) else _PATIENCE_SECONDS
+        edge = self.source.confirm(listed, patience)
         return edge if edge is not None and listed.since >= start.time else None
 
     def _survey(
