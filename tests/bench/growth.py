@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -15,10 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cdc import options as declared
 from cdc.model import Offset
 from cdc.source import ChangeReader
+from tests.bench import snapshots
 from tests.bench.processes import most_held
 from tests.bench.result import Result
 from tests.bench.stage import ORDERS, TENTH, Namespace, Stage, copied
 
+_MANY = Namespace("bench", "many")
 _FLAT = 0.15
 _LEAST_SHARE = 1 / 1.2
 _SPLIT_MB = (100_000, 8, 1)
@@ -27,16 +30,16 @@ _COLLECTIONS = (1, 100, 1000)
 
 def run(stage: Stage, large: int) -> Iterator[Result]:
     yield from _documents(stage, large)
+    yield from snapshots.compare_large(replace(stage, orders=_MANY, documents=large), stage.part)
     yield from _splits(stage)
     yield from _collections(stage)
 
 
 def _documents(stage: Stage, large: int) -> Iterator[Result]:
     """A tenth of the orders, the orders, and `large` documents made of them by the server."""
-    many = Namespace("bench", "many")
-    copied(stage.server, many, stage.documents, large // stage.documents)
+    copied(stage.server, _MANY, stage.documents, large // stage.documents)
     _read(stage, TENTH)  # to warm up
-    sizes = {TENTH: stage.documents // 10, ORDERS: stage.documents, many: large}
+    sizes = {TENTH: stage.documents // 10, ORDERS: stage.documents, _MANY: large}
     rates, most = dict[Namespace, float](), dict[Namespace, Counter[str]]()
     for name, size in sizes.items():
         with most_held() as most[name]:

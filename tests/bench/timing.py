@@ -23,11 +23,14 @@ class Figure(NamedTuple):
 
 
 def side_by_side(
-    runs: int, stage: Stage, works: Mapping[str, Callable[[Stage], object]]
+    runs: int,
+    stage: Stage,
+    works: Mapping[str, Callable[[Stage], object]],
+    part: Stage | None = None,
 ) -> dict[str, Figure]:
     """Each of the works once with a part of the stage to warm up, then all of them in turns."""
     for work in works.values():
-        work(stage.part)
+        work(part or stage.part)
     taken: dict[str, list[float]] = {name: [] for name in works}
     used = {name: Counter[str]() for name in works}
     for _ in range(runs):
