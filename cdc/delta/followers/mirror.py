@@ -32,7 +32,7 @@ from cdc.delta.landing import Facts, effects
 from cdc.delta.log import Commit, Target, newest_commit
 from cdc.delta.sql import quoted
 from cdc.delta.tables import SOFT, Options, Table, Tables
-from cdc.model import Namespace, NamespaceEvent, Timestamp
+from cdc.model import Namespace, NamespaceEvent, Timestamp, resume_token
 
 _Values: TypeAlias = dict[str, str | Column]
 # The guard, and the time of the last change.
@@ -203,9 +203,24 @@ def _with_void(merge: DeltaMergeBuilder, each: NamespaceEvent, table: Table) -> 
     else:
         void = position < F.lit(each.position)
     if table.options.delete == SOFT:
-        gone: _Values = {"_deleted": F.lit(True), "_position": F.lit(each.position)}
-        return merge.whenNotMatchedBySourceUpdate(void, gone)
+        return merge.whenNotMatchedBySourceUpdate(void & ~F.col("mirror._deleted"), _gone(each))
     return merge.whenNotMatchedBySourceDelete(void)
+
+
+def _gone(each: NamespaceEvent) -> _Values:
+    """The values of a deleted document: as by a delete at the time of the event.
+
+    The position is before the one of documents that are copied as of that time. Otherwise the next
+    batch, which may copy them, could not bring a document back.
+    """
+    time = each.mark.time
+    before = F.lit(resume_token.high_water_mark(time))
+    return {
+        "_deleted": F.lit(True),
+        "_position": F.greatest(F.col("mirror._position"), before),
+        "_cluster_time": F.timestamp_seconds(F.lit(time.time)),
+        "_cluster_inc": F.lit(time.inc).cast("int"),
+    }
 
 
 def placed(rows: DataFrame, key: list[str], count: int) -> DataFrame:
