@@ -189,7 +189,7 @@ class Pipeline:
             below: read documents below this `_id`.
             condition: read documents that match this `$match` filter, in Extended JSON.
             start: read changes from this time on instead, into the changelog.
-            end: read changes before this time.
+            end: read changes before this time, and at most up to the job's last batch.
             at: read documents as of this time, into the changelog alone.
             repair: delete from the mirror the documents that the source lacks.
             is_dry: write nothing, and report what would be written.

@@ -45,8 +45,9 @@ def window_dag(
     """A DAG that reads each interval's changes from the oplog into the changelogs.
 
     A run reads the changes from the start of its data interval to before its end, and adds the rows
-    that the changelog lacks. Runs may be repeated and may overlap with a job. `airflow backfill
-    create` makes runs for the past, as far as the oplog reaches back.
+    that the changelog lacks. It leaves changes after the last batch of `replicate` to `replicate`.
+    Runs may be repeated and may overlap with a job. `airflow backfill create` makes runs for the
+    past, as far as the oplog reaches back.
 
     Args:
         config: The pipeline's file, as the worker sees it.

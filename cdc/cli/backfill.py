@@ -23,7 +23,7 @@ from cdc.terminal import Terminal
 def show(console: Console, done: BackfillResult) -> None:
     """Print the result in one line."""
     console.print(
-        f"{done.collection} at {done.at or 'the live edge'}: {done.missing:,} missing in the"
+        f"{done.collection} at {done.at}: {done.missing:,} missing in the"
         f" mirror, {done.differing:,} differing, {done.extra:,} extra, {done.undecided:,}"
         f" undecided; {done.left:,} of these remain; {done.changelog_rows:,} rows into the"
         " changelog",
@@ -43,7 +43,11 @@ def show(console: Console, done: BackfillResult) -> None:
     "--repair", is_flag=True, help="Delete from the mirror the documents that the source lacks."
 )
 @click.option("--from", "start", help="Changes from this time on, into the changelog.")
-@click.option("--to", "end", help="Changes before this time; needs --from.")
+@click.option(
+    "--to",
+    "end",
+    help="Changes before this time, and at most up to the job's last batch; needs --from.",
+)
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be done; write nothing.")
 @click.option("--run-id", "run", help="Calls with one id add documents to the changelog only once.")
 @json_option

@@ -130,6 +130,14 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         read = [row for row in lake.changelog() if row not in found]
         assert sorted((row[1], row[2]) for row in read) == [("read", str(i)) for i in range(7)]
 
+    # What the job has still to write is left to it.
+    found = lake.changelog()
+    database.orders.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    run(backfill, *arguments(database, "--from", since, "--json", str(report)))
+    assert json.loads(report.read_text())["changelog_rows"] == 0
+    run(replicate, "--available-now")
+    assert len(lake.changelog()) == len(set(lake.changelog())) == len(found) + 1
+
 
 @pytest.mark.slow
 def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_between_them(
@@ -140,18 +148,20 @@ def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_be
     database.orders.insert_many({"_id": i, "n": i} for i in range(5))
     run(replicate, "--mode", "latest", "--available-now")
     found = list[dict[str, Any]]()
-    for i in range(3):
-        database.orders.insert_one({"_id": i - 9})
-        run(replicate, "--available-now")
-        name = ["--run-id", "of ${env:HOME}"] if i < 2 else ["--run-id", "another"]
+    names = ["of ${env:HOME}", "of ${env:HOME}", "another", "of the same time", "of the same time"]
+    for i, name in enumerate(names):
+        if i < 3:
+            database.orders.insert_one({"_id": i - 9})
+            run(replicate, "--available-now")
         report = tmp_path / "report.json"
-        into = ["--into", "changelog", "--json", str(report), *name]
+        into = ["--into", "changelog", "--json", str(report), "--run-id", name]
         run(backfill, *arguments(database, *into))
         found.append(json.loads(report.read_text()))
     assert found[0]["changelog_rows"] == 6
     assert found[1] == found[0]
     assert found[2]["changelog_rows"] == 8
     assert found[2]["at"] != found[0]["at"]
+    assert found[3] == found[4] == {**found[2], "changelog_rows": 0}
     read = [row for row in lake.changelog() if row[1] == "read"]
     assert len(read) == len(set(read)) == 6 + 8
 

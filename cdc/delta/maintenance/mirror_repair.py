@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import Image
 from cdc.delta.followers import MIRROR, mirror
-from cdc.delta.log import Commit, conflict, merging, newest_entry, read_log
+from cdc.delta.log import Commit, conflict, merging, read_log
 from cdc.delta.tables import SOFT, Table
 from cdc.errors import NotComparable
 from cdc.model import VOIDING, Namespace, Timestamp, resume_token, timestamp
@@ -89,7 +89,7 @@ def extend_once(
     transaction = {"txnAppId": name, "txnVersion": 1}
     text = f"{name} as of {timestamp.text(at)}"
     with merging(spark, {**transaction, "userMetadata": text}):
-        conflict.repeated(partial(_merge_rows, spark, table, rows), table.target)
+        extend_changelog(spark, table, rows)
     return _added(spark, table, name)
 
 
@@ -154,13 +154,10 @@ def _is_the_same(rows: DataFrame) -> Column:
 
 
 def _add(spark: SparkSession, table: Table, rows: DataFrame) -> int:
-    _merge_rows(spark, table, rows)
-    return _inserted(newest_entry(spark, table.target).metrics)
-
-
-def _merge_rows(spark: SparkSession, table: Table, rows: DataFrame) -> None:
     log = table.target.delta(spark).alias("row")
-    log.merge(rows.alias("new"), _is_the_same(rows)).whenNotMatchedInsertAll().execute()
+    merge = log.merge(rows.alias("new"), _is_the_same(rows)).whenNotMatchedInsertAll()
+    done = merge.execute().head()  # None: Delta skipped it, because its transaction is known
+    return done.num_inserted_rows if done is not None else 0
 
 
 def _added(spark: SparkSession, table: Table, name: str) -> tuple[int, Timestamp]:

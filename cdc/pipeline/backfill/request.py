@@ -12,9 +12,9 @@ from cdc.model import Namespace, timestamp
 from cdc.pipeline.backfill.tables import (
     BackfillResult,
     Part,
-    backfill_changelog,
     backfill_documents,
     backfill_mirror,
+    backfill_window,
     require_whole,
 )
 from cdc.pipeline.config import Config
@@ -33,7 +33,7 @@ class BackfillRequest:
         part: the documents to read.
         start: if `start` or `end` is given, changes from this time on are read into the changelog
             instead of documents.
-        end: changes before this time; None means up to the live edge.
+        end: changes before this time. Changes after the job's last batch are left to the job.
         at: the time to read documents as of, for a changelog alone; None means the mirror's.
         repair: whether to delete from the mirror what the source lacks.
         dry: whether to write nothing, and only report what would be written.
@@ -93,12 +93,14 @@ class BackfillRequest:
     def execute(self, spark: SparkSession, config: Config) -> BackfillResult:
         """Read and write; return the result.
 
-        Raises what `check`, `backfill_mirror`, `backfill_documents` and `backfill_changelog` raise.
+        Raises what `check`, `backfill_mirror`, `backfill_documents` and `backfill_window` raise.
         """
         namespace = self.check(config)
         if self.window:
-            count = backfill_changelog(spark, config, namespace, self.window, self.dry)
-            return BackfillResult(self.collection, self.end or "", changelog_rows=count)
+            count, written = backfill_window(spark, config, namespace, self.window, self.dry)
+            if self.end is not None:
+                written = min(written, timestamp.parse(self.end))
+            return BackfillResult(self.collection, timestamp.text(written), changelog_rows=count)
         done = BackfillResult(self.collection, self.at or "")
         if "mirror" in self.kinds:
             done = backfill_mirror(spark, config, namespace, self.part, self.repair, self.dry)

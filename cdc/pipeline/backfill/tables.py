@@ -173,13 +173,42 @@ def backfill_changelog(
     options: Mapping[str, str],
     dry: bool = False,
 ) -> int:
-    """Add the rows that the source reads with these options to the changelog.
+    """Add the documents that the source reads with these options to the changelog.
 
-    The options read documents as of `snapshot.at`, or changes `from` one time `to` another. Returns
-    the number of rows that the changelog lacked. With `dry`, nothing is written.
+    Returns the number of rows that the changelog lacked. With `dry`, nothing is written.
     """
     table, rows = _for_changelog(spark, config, namespace, options)
     return (lacking if dry else extend_changelog)(spark, table, rows)
+
+
+def backfill_window(
+    spark: SparkSession,
+    config: Config,
+    namespace: Namespace,
+    window: Mapping[str, str],
+    dry: bool = False,
+) -> tuple[int, Timestamp]:
+    """Add the changes of a window to the changelog, but none that the job has still to write.
+
+    The job appends without a look at what is there. So it would write a later change once more.
+
+    Args:
+        window: the options `from` and `to` of the source.
+        dry: write nothing.
+
+    Returns the number of rows that the changelog lacked, and the time up to which it was compared:
+    that of the job's last batch. Raises NotComparable if there is no batch.
+    """
+    table, rows = _for_changelog(spark, config, namespace, window)
+    newest = newest_commit(spark, table.target)
+    # A collection without changes has no commit. What the checkpoint does not state, a commit does.
+    known = [checkpoint.complete_until(config.checkpoint, namespace)]
+    known += [newest[1].watermark] if newest is not None else []
+    written = max((time for time in known if time is not None), default=None)
+    if written is None:
+        raise NotComparable(f"The changelog of {namespace} has no batch.", "Run replicate first.")
+    rows = rows.where(F.col("position") < F.lit(resume_token.position_after(written)))
+    return (lacking if dry else extend_changelog)(spark, table, rows), written
 
 
 def require_whole(part: Part) -> None:
