@@ -270,6 +270,28 @@ def test_a_log_that_begins_with_the_next_batch_of_a_mirror_contains_all_that_it_
     assert held(tmp_path) == held(whole)
 
 
+def test_a_log_that_no_longer_contains_batches_without_its_rows_lacks_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: batches of other collections that are taken for missing ones, by a table of one
+    collection, and by one of several, which does not follow every changelog."""
+    alone = {"match": "shop.other", "mirror": "alone"}
+    table = {"changelog": "logs/{db}/{coll}", "overrides": [alone]}
+    for mirror in ("own/{db}/{coll}", "mirrors"):
+        base = tmp_path / mirror[-1]
+        sink(base, **table, mirror=mirror).write_batch(copied(spark), 0)
+        for number in (1, 2):
+            rows = [change("insert", f"x{number}", {"n": 1}, time=10 + number, ns=OTHER)]
+            sink(base, **table, mirror=mirror).write_batch(batch(spark, rows, until=13), number)
+        trim_log(spark, base / "logs/shop/other", 1)
+        rows = [change("update", "a", {"n": 2}, time=14)]
+        lagging(base, 3, batch(spark, rows, until=15), **table, mirror=mirror)
+        trim_log(spark, base / "logs/shop/orders", 1)
+        caught_up(spark, base, 4, **table, mirror=mirror)
+        path = base / mirror.format(db="shop", coll="orders")
+        assert content(path)["a"] == {"n": 2}
+
+
 def trim_log(spark: SparkSession, path: Path, versions: int) -> None:
     """Remove the oldest commits of a table's log, as Delta does after its retention."""
     assert write_if_due(spark, Target(str(path)), 1) == 0

@@ -8,8 +8,8 @@ contains, so a batch is never applied a second time, nor left out:
   the pending batches from the commits of the changelogs.
 * A table is created before a changelog gets the first rows that concern it. Its properties state
   the batch before, so a table without any commit of ours is no exception.
-* A table that a batch does not change needs no commit. It gets one all the same where its state
-  would otherwise be too old to find the pending batches quickly.
+* A table that a batch does not change gets a commit all the same if the batch is in a changelog
+  that it follows. Otherwise its state could become older than the log of the changelog.
 * Several processes may apply batches to one table. Delta accepts none whose last batch is in the
   table, and the process that loses reads again what the table contains. Batches that are applied
   again together with a newer one change nothing: of each key the greatest position counts.
@@ -36,9 +36,6 @@ from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import TableWriter, contains
 from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, NewTable, Target, at_once
 from cdc.delta.tables import Begin, Kind, Table, Tables, writes
-
-# A table that several collections share gets a commit after so many batches without a change.
-_QUIET_BATCHES = 500
 
 
 class Backlog(NamedTuple):
@@ -275,17 +272,12 @@ class Followers:
     def _quiet(self, tables: Tables, pending: Pending) -> Iterator[Table]:
         """The tables that get a commit though the batch does not change them.
 
-        Else the next run would have to look for pending batches among all the commits that their
-        changelogs got meanwhile.
+        Otherwise the next run would have to look for pending batches among all the commits that
+        their changelogs got meanwhile, and these may be removed.
         """
         for table in tables.known():
-            applied = tables.applied(table)
-            if applied is None:
-                continue
-            if table.is_shared:
-                if pending.batch - applied >= _QUIET_BATCHES:
-                    yield table
-            elif not pending.changelogs.isdisjoint(feeds(table, tables, self.changelogs)):
+            is_read = not pending.changelogs.isdisjoint(feeds(table, tables, self.changelogs))
+            if is_read and tables.applied(table) is not None:
                 yield table
 
 

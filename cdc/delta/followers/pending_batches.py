@@ -50,18 +50,18 @@ class PendingBatches:
 
         Raises ChangelogTooShort if the log of a changelog does not reach back to the batches.
         """
-        last, bounds = self.last, dict[Target, int]()
+        last, bounds = self.last, dict[Target, tuple[int, Target]]()
         for table, (applied, feeds) in lacking.items():
             since = max(applied, self._looked.get(table, applied))
             if since < last:
                 for feed in feeds:
-                    bounds[feed] = min(since, bounds.get(feed, since))
+                    bounds[feed] = min((since, table), bounds.get(feed, (since, table)))
         found: dict[int, list[tuple[Target, Commit, int]]] = {}
-        for feed, since in bounds.items():
+        for feed, (since, table) in bounds.items():
             newest = known[feed] if feed in known else _newest(spark, feed)
             if newest is None or newest.batch <= since:
                 continue
-            for version, commit in _read_commits_after(spark, feed, since):
+            for version, commit in _read_commits_after(spark, feed, since, table):
                 if commit.batch <= last:
                     found.setdefault(commit.batch, []).append((feed, commit, version))
         self._insert(filter(None, map(Pending.of, found.values())))
@@ -105,7 +105,12 @@ def feeds(table: Table, tables: Tables, changelogs: Tables) -> set[Target]:
         texts.add(begin.changelog)
     found = {table.target.resolved(text) for text in texts}
     if table.namespace is None:
-        return found | {each.target for each in changelogs.known()}
+        known = changelogs.known()
+        return found | {
+            each.target
+            for each in known
+            if each.namespace is None or tables.of(each.namespace) == table
+        }
     own = changelogs.of(table.namespace)
     return found | ({own.target} if own else set())
 
@@ -116,10 +121,14 @@ def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
 
 
 def _read_commits_after(
-    spark: SparkSession, changelog: Target, applied: int
+    spark: SparkSession, changelog: Target, applied: int, table: Target
 ) -> Iterator[tuple[int, Commit]]:
-    """The commits of later batches, the newest first, with versions. Raises ChangelogTooShort."""
-    version = oldest = None
+    """The commits of later batches, the newest first, with versions.
+
+    Raises ChangelogTooShort if the log does not reach back to the first batch after `applied`, the
+    last one that `table` contains.
+    """
+    version, oldest = None, None
     for entry in read_log(spark, changelog):
         version = entry.version
         commit = Commit.parse(entry.metadata)
@@ -127,12 +136,18 @@ def _read_commits_after(
             if commit.batch <= applied:
                 return
             yield version, commit
-            oldest = commit.batch
-    # A batch is one commit, so nothing that is missing is before the next batch.
-    if version != 0 and oldest != applied + 1:
+            oldest = commit
+    if version != 0 and (oldest is None or not _is_next(oldest, applied)):
         raise ChangelogTooShort(
             f"The log of the changelog at '{changelog}' no longer contains the batches after"
-            f" {applied}, which a mirror or a history lacks.",
+            f" {applied}, which '{table}' lacks.",
             "Make them again from the rows of the changelog: mongodb-cdc follow --rebuild"
             " --collection NAME.",
         )
+
+
+def _is_next(commit: Commit, applied: int) -> bool:
+    """Whether a changelog has no commit of a batch between `applied` and this one."""
+    if commit.after is not None:
+        return commit.after <= applied
+    return commit.batch == applied + 1

@@ -18,7 +18,7 @@ from cdc.delta.columns import BATCH, in_form, is_of
 from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
-from cdc.delta.log import Commit, State, UnsuitableTable
+from cdc.delta.log import NO_BATCH, Commit, State, UnsuitableTable
 from cdc.delta.tables import Kind, Options, Table, Tables, writes
 from cdc.errors import TableOwnedElsewhere
 from cdc.model import VOID, WATERMARK, Namespace
@@ -142,7 +142,10 @@ def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
 
     names = facts.counts.keys() | facts.copied | facts.torn
     made = make_commit(table, batch, tables, names, state)
-    return made if made is last else replace(made, groups=tuple(_groups(table, facts, tables)))
+    if made is last:
+        return made
+    after = last.batch if last else NO_BATCH
+    return replace(made, groups=tuple(_groups(table, facts, tables)), after=after)
 
 
 def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:

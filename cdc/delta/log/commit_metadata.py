@@ -98,6 +98,7 @@ class Commit:
         follows: of a table that follows changelogs, those that it has read; see
             `Target.relative_to`.
         rebuilds: how often the table was emptied to be rebuilt from its changelogs.
+        after: of a changelog, the batch of the commit before; None in commits of earlier releases.
     """
 
     batch: int
@@ -107,6 +108,7 @@ class Commit:
     groups: tuple[Group, ...] = ()
     follows: frozenset[str] = frozenset()
     rebuilds: int = 0
+    after: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -135,6 +137,8 @@ class Commit:
             fields["follows"] = sorted(self.follows)
         if self.rebuilds:
             fields["rebuilds"] = self.rebuilds
+        if self.after is not None:
+            fields["after"] = self.after
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
         return text.replace("$", "\\u0024")
@@ -154,6 +158,7 @@ class Commit:
                 groups=tuple(_with_offset(group, fields.get("offset")) for group in groups),
                 follows=frozenset(fields.get("follows", ())),
                 rebuilds=int(fields.get("rebuilds", 0)),
+                after=None if "after" not in fields else int(fields["after"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, CdcError):
             return None

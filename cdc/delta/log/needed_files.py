@@ -86,7 +86,7 @@ def _read_log(target: Target, log: Path) -> Iterator[Sequence[Mapping[str, Any]]
     if later != list(range(first, first + len(later))) or not (later or checkpoints):
         raise NeedsSpark(f"the log of {target} begins with a checkpoint that only Delta reads")
     for number in later:
-        lines = (log / f"{number:020}{_COMMIT}").read_text().splitlines()
+        lines = (log / f"{number:020}{_COMMIT}").read_bytes().splitlines()
         yield [json.loads(line) for line in lines if line]
 
 
