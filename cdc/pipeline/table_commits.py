@@ -27,14 +27,15 @@ _KINDS = tuple(kind.name for kind in ALL_KINDS)
 def read_table_batches(tables: TableReader, config: Config, pipeline: str | None) -> TableBatches:
     """Read which batches the tables of a pipeline contain.
 
-    Without `pipeline`, it is the only pipeline that owns tables of the captured collections. Raises
-    CheckpointDamaged if several pipelines own some.
+    Without `pipeline`, it is the only pipeline that owns tables of the captured collections, or
+    tables of several collections if there are no others. Raises CheckpointDamaged if several
+    pipelines own some.
     """
     found = list(_existing_tables(tables, config))
     if pipeline is None:
-        pipeline = _only_owner(
-            {owner for table, owner in found if _is_captured(table, config)}, config
-        )
+        owners = {owner for table, owner in found if _is_captured(table, config)}
+        owners = owners or {owner for table, owner in found if table.is_shared}
+        pipeline = _only_owner(owners, config)
     own = [tables.newest_commit(table.target) for table, owner in found if owner == pipeline]
     commits = [newest[1] for newest in own if newest]
     ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}

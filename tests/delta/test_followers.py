@@ -277,18 +277,18 @@ def test_a_log_that_no_longer_contains_batches_without_its_rows_lacks_nothing(
     collection, and by one of several, which does not follow every changelog."""
     alone = {"match": "shop.other", "mirror": "alone"}
     table = {"changelog": "logs/{db}/{coll}", "overrides": [alone]}
-    for mirror in ("own/{db}/{coll}", "mirrors"):
-        base = tmp_path / mirror[-1]
-        sink(base, **table, mirror=mirror).write_batch(copied(spark), 0)
+    for place in ("own/{db}/{coll}", "mirrors"):
+        base = tmp_path / place[-1]
+        sink(base, **table, mirror=place).write_batch(copied(spark), 0)
         for number in (1, 2):
             rows = [change("insert", f"x{number}", {"n": 1}, time=10 + number, ns=OTHER)]
-            sink(base, **table, mirror=mirror).write_batch(batch(spark, rows, until=13), number)
+            sink(base, **table, mirror=place).write_batch(batch(spark, rows, until=13), number)
         trim_log(spark, base / "logs/shop/other", 1)
         rows = [change("update", "a", {"n": 2}, time=14)]
-        lagging(base, 3, batch(spark, rows, until=15), **table, mirror=mirror)
+        lagging(base, 3, batch(spark, rows, until=15), **table, mirror=place)
         trim_log(spark, base / "logs/shop/orders", 1)
-        caught_up(spark, base, 4, **table, mirror=mirror)
-        path = base / mirror.format(db="shop", coll="orders")
+        caught_up(spark, base, 4, **table, mirror=place)
+        path = base / place.format(db="shop", coll="orders")
         assert content(path)["a"] == {"n": 2}
 
 

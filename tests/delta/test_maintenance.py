@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from cdc.cli.maintain import main
 from cdc.delta.log import (
@@ -102,12 +103,13 @@ def test_unneeded_files_are_listed_without_spark_as_vacuum_lists_them(
     """Guards: a dry run that counts files of deletion vectors, or of versions that are retained."""
     path, now = tmp_path / "a [b]%20 c", datetime.now(UTC).timestamp()
     target = Target(str(path))
-    rows = spark.range(8).repartition(2)
+    # Characters that end lines of text, but not of a log, in what a commit states of a file.
+    rows = spark.range(8).repartition(2).withColumn("key", F.lit("a\u2028b\u0085c"))
     rows.write.format("delta").option("delta.enableDeletionVectors", "true").save(str(path))
     table = target.delta(spark)
     table.delete("id = 1")
     table.delete("id < 4")
-    rows.selectExpr("id + 10 AS id").write.format("delta").mode("append").save(str(path))
+    rows.selectExpr("id + 10 AS id", "key").write.format("delta").mode("append").save(str(path))
     table.delete("id >= 10")
     lost = path / "part-lost.parquet", path / "_change_data/cdc-lost.parquet"
     for each in (*lost, path / "_hidden", path / ".hidden"):

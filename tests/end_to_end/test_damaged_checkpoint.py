@@ -300,6 +300,23 @@ def test_a_lost_name_is_taken_from_the_tables(
     assert json.loads(metadata.read_text()) == its
 
 
+@pytest.mark.slow
+def test_a_lost_name_is_taken_from_tables_of_several_collections(
+    mongod: ReplicaSet, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: another name, with which the tables accept no run and no repair any more."""
+    orders = Namespace("damaged_shared", "orders")
+    shared = "table.changelog=all/log", "table.mirror=all/mirror"
+    with past_of(spark, mongod, orders, tmp_path, *shared) as past:
+        metadata = tmp_path / "_checkpoint/metadata"
+        its = json.loads(metadata.read_text())
+        damaged(metadata, b"")
+        config = past.config(tmp_path)
+        repair(access_locally(config), config)
+        assert json.loads(metadata.read_text()) == its
+        past.once(config)
+
+
 @pytest.fixture
 def with_checksums(spark: SparkSession) -> Iterator[None]:
     """Hadoop's own way to rename a file, with the checksum beside it."""
