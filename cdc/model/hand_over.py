@@ -130,7 +130,9 @@ def pass_gap(start: Offset, time: Timestamp, recopied: Iterable[Namespace] | Non
             copied again, and a copy that has begun continues.
     """
     end = replace(_move_to(start, time), gap=start.time)
-    return end if recopied is None else begin_again(replace(end, copying=None), recopied)
+    if recopied is None:
+        return end
+    return begin_again(replace(end, copying=None, empties=True), recopied)
 
 
 def mark_read(
@@ -168,8 +170,9 @@ def _move_to(start: Offset, time: Timestamp) -> Offset:
     late times and its position.
     """
     if time == start.time:
-        return replace(start, scans=(), silent=(), gap=None)
-    return replace(start, time=time, scans=(), silent=(), late=(), position="", gap=None)
+        return replace(start, scans=(), silent=(), gap=None, empties=False)
+    past = replace(start, scans=(), silent=(), gap=None, empties=False)
+    return replace(past, time=time, late=(), position="")
 
 
 def _add_scan(offset: Offset, scan: Scan) -> Offset:

@@ -30,7 +30,8 @@ an offset that grows with the number of collections.
 this position, are then not emitted.
 
 If `gap` is set, the batch that ended here read nothing, and the changes after `gap` up to T are
-lost.
+lost. If `empties` is set too, all mirrors are emptied, because everything is copied again; only
+such an offset has this field in its JSON.
 `silent` lists the shards that do not report the DDL of the batch, because another shard reports it.
 `scans` lists what the batch that ended here scanned, with at most one entry for each of its splits.
 A replay reads the same incarnations, even if their names belong to other collections by then.
@@ -126,6 +127,7 @@ class Offset:
     position: str = ""
     gap: Timestamp | None = None
     shard_keys: ShardKeys = None
+    empties: bool = False
 
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
@@ -187,6 +189,7 @@ class Offset:
             "position": self.position,
             "gap": None if self.gap is None else timestamp.text(self.gap),
             "shard_keys": _keys_to_json(self.shard_keys),
+            **({"empties": True} if self.empties else {}),
         }
 
     @classmethod
@@ -224,6 +227,7 @@ class Offset:
                 position=_text(data["position"]),
                 gap=None if data["gap"] is None else timestamp.parse(data["gap"]),
                 shard_keys=_keys_from_json(data["shard_keys"]),
+                empties=data.get("empties", False),
             )
             given = {"readable": _text(data["readable"])}
             if {

@@ -188,15 +188,28 @@ def key_of(document: bytes) -> bytes:
 
     Raises UnmappableValue if the bytes are not a document or contain no `_id`.
     """
-    for element in elements(document, 0, len(document)):
-        if element.name == b"_id":
-            return _encode_single(b"_id", element, document)
-    raise UnmappableValue("a document without _id")
+    return _encode_single(b"_id", _find(b"_id", document), document)
 
 
 def literal(key: bytes) -> RawBSONDocument:
     """Return `{"$literal": K}` for an aggregation; a plain `_id` of "$x" would be a field path."""
     return RawBSONDocument(_encode_single(b"$literal", elements(key, 0, len(key))[0], key))
+
+
+def equal_to(name: str, key: bytes) -> RawBSONDocument:
+    """Return `{"$eq": V}` for the value of a field of a document key.
+
+    The value is not decoded: Python has none for some, such as dates after the year 9999. Raises
+    UnmappableValue if the document key has no such field.
+    """
+    return RawBSONDocument(_encode_single(b"$eq", _find(name.encode(), key), key))
+
+
+def _find(name: bytes, document: bytes) -> Element:
+    for element in elements(document, 0, len(document)):
+        if element.name == name:
+            return element
+    raise UnmappableValue(f"a document without {name.decode()}")
 
 
 def _encode_single(name: bytes, element: Element, data: bytes) -> bytes:

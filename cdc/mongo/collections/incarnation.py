@@ -15,7 +15,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.model import MAX_KEY, Namespace, SnapshotSplit, key_of
+from cdc.model import MAX_KEY, Namespace, SnapshotSplit, key_of, merge_key
 from cdc.mongo.connection import FIELD_UNKNOWN, INCARNATION_GONE, Member
 
 # Arguments of a find for any document: only whether the server answers is of interest.
@@ -85,10 +85,14 @@ class UnreadRange:
         return self.is_begun and self.lower == MAX_KEY
 
     def without_lower(self, documents: Sequence[bytes]) -> Sequence[bytes]:
-        """Drop the first document if it was handed out before: a resumed range begins with it."""
-        if self.is_begun and documents and key_of(documents[0]) == self.lower:
-            return documents[1:]
-        return documents
+        """Drop the first document if its key was handed out before: a resumed range begins with it.
+
+        Its `_id` may be another number of the same value meanwhile, such as 9.0 in place of 9.
+        """
+        if not self.is_begun or not documents:
+            return documents
+        is_lower = merge_key(key_of(documents[0])) == merge_key(self.lower)
+        return documents[1:] if is_lower else documents
 
 
 def find_incarnation(member: Member, rest: UnreadRange, command: dict[str, Any]) -> RawBSONDocument:

@@ -58,8 +58,8 @@ def reselect_candidate(
 ) -> CandidateEnd:
     """Return the candidate end of the last batch with the selection and capture filter of `start`.
 
-    It is invalid if a collection was created after the listing and only the new selection or
-    capture filter captures it.
+    It is invalid if a collection got its name or its first documents after the listing and only the
+    new selection or capture filter captures it.
 
     Args:
         selection: the new selection.
@@ -77,6 +77,8 @@ def reselect_candidate(
     if start.excerpt == capture.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
-    newcomers = event_filter.newly_selected_rows(before, selection, names)
+        # A table may contain rows of a collection that was selected earlier, and dropped since.
+        added += [name for name in selection.names if not before.matches(name)]
+    newcomers = event_filter.newly_selected_content(before, selection, names)
     end = reselect(start, edge, selection, capture, added if copies else [])
     return CandidateEnd(end, (newcomers,))

@@ -8,15 +8,47 @@ mirrors first, also the mirrors of collections that were dropped in the gap.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
-from cdc.errors import HistoryLost, LoginRefused, NotPermitted, UnsuitableSource
+from cdc.errors import (
+    CdcError,
+    HistoryLost,
+    LoginRefused,
+    NotPermitted,
+    TransientError,
+    UnsuitableSource,
+)
 from cdc.model import Offset, Selection, Timestamp, mark_read, pass_gap, timestamp
-from cdc.mongo.topology import Source, oldest_common_time
+from cdc.mongo.topology import Source, oldest_common_time, oplog_window
 
 _REMEDY = (
     "Set on.history.lost to resync (copy everything again) or to skip, or start with a new"
     " checkpoint; enlarge the oplog."
 )
+
+
+def require_lost(source: Source, start: Offset) -> None:
+    """Raise TransientError if only some members of a replica set lost the changes after `start`.
+
+    A member that was synchronized anew, or that has a smaller oplog, lacks what others have.
+    """
+    if len(source.clients) > 1:  # a cluster: a shard of it may be gone
+        return
+    reaches = dict[str, bool]()
+    for client in source.each_member():
+        with suppress(CdcError):  # a member that does not answer cannot be read either
+            if (window := oplog_window(client)) is not None:
+                reaches[":".join(map(str, client.address or ()))] = window.first <= start.time
+    if set(reaches.values()) == {True, False}:
+        short, others = (
+            ", ".join(name for name, reach in reaches.items() if reach is which)
+            for which in (False, True)
+        )
+        raise TransientError(
+            f"The changes after {timestamp.text(start.time)} are no longer in the oplog of {short},"
+            f" but still in that of {others}.",
+            "Let readPreference and readPreferenceTags in 'uri' select a member that has them.",
+        )
 
 
 def explain_loss(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
@@ -37,9 +69,11 @@ def resync(source: Source, start: Offset, patience: float) -> Offset:
     It returns `start` itself if the source does not confirm the listing within `patience` seconds.
     """
     selection = Selection.parse(start.selection)
+    # Before the listing: the events of a collection that is created after it are after the gap.
+    edge = source.live_edge(start.time)
     listed = source.list_collections(selection)
-    edge = source.confirm(listed, patience)
-    if edge is None or edge <= start.time:
+    is_later = edge > start.time and listed.since >= edge
+    if not is_later or source.confirm(listed, patience) is None:
         return start
     names = {collection.namespace for collection in listed.collections}
     end = pass_gap(start, edge, names | set(selection.names))

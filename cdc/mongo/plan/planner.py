@@ -132,6 +132,7 @@ class Planner:
         return True
 
     def _plan_gap(self, start: Offset, lost: HistoryLost) -> Offset:
+        history_gap.require_lost(self.source, start)
         if self.on_history_lost == "fail":
             raise history_gap.explain_loss(self.source, start, lost) from lost
         _log.warning("%s", history_gap.explain_loss(self.source, start, lost).message)

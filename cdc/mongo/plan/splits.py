@@ -107,7 +107,7 @@ def scan_splits(
 def control_split(start: Offset, end: Offset) -> ControlSplit:
     """Return the split with the rows that state the effect of a batch on the tables of a sink."""
     resync: list[Namespace | None] = [*list_recopied(start, end)]
-    if end.gap is not None and resync:  # also the collections that were dropped in the gap
+    if end.empties:  # also the mirrors of collections that were dropped in the gap
         resync = [None]
     described = Watermark.of(start, end).text()
     return ControlSplit(end.time, described, tuple(resync), tuple(list_withheld(start, end)))

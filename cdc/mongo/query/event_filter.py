@@ -132,10 +132,12 @@ def unscanned_rows(
     }
 
 
-def newly_selected_rows(
+def newly_selected_content(
     before: Selection | None, after: Selection, known: Iterable[Namespace]
 ) -> Condition:
-    """Return the condition for row events of collections that only the new selection contains.
+    """Return the condition for events that give content to a collection of the new selection alone.
+
+    These are row events, and any rename onto a name of the new selection.
 
     Args:
         before: the old selection; None if all collections of the new one count as new.
@@ -147,7 +149,8 @@ def newly_selected_rows(
     if listed.names:
         others.append(listed.condition("ns"))
     unknown = [{"$nor": others}] if others else []
-    return {"$and": [{"operationType": {"$in": ROW_EVENTS}}, after.condition("ns"), *unknown]}
+    rows = {"$and": [{"operationType": {"$in": ROW_EVENTS}}, after.condition("ns"), *unknown]}
+    return {"$or": [rows, {"$and": [{"operationType": "rename"}, after.condition("to")]}]}
 
 
 def _match_selection(selection: Selection) -> Condition:

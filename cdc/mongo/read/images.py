@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
-from cdc.model import CaptureFilter, filter_marks, key_of, merge_key
+from cdc.model import CaptureFilter, equal_to, filter_marks, key_of, merge_key
 from cdc.mongo.connection import (
     CONFIRM_MS,
     TIME_UNREADABLE,
@@ -222,7 +222,8 @@ def look_up(
         capture: the capture filter.
         names: the fields of the document key that identify the document.
     """
-    keys = {name: {"$eq": raw["documentKey"][name]} for name in names}
+    document_key = bytes(raw["documentKey"].raw)
+    keys = {name: equal_to(name, document_key) for name in names}
     reply = find(
         {
             **projection.find_arguments(capture, keys),
@@ -234,7 +235,7 @@ def look_up(
         }
     )
     documents = [bytes(document.raw) for document in reply["cursor"]["firstBatch"]]
-    key = merge_key(key_of(bytes(raw["documentKey"].raw)))
+    key = merge_key(key_of(document_key))
     # Under a collation, the find may return a document with another key.
     if not documents or merge_key(key_of(documents[0])) != key:
         return None, reply_time(reply)

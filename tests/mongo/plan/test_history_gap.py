@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
+from pymongo import WriteConcern
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cdc import options as declared
 from cdc import source
 from cdc.demo import ReplicaSet
-from cdc.errors import HistoryLost
+from cdc.errors import HistoryLost, TransientError
 from cdc.model import resume_token, timestamp
+from cdc.mongo.plan import Limits, next_scan
 from cdc.source import inquiry
-from tests.mongo.capture import Capture, Client, Contents, contents, filled
+from tests.mongo.capture import Capture, Client, Contents, contents, filled, until
 from tests.mongo.forgetful import forgetful, oldest, push_out
+from tests.mongo.plan.test_reselect import after_the_listing
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +196,59 @@ def test_after_a_gap_everything_is_copied_again(server: ReplicaSet, client: Clie
     assert held(pipeline, client, "copied") == everything(client, "copied")
 
 
+def test_a_collection_that_is_created_after_the_listing_of_a_gap_is_complete(
+    server: ReplicaSet, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: inserts within the gap, of a collection that is not among those to be copied."""
+    pipeline = standing(server, client, "late", on_history_lost="resync")
+    born = client.shop["late4"]
+    after_the_listing(
+        monkeypatch, pipeline, lambda: filled(client.shop, born.name, range(9), images=False)
+    )
+    assert [row.op for row in pipeline.read(pipeline.plan_now()).rows] == ["gap"]
+    pipeline.run()
+    born.insert_one({"_id": 100})
+    pipeline.run()
+    assert held(pipeline, client, "late") == everything(client, "late")
+    assert pipeline.replayed(born) == contents(born)
+
+
+def test_a_gap_in_which_all_collections_were_dropped_leaves_nothing(
+    server: ReplicaSet, client: Client
+) -> None:
+    """Guards: mirrors that are emptied only if there is a collection to be copied again."""
+    coll = filled(client.shop, "dropped1", range(20), images=False)
+    options = {"on_history_lost": "resync", "missing_collections": "wait"}
+    pipeline = Capture(server.uri, "shop.dropped[0-9]+", **options)
+    pipeline.run()
+    coll.drop()
+    push_out(client, client.admin.command("ping")["operationTime"])
+    pipeline.run()
+    assert pipeline.replayed(coll) == contents(coll) == {}
+
+
+def test_a_second_gap_before_the_copy_leaves_nothing_of_what_was_dropped_in_it(
+    server: ReplicaSet, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: the second gap has the same collections to copy again, so nothing seems new."""
+    monkeypatch.setattr(next_scan, "_MAX_PAST_SECONDS", -1)  # in place of a minute's wait
+    pipeline = standing(server, client, "twice", on_history_lost="resync")
+    gap = pipeline.batch()
+    assert gap.end.gap is not None
+    born = filled(client.shop, "twice4", range(5), images=False)
+    born.insert_many([{"_id": number} for number in range(100, 120)])
+    pipeline.planner.limits = Limits(12, 2**30, 1)  # a backlog comes before copies
+    backlog = pipeline.batch()
+    assert backlog.rows
+    assert not backlog.snapshot_splits
+    born.drop()
+    push_out(client, client.admin.command("ping")["operationTime"])
+    pipeline.planner.limits = Limits(10**6, 2**30, 1)
+    pipeline.run()
+    assert held(pipeline, client, "twice") == everything(client, "twice")
+    assert pipeline.replayed(born) == contents(born) == {}
+
+
 def test_a_gap_may_be_skipped(server: ReplicaSet, client: Client) -> None:
     pipeline = standing(server, client, "skipped", on_history_lost="skip")
     client.shop.skipped.update_one({"_id": 5}, {"$set": {"n": 1}})
@@ -219,6 +276,40 @@ def test_a_batch_that_was_planned_before_the_gap_and_not_read_is_a_gap_too(
     is_right = again.replayed(coll) == contents(coll)
     assert is_right == (policy == "resync")
     assert [row.op for row in again.rows].count("gap") == 2
+
+
+@pytest.mark.slow
+def test_changes_that_another_member_still_has_are_not_lost() -> None:
+    """Guards: a gap, because the member that was read has been synchronized anew."""
+    with ReplicaSet(members=3, oplog_megabytes=64) as replica_set, replica_set.client() as client:
+        one = next(member for member in replica_set.members if member is not replica_set.primary())
+        config = client.admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        for member in config["members"]:
+            member["tags"] = {"role": "one" if member["host"] == one.host else "other"}
+        client.admin.command("replSetReconfig", config)
+        shop = client.get_database("shop", write_concern=WriteConcern("majority"))
+        coll = filled(shop, "orders", range(20))
+        tags = "readPreference=secondary&readPreferenceTags=role:one"
+        pipeline = Capture(f"{replica_set.uri}&{tags}", "shop.orders", on_history_lost="skip")
+        pipeline.run()
+        coll.update_one({"_id": 5}, {"$set": {"n": 5}})
+        one.stop()
+        data = one.log.parent / "data"
+        shutil.rmtree(data)
+        data.mkdir()
+        time.sleep(1.5)
+        coll.update_one({"_id": 6}, {"$set": {"n": 6}})
+        one.start()
+        until(one.is_data_bearing, 60)
+        coll.update_one({"_id": 7}, {"$set": {"n": 7}})
+        again = pipeline.restarted("shop.orders", on_history_lost="skip")
+        with pytest.raises(TransientError, match=f"no longer in the oplog of .*{one.port}"):
+            until(lambda: again.batch().rows)
+        other = Capture(replica_set.uri, "shop.orders", on_history_lost="skip")
+        other.offset, other.batches = pipeline.offset, pipeline.batches
+        other.run()
+        assert other.replayed(coll) == contents(coll)
 
 
 def test_a_copy_that_stood_too_long_begins_again(server: ReplicaSet, client: Client) -> None:

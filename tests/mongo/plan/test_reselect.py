@@ -239,6 +239,48 @@ def test_what_happens_to_an_added_collection_after_the_listing_is_not_lost(
     same(pipeline, database, "a", "b")
 
 
+@pytest.mark.parametrize("source", ["x", "b"])
+def test_an_added_name_that_a_rename_fills_after_the_listing_is_copied(
+    capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Guards: a rename has no row events, and the old selection has neither name. With `b` the
+    source is selected newly too."""
+    filled(database, "a", range(5))
+    filled(database, source, range(20, 25))
+    pipeline = capture("a")
+    pipeline.run()
+    pipeline = restarted(pipeline, database, "a", "b", "c", missing_collections="wait")
+    after_the_listing(monkeypatch, pipeline, lambda: database[source].rename("c"))
+    pipeline.read(pipeline.plan_now())
+    pipeline.run()
+    database["c"].insert_one({"_id": 99})
+    pipeline.run()
+    same(pipeline, database, "a", "b", "c")
+
+
+@pytest.mark.parametrize("gone", ["dropped", "renamed"])
+def test_a_name_that_was_selected_before_and_is_gone_meanwhile_leaves_nothing(
+    capture: Begin, database: Database[Document], gone: str
+) -> None:
+    """Guards: rows of its earlier content, whose end was in no event of a selected collection."""
+    filled(database, "a", range(5))
+    filled(database, "b", range(10))
+    pipeline = capture("a", "b")
+    pipeline.run()
+    pipeline = restarted(pipeline, database, "a")
+    pipeline.run()
+    if gone == "dropped":
+        database["b"].drop()
+    else:
+        database["b"].rename("x")
+    pipeline = restarted(pipeline, database, "a", "b", missing_collections="wait")
+    pipeline.run()
+    same(pipeline, database, "a", "b")
+    filled(database, "b", [100])
+    pipeline.run()
+    same(pipeline, database, "a", "b")
+
+
 def test_a_listing_that_may_be_rolled_back_changes_nothing_yet(
     capture: Begin, database: Database[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:

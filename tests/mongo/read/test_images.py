@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import bson
 import pytest
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -16,9 +18,10 @@ from cdc.demo import ReplicaSet
 from cdc.errors import ImagesMissing
 from cdc.model import Change
 from cdc.model.bson import DOCUMENT, STRING, encode_document, encode_field
+from cdc.model.bson.element import DBPOINTER
 from cdc.mongo.read import Event
 from tests.mongo.abilities import abilities
-from tests.mongo.capture import Capture, Client, Document, contents, document, filled, until
+from tests.mongo.capture import RAW, Capture, Client, Document, contents, document, filled, until
 
 Begin = Callable[..., Capture]
 
@@ -42,6 +45,31 @@ def test_the_size_of_images_is_known_though_a_driver_refuses_their_bytes() -> No
     fields = [encode_field(DOCUMENT, b"fullDocumentBeforeChange", image)]
     event = Event(RawBSONDocument(encode_document(fields)), image, exact=True)
     assert event.size == 2 * len(image)
+
+
+_BAD = encode_document([encode_field(STRING, b"_id", b"\3\0\0\0\xff\xfe\0")])
+_POINTER = encode_document([encode_field(DBPOINTER, b"_id", b"\2\0\0\0a\0" + b"x" * 12)])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [bson.encode({"_id": DatetimeMS(10**16)}), _BAD, _POINTER],
+    ids=["a date after the year 9999", "not UTF-8", "a pointer"],
+)
+def test_documents_are_looked_up_by_an_id_that_python_does_not_read(
+    capture: Begin, database: Database[Document], key: bytes
+) -> None:
+    """Guards: an error of the driver that ends the run, each time that the change is read."""
+    filled(database, "a", [1, 2], images=False)
+    raw = database.with_options(codec_options=RAW)["a"]
+    raw.insert_one(RawBSONDocument(key))
+    pipeline = capture("a", images="auto")
+    pipeline.run()
+    change = {"q": {"_id": {"$nin": [1, 2]}}, "u": {"$set": {"v": 1}}}
+    database.command({"update": "a", "updates": [change]})
+    pipeline.run()
+    assert pipeline.replayed(database["a"]) == contents(database["a"])
+    assert [row.op for row in pipeline.rows if row.op != "read"] == ["update"]
 
 
 def test_recorded_images_are_exact(capture: Begin, database: Database[Document]) -> None:

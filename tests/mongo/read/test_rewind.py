@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import bson
 import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -14,7 +15,7 @@ from pymongo.errors import OperationFailure
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, SnapshotSplit, Split
 from cdc.mongo.connection import Member
-from cdc.mongo.read import range_scan, rewind
+from cdc.mongo.read import range_scan, rewind, snapshot
 from cdc.mongo.topology import replica_set
 from tests.mongo.abilities import Abilities, abilities
 from tests.mongo.capture import (
@@ -255,6 +256,27 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     use(pipeline, monkeypatch, lambda: Watched(inner(), watch))
     check(read(pipeline, splits), there, abilities(pipeline.source.client))
     assert rounds == 12
+
+
+def test_a_part_does_not_begin_with_the_last_key_of_the_part_before_in_another_type(
+    source: Database[Document], forgetful: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: two rows of one key, the second one later than the time of the range."""
+    monkeypatch.setattr(range_scan, "_BATCH", 10)
+    monkeypatch.setattr(rewind, "BYTES", 1)
+    coll = filled(source, "a", range(30))
+    pipeline = planned(source, forgetful, documents_per_split=1000)
+    [split] = snapshots(pipeline)
+    assert isinstance(split, SnapshotSplit)
+    there = contents(coll)
+    age(pipeline, [split])
+    parts = snapshot.read(pipeline.open_member, split, 5, True)
+    found = [*next(parts).raw]
+    last = bson.decode(found[-1])["_id"]
+    coll.delete_one({"_id": last})
+    coll.insert_one({"_id": float(last)})
+    found += [document for part in parts for document in part.raw]
+    assert sorted(map(bytes, found)) == sorted(there.values())
 
 
 def test_deletes_after_the_last_document_found_are_undone(
