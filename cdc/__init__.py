@@ -6,15 +6,17 @@ The path of a document from MongoDB to Delta:
 2. `mongo.plan.next_scan` finds the next key ranges of the collection being copied;
 3. `model.hand_over` is the rule that combines both in one checkpointed offset;
 4. `mongo.read.snapshot` reads each range exactly as of T1, in parallel Spark tasks;
-5. `mongo.read.change_stream` reads the changes (T0, T1] of everything copied before, completely and
-   once;
+5. `mongo.read.oplog` reads the changes (T0, T1] of everything copied before, completely and once;
+   `mongo.read.change_stream` reads what the oplog does not give;
 6. `model.change` makes rows of both, and `model.encoding` converts documents to VARIANT; for large
    replies `arrow` and `kernel` make the same columns at once;
-7. `source` passes the rows to Spark as Arrow batches;
-8. `delta` writes the tables. A changelog gets all rows, a mirror the last change of each key, and a
-   history every change as a version with its interval of validity.
+7. `tasks.landing` writes the rows to data files of the changelogs; with `write.by = spark`, and for
+   the data source alone, `source` passes them to Spark as Arrow batches;
+8. `delta` commits each batch to the changelogs. Followers apply whole batches to mirrors (the last
+   change of each key) and histories (every change as a version with its interval of validity).
 
-After every batch a mirror is exact as of T1. The copy therefore needs no separate hand-over step.
+A mirror is exact as of the T1 of the last batch that was applied to it. The copy therefore needs no
+separate hand-over step.
 """
 
 from __future__ import annotations

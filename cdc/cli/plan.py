@@ -154,7 +154,7 @@ def _describe_copy(copy: Estimate, rate: float) -> str:
         return "none"
     return (
         f"{_size(copy.bytes)} in {copy.splits:,} splits, {copy.batches:,} micro-batches;"
-        f" about {_duration(copy.seconds)} at {rate:g} MB/s"
+        f" about {_duration(copy.seconds)} at {rate:g} MiB/s"
     )
 
 
@@ -247,7 +247,7 @@ def _problem_to_json(error: CdcError) -> dict[str, Any]:
     type=click.FloatRange(min=0, min_open=True),
     default=RATE,
     show_default=True,
-    help="Assumed rate of the copy, all tasks together, in MB/s.",
+    help="Assumed rate of the copy, all tasks together, in MiB/s.",
 )
 @json_option
 @log_level_option()

@@ -95,14 +95,16 @@ class ReplicaSet:
                 return member
         raise LookupError("no member of the replica set is primary now")
 
-    def wait_writable(self, seconds: float = START_SECONDS) -> Member:
+    def wait_writable(self) -> Member:
         """Wait for a primary and return it, for use after a kill, a stop or a freeze.
 
         Raises TimeoutError if there is none in time.
         """
-        member = wait_until(self._find_primary, seconds)
+        member = wait_until(self._find_primary, START_SECONDS)
         if member is None:
-            raise TimeoutError(f"the replica set {self.uri} had no primary for {seconds:.0f} s")
+            raise TimeoutError(
+                f"the replica set {self.uri} had no primary for {START_SECONDS:.0f} s"
+            )
         return member
 
     def __enter__(self) -> Self:

@@ -44,11 +44,11 @@ class Tables:
     def mirror(self) -> TableStats | None:
         return self.followers.get(MIRROR.name)
 
-    def backlogs(self, namespace: Namespace, now: float | None = None) -> dict[str, Backlog]:
+    def backlogs(self, namespace: Namespace) -> dict[str, Backlog]:
         """How far followers of the changelog lag it, by their kind, where that is known."""
-        now = time.time() if now is None else now
         if self.changelog is None:
             return {}
+        now = time.time()
         found = {
             kind: table.backlog(self.changelog, namespace, now)
             for kind, table in self.followers.items()

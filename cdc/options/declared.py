@@ -28,8 +28,9 @@ class SourceOptions:
     """
 
     uri: str = required(
-        "Connection string of a replica set. `env:NAME` reads it from an environment variable,"
-        " `file:PATH` from a file, on each machine that connects.",
+        "Connection string of a replica set, or of the mongos of a sharded cluster. `env:NAME`"
+        " reads it from an environment variable, `file:PATH` from a file, on each machine that"
+        " connects.",
         secret=True,
         aliases=("connection.uri",),
     )

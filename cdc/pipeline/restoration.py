@@ -113,7 +113,7 @@ def restore(
         timestamp.text(at),
         written.documents if written else 0,
         written.inexact if written else 0,
-        _describe_losses(table, options.document_json, found),
+        _describe_losses(options.document_json, found),
         resumed,
         sum(row.documents for row in left_out.values()),
         {reason: row.documents for reason, row in left_out.items()},
@@ -185,6 +185,6 @@ def _decode_documents(
             left_out[number] = error.message
 
 
-def _describe_losses(table: Table, json_mode: str, found: DataFrame) -> str | None:
+def _describe_losses(json_mode: str, found: DataFrame) -> str | None:
     kind = found.schema["document"].dataType.simpleString()
     return LOSSES.get(json_mode if kind == "string" else kind)

@@ -68,7 +68,7 @@ def verify(
         view = live(spark, config.layout, namespace)
         state = view.state
         table = view.rows if read_up_to is None else read_up_to(state.batch)
-        _require_exact(state, mirrored.target, namespace)
+        _require_exact(state, namespace)
     else:
         state = exact_state(spark, mirrored.target, namespace)
         rows = mirrored.target.read(spark, state.version)
@@ -106,11 +106,11 @@ def exact_state(spark: SparkSession, target: Target, namespace: Namespace) -> Mi
             f"The mirror of {namespace} at {target} contains no batch yet.",
             "Run replicate first. If it is running, verify again later.",
         )
-    _require_exact(state, target, namespace)
+    _require_exact(state, namespace)
     return state
 
 
-def _require_exact(state: MirrorState, target: Target, namespace: Namespace) -> None:
+def _require_exact(state: MirrorState, namespace: Namespace) -> None:
     if state.exact_from is not None and state.exact_from > state.watermark:
         raise NotComparable(
             f"The mirror of {namespace} is not exact at {timestamp.text(state.watermark)}: it"

@@ -26,7 +26,6 @@ from tests.end_to_end.sustained.writers import Steady
 
 _DOCUMENTS = 50_000
 _ORDERS = Namespace("load", "orders")
-_NEVER = Timestamp(0, 0)
 # A JVM that lives long compiles with all that it has.
 _AS_BY_DEFAULT = {"JAVA_TOOL_OPTIONS": ""}
 

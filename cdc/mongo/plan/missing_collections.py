@@ -25,14 +25,9 @@ _MOST_ITEMS, _MOST_NEAR, _MOST_DATABASES = 4, 3, 2
 _LITERAL = re.compile(r"(?:[^\\\[\](){}?*+|^$.]|\\\W|\.(?![*+?{]))*")
 
 
-def missing_items(
-    selection: Selection, found: Listing, known: Selection | None = None
-) -> list[str]:
-    """Return the names and expressions that match no listed collection, in the form of a message.
-
-    The names and expressions that were `known` before are left out.
-    """
-    unmatched = _unmatched(selection, found, known)
+def missing_items(selection: Selection, found: Listing) -> list[str]:
+    """Return the names and expressions that match no listed collection, for a message."""
+    unmatched = _unmatched(selection, found, None)
     return [*map(str, unmatched.names), *(f"'{pattern}'" for pattern in unmatched.patterns)]
 
 
