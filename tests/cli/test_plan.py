@@ -101,7 +101,7 @@ def test_the_tables_report_the_same(orders: Any, run: Run) -> None:
     assert result.exit_code == 0, result.output
     for text in (f"{orders.full_name} ", "splitVector", "4.8 MiB in 5 splits", "3 micro-batches"):
         assert text in result.stdout
-    assert "at 0.001 MB/s" in result.stdout
+    assert "at 0.001 MiB/s" in result.stdout
     assert "local.oplog.rs), LESS than a micro-batch" in result.stdout
 
 
