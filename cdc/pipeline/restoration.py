@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from cdc.checkpoint import checkpoint
 from cdc.delta.reading import LOSSES, as_of, restored
-from cdc.delta.tables import Table
 from cdc.errors import BadOption, UnmappableValue
 from cdc.model import Namespace, Timestamp, timestamp
 from cdc.mongo.destination import Destination

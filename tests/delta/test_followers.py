@@ -259,17 +259,6 @@ def test_a_changelog_that_no_longer_contains_what_a_mirror_lacks_ends_the_run(
 
 
 @pytest.mark.slow
-def test_a_log_that_begins_with_the_next_batch_of_a_mirror_contains_all_that_it_lacks(
-    spark: SparkSession, whole: Path, tmp_path: Path
-) -> None:
-    sink(tmp_path, **WITH_HISTORY).write_batch(BATCHES[0](spark), 0)
-    for number, rows in enumerate(BATCHES[1:], 1):
-        lagging(tmp_path, number, rows(spark), **WITH_HISTORY)
-    trim_log(spark, tmp_path / LOG, 1)
-    caught_up(spark, tmp_path, **WITH_HISTORY)
-    assert held(tmp_path) == held(whole)
-
-
 def test_a_log_that_no_longer_contains_batches_without_its_rows_lacks_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

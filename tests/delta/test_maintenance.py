@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.cli.maintain import main
@@ -22,8 +22,9 @@ from cdc.delta.log import (
     newest_commit,
     settings,
 )
-from cdc.delta.maintenance import table_maintenance, unfinished_uploads
-from cdc.model import Namespace
+from cdc.delta.maintenance import mirror_repair, settle, table_maintenance, unfinished_uploads
+from cdc.delta.tables import Layout
+from cdc.model import Namespace, Timestamp
 from cdc.pipeline import Config, forecast, maintain
 from cdc.pipeline import config as configuration
 from cdc.tasks import local_path
@@ -94,6 +95,38 @@ def test_files_that_no_commit_names_are_counted_and_deleted_when_they_are_old(
     assert (done.vacuumed, old.exists()) == (1, False)
     assert new.exists()
     assert own.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_repair_is_settled_by_the_next_one_of_its_collection_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a table of several collections, whose other repairs take it for settled."""
+    orders, other = Namespace("shop", "orders"), Namespace("shop", "other")
+    keys = {"changelog": "logs/{db}/{coll}", "mirror": "mirrors"}
+    rows = [change("read", "x", {}, time=9, ns=name) for name in (orders, other)]
+    sink(tmp_path, **keys).write_batch(batch(spark, rows, until=9), 0)
+    gone = [change("delete", "a", None, time=11)]
+    sink(tmp_path, **keys).write_batch(batch(spark, gone, until=12), 1)
+    table = Layout.parse(str(tmp_path), keys).table("mirror", orders)
+    assert table is not None
+    late = batch(spark, [change("read", "a", {}, time=10)], until=10)
+    mirror_repair._merge(spark, table, orders, late.where("key = 'a'"), Timestamp(9, 7))
+
+    def held() -> set[tuple[str, str]]:
+        return {(row._namespace, row.key) for row in table.target.read(spark).collect()}
+
+    every = {(str(name), "x") for name in (orders, other)}
+    assert held() == {*every, (str(orders), "a")}
+    asked = list[Timestamp]()
+
+    def changes(after: Timestamp, upto: Timestamp) -> DataFrame:
+        asked.append(after)
+        return batch(spark, gone, until=12)
+
+    for name in (other, orders, orders):
+        settle(spark, table, name, changes)
+    assert asked == [Timestamp(9, 7)]
 
 
 @pytest.mark.slow

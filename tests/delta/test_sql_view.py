@@ -149,6 +149,7 @@ def test_a_view_gives_what_its_mirror_will_contain(
     assert content(spark.table(name)) == now(spark, tmp_path, table)
 
 
+@pytest.mark.slow
 def test_documents_come_back_with_the_copy_as_of_the_time_at_which_their_content_was_replaced(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -165,6 +165,17 @@ def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_be
     read = [row for row in lake.changelog() if row[1] == "read"]
     assert len(read) == len(set(read)) == 6 + 8
 
+    # Parts under one name are added each.
+    database.orders.insert_one({"_id": 50})
+    run(replicate, "--available-now")
+    parts = [["--max", "0"], ["--min", "0"], ["--min", "0"]]
+    for part in parts:
+        into = ["--into", "changelog", "--json", str(report), "--run-id", "of parts", *part]
+        run(backfill, *arguments(database, *into))
+        found.append(json.loads(report.read_text()))
+    assert [each["changelog_rows"] for each in found[-3:]] == [3, 6, 6]
+    assert len([row for row in lake.changelog() if row[1] == "read"]) == len(read) + 9
+
 
 @pytest.mark.parametrize("is_killed", slow_but([True], [False, True]))
 def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_later(

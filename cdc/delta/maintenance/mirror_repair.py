@@ -6,6 +6,7 @@ document was deleted, see `repair_mirror`."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -22,8 +23,8 @@ from cdc.delta.tables import SOFT, Table
 from cdc.errors import NotComparable
 from cdc.model import VOIDING, Namespace, Timestamp, resume_token, timestamp
 
-# What the userMetadata of a repair begins with, and that of the commit that says it is settled; the
-# time as of which it was read follows.
+# What the userMetadata of a repair begins with, and that of the commit that says it is settled. The
+# time as of which it was read follows, and the namespace. Earlier releases named no namespace.
 _REPAIR, _SETTLED = "mongodb-cdc repair as of ", "mongodb-cdc settled as of "
 _COMMITS = 1000
 # Whose rows a commit of `extend_once` has added, in its transaction id and in its userMetadata.
@@ -56,7 +57,7 @@ def repair_mirror(
     has applied before this merge, is removed again: `changes` reports it. May be repeated after any
     failure, if `settle` was called first. Raises ConflictsUnresolved.
     """
-    conflict.repeated(partial(_merge, spark, table, rows, at), table.target)
+    conflict.repeated(partial(_merge, spark, table, namespace, rows, at), table.target)
     settle(spark, table, namespace, changes)
 
 
@@ -65,11 +66,14 @@ def settle(spark: SparkSession, table: Table, namespace: Namespace, changes: Cha
 
     This includes repairs that were killed before they could delete them.
     """
-    for slip in _slips(spark, table):
+    for slip in _slips(spark, table, namespace):
         gone = changes(slip.at, slip.job)
         conflict.repeated(partial(_take_out, spark, table, namespace, gone, slip.at), table.target)
         nothing = table.target.read(spark).limit(0)
-        table.target.append(nothing, {"userMetadata": f"{_SETTLED}{timestamp.text(slip.at)}"})
+        text = f"{_SETTLED}{_described(slip.at, namespace)}"
+        # Delta makes no commit of no rows without a transaction.
+        transaction = {"txnAppId": f"mongodb-cdc settled {uuid.uuid4()}", "txnVersion": 1}
+        table.target.append(nothing, {**transaction, "userMetadata": text})
 
 
 def extend_changelog(spark: SparkSession, table: Table, rows: DataFrame) -> int:
@@ -99,7 +103,14 @@ def lacking(spark: SparkSession, table: Table, rows: DataFrame) -> int:
     return rows.alias("new").join(log, _is_the_same(rows), "left_anti").count()
 
 
-def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) -> None:
+def _described(at: Timestamp, namespace: Namespace) -> str:
+    # A MERGE takes it from a setting, in which Spark puts the environment's X for "${env:X}".
+    return f"{timestamp.text(at)} {str(namespace).encode().hex()}"
+
+
+def _merge(
+    spark: SparkSession, table: Table, namespace: Namespace, rows: DataFrame, at: Timestamp
+) -> None:
     image = Image.of_table(table.target.read(spark).schema)
     name = F.concat("db", F.lit("."), "coll").alias("_namespace")
     change = image.select(rows.select(name, "key", *mirror.change_columns())).alias("change")
@@ -107,23 +118,29 @@ def _merge(spark: SparkSession, table: Table, rows: DataFrame, at: Timestamp) ->
     merge = table.target.delta(spark).alias("mirror").merge(change, reduce(and_, same))
     # What is there may have been read as of the same time, and damaged since.
     merge = MIRROR.with_changes(merge, table, image, "change._position >= mirror._position")
-    with merging(spark, {"userMetadata": f"{_REPAIR}{timestamp.text(at)}"}):
+    with merging(spark, {"userMetadata": f"{_REPAIR}{_described(at, namespace)}"}):
         merge.execute()
 
 
-def _slips(spark: SparkSession, table: Table) -> list[_Slip]:
-    """The repairs among the newest commits that the job was ahead of and that are not settled."""
+def _slips(spark: SparkSession, table: Table, namespace: Namespace) -> list[_Slip]:
+    """The repairs of a collection, among the newest commits of its table, that are not settled.
+
+    Only those that the job was ahead of.
+    """
     slips, job = dict[str, _Slip](), None
+    own = str(namespace).encode().hex()
     for entry in sorted(islice(read_log(spark, table.target), _COMMITS)):
         text = entry.metadata or ""
         if commit := Commit.parse(text):
             job = commit.watermark
-        elif text.startswith(_REPAIR):
-            at = timestamp.parse(text.removeprefix(_REPAIR))
-            if job is not None and job > at:
-                slips[timestamp.text(at)] = _Slip(at, job)
-        elif text.startswith(_SETTLED):
-            slips.pop(text.removeprefix(_SETTLED), None)
+        elif text.startswith((_REPAIR, _SETTLED)):
+            time, _, name = text.rpartition(" as of ")[2].partition(" ")
+            if name not in (own, ""):
+                continue
+            if text.startswith(_SETTLED):
+                slips.pop(time, None)
+            elif job is not None and job > timestamp.parse(time):
+                slips[time] = _Slip(timestamp.parse(time), job)
     return list(slips.values())
 
 

@@ -6,8 +6,9 @@ same tables.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import bson
 from bson import json_util
@@ -149,7 +150,7 @@ def backfill_documents(
         done: The result for the mirror. The documents are read as of `done.at` if it is not empty,
             else as of the time up to which the job has written.
         dry: Write nothing; count the rows that the changelog lacks.
-        run: A name: repeated calls with it add the documents only once.
+        run: A name: repeated calls with it add the documents of the part only once.
 
     Raises BadOption if there is no time to read as of.
     """
@@ -162,7 +163,9 @@ def backfill_documents(
         count = backfill_changelog(spark, config, namespace, options, dry)
     else:
         table, rows = _for_changelog(spark, config, namespace, options)
-        count, time = extend_once(spark, table, rows, time, run)
+        # The same name may be given for several collections of a table, and for several parts.
+        once = json.dumps([run, str(namespace), *astuple(part)])
+        count, time = extend_once(spark, table, rows, time, once)
     return replace(done, at=done.at or timestamp.text(time), changelog_rows=count)
 
 
