@@ -119,7 +119,7 @@ def _keyed(values: Mapping[str, float]) -> Samples:
 
 
 class Exporter(Collector):
-    """Answers Prometheus with what was shown last, and without any sample before.
+    """Answers Prometheus with the last status that was shown; before that, with no samples.
 
     `pipeline` is the name of the pipeline, which is the first label of each sample.
     """

@@ -1,4 +1,4 @@
-"""Compare a collection with its mirror, or with its live view, as of the time of that.
+"""Compare a collection with its mirror or live view, as of the time of the mirror or live view.
 
 The time is the watermark of the newest commit, of the mirror or of the changelog. The source is
 read as of that time by the same code that copies it. Writers and the replication may continue

@@ -56,7 +56,8 @@ def encode_rows(rows: Iterator[Change], schema: pa.Schema) -> Iterator[pa.Record
 def is_large(documents: Sequence[bytes]) -> bool:
     """Whether the documents are encoded faster as columns than row by row.
 
-    To be called once for them: they are if this process was asked for enough documents so far.
+    True once this process was asked about 256 KiB of documents in all. Call it once for each list
+    of documents, because each call counts them.
     """
     return _encoded.add(total_size(documents)) >= WORTH
 

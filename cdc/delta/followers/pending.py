@@ -67,7 +67,7 @@ class Pending:
         return cls(commits[0][1].batch, facts, sources, changelogs, landed, versions)
 
     def joined(self, other: Pending) -> Pending:
-        """This batch, as the commits state it that either of both was made of."""
+        """Return this batch, joined with what `other` knows of it from other commits."""
         facts = facts_of(joined_groups([*self.facts.groups, *other.facts.groups]))
         assert facts is not None, "each of them has a watermark"
         sources = {**other.sources, **self.sources}

@@ -16,7 +16,7 @@ from cdc.delta.landing.destinations import Destinations, mirror_rows, obstacles,
 from cdc.delta.landing.effects import require_allowed
 from cdc.delta.landing.landed_batch import LandedBatch, is_manifest
 from cdc.delta.landing.landing_reader import LandingReader
-from cdc.delta.landing.placeholder import is_stand_in
+from cdc.delta.landing.placeholder import is_placeholder
 from cdc.delta.landing.summarize import (
     facts_of,
     join_facts,
@@ -45,7 +45,7 @@ __all__ = [
     "effects",
     "facts_of",
     "is_manifest",
-    "is_stand_in",
+    "is_placeholder",
     "join_facts",
     "mirror_rows",
     "obstacles",

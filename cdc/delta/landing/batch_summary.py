@@ -61,7 +61,7 @@ class Facts:
         keys: the least and the greatest key of each namespace.
         exact_from: per namespace, the latest time at which an image was taken.
         inexact: per namespace, the rows whose images are missing or were taken later.
-        unmappable: per namespace, the images that were replaced by a stand-in.
+        unmappable: per namespace, the images that were replaced by a placeholder.
         departures: the namespaces with a delete in a transaction of a cluster. It may be one half
             of a move to another shard.
         namespace_events: the DDL of the batch.

@@ -1,6 +1,6 @@
 """Dead letters: images that could not be mapped, with the reason and the raw bytes.
 
-Changelog and mirror contain the row all the same, with a stand-in for the image.
+Changelog and mirror contain the row all the same, with a placeholder for the image.
 `cdc.delta.maintenance.redelivery` delivers a letter that was repaired.
 """
 
@@ -79,4 +79,4 @@ def _letters(rows: DataFrame, image: str, kind: str) -> DataFrame:
         .alias(field.name)
         for field in SCHEMA
     ]
-    return rows.where(placeholder.is_stand_in(column, kind)).select(*columns)
+    return rows.where(placeholder.is_placeholder(column, kind)).select(*columns)

@@ -1,6 +1,6 @@
-"""The stand-in of a document that cannot be mapped (see `cdc.model.encoding.document`).
+"""The placeholder of a document that cannot be mapped (see `cdc.model.encoding.document`).
 
-Raw bytes (`binary`) are never mapped, so such a column contains no stand-ins."""
+Raw bytes (`binary`) are never mapped, so such a column contains no placeholders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pyspark.sql import functions as F
 
 from cdc.model.encoding import PLACEHOLDER_JSON, RAW, UNMAPPABLE
 
-# A stand-in is an object of exactly these two; a document of the user's may have fields so called.
+# A placeholder is an object of exactly these two. A user's document may have fields of these names.
 _VARIANT = f"OBJECT<`{RAW}`: BINARY, `{UNMAPPABLE}`: STRING>"
 
 
-def is_stand_in(image: Column, kind: str) -> Column:
-    """Whether an image, a column of type `kind`, is a stand-in; never null."""
+def is_placeholder(image: Column, kind: str) -> Column:
+    """Whether an image, a column of type `kind`, is a placeholder; never null."""
     if kind == "variant":
         found = _field(image, UNMAPPABLE, "string").isNotNull()
         return F.coalesce(found & (F.schema_of_variant(image) == _VARIANT), F.lit(False))

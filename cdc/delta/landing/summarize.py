@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from cdc.delta.landing.batch_summary import NO_EVENTS, UNSTORED, Bounds, Facts, Happened
-from cdc.delta.landing.placeholder import is_stand_in
+from cdc.delta.landing.placeholder import is_placeholder
 from cdc.delta.log import settings
 from cdc.errors import BadOption
 from cdc.model import (
@@ -118,7 +118,7 @@ def _groups(batch: DataFrame) -> DataFrame:
     exact_from = F.when(~F.col("exact"), F.get_json_object("description", "$.exactFrom"))
     seconds, increment = (F.split_part(exact_from, F.lit(":"), F.lit(n)) for n in (1, 2))
     kind = batch.schema["after"].dataType.simpleString()
-    stand_ins = [is_stand_in(F.col(image), kind) for image in ("before", "after")]
+    stand_ins = [is_placeholder(F.col(image), kind) for image in ("before", "after")]
     # As a number: a timestamp would be collected in the time zone of this process.
     committed = F.unix_micros(F.coalesce("wall_time", "cluster_time"))
     return batch.groupBy("db", "coll", "op").agg(

@@ -1,6 +1,6 @@
 """Redelivery of dead letters: images that were repaired, or that can be mapped now.
 
-An image replaces its stand-in, in the row of the changelog and, if no later change concerns the
+An image replaces its placeholder, in the row of the changelog and, if no later change concerns the
 document, in the mirror. Both keep the position of the row, so a job that replicates meanwhile and a
 second delivery change nothing."""
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import VariantVal
 
 from cdc.delta.columns import BATCH, RESCUED, is_of, of_table, place
 from cdc.delta.followers import renew_view
-from cdc.delta.landing import IMAGES, is_stand_in
+from cdc.delta.landing import IMAGES, is_placeholder
 from cdc.delta.log import NO_BATCH, Target, conflict, newest_commit
 from cdc.delta.sql import quoted
 from cdc.delta.tables import Layout, Table
@@ -48,14 +48,14 @@ def deliver(
     `repaired` counts instead of `raw` where it is set. May be repeated after any failure.
 
     A letter whose batch the mirror does not contain yet is delivered to the changelog, and stays
-    pending: the mirror may be about to get the stand-in.
+    pending: the mirror may be about to get the placeholder.
     """
     kind = "variant" if document_format == "variant" else "string"
     mapped = _mapping(partial(encoder, document_format, json_mode), kind)
     waiting = letters.read(spark).where(F.col("delivered").isNull())
     waiting = waiting.withColumn("document", mapped(F.coalesce("repaired", "raw"))).persist()
     try:
-        ready = waiting.where(~is_stand_in(F.col("document"), kind))
+        ready = waiting.where(~is_placeholder(F.col("document"), kind))
         for row in ready.select("db", "coll").distinct().collect():
             namespace = Namespace(row.db, row.coll)
             # Before the repair: a follower may have read the changelog then, and commit later.
@@ -127,12 +127,12 @@ def _replace(
     column: str,
     kind: str,
 ) -> None:
-    """Replace stand-ins where a row of the table and the letter agree in columns of both."""
+    """Replace placeholders where a row of the table and the letter agree in columns of both."""
     if not target.exists(spark):
         return
     agree = [F.col(f"row.{own}") == F.col(f"letter.{theirs}") for own, theirs in same.items()]
     merge = target.delta(spark).alias("row").merge(letters.alias("letter"), reduce(and_, agree))
-    still = is_stand_in(F.col(f"row.{column}"), kind)
+    still = is_placeholder(F.col(f"row.{column}"), kind)
     merge.whenMatchedUpdate(still, {column: F.col("letter.document")}).execute()
 
 
@@ -149,8 +149,8 @@ def _into_mirror(
     images = typed.select(letters.select(*own, "document"), "document").alias("letter")
     agree = [F.col(f"row.{a}") == F.col(f"letter._letter_{b}") for a, b in same.items()]
     merge = table.target.delta(spark).alias("row").merge(images, reduce(and_, agree))
-    # No column takes anything of a stand-in: it is in `_rescued` as it was.
-    still = is_stand_in(F.col(f"row.{RESCUED}"), kind)
+    # No column takes anything of a placeholder: it is in `_rescued` as it was.
+    still = is_placeholder(F.col(f"row.{RESCUED}"), kind)
     names = [quoted(field.name) for field in typed.fields()]
     merge.whenMatchedUpdate(still, {name: F.col(f"letter.{name}") for name in names}).execute()
 

@@ -81,5 +81,5 @@ def _kept(raw: Any) -> bytes:
     wrapped = from_extended_json.document({RAW: raw})
     (item,) = elements(wrapped, 0, len(wrapped))
     if item.kind != BINARY:
-        raise UnmappableValue("a stand-in without bytes")
+        raise UnmappableValue("a placeholder without bytes")
     return wrapped[item.start + 5 : item.stop]

@@ -283,13 +283,18 @@ class Sink:
         return has_ended
 
     def _require_allowed(self, facts: Facts) -> None:
-        """Before the first table that contains documents: the changelogs state it in any case."""
+        """Raise CollectionGone before any mirror or history changes.
+
+        The changelogs contain the event already.
+        """
         for kind in KINDS:
             require_allowed(facts, self._tables[kind])
 
     def _count_dead_letters(self, facts: Facts) -> None:
-        """Raises TooManyDeadLetters above the limit: they are safe then, and nothing else is
-        written."""
+        """Count the dead letters.
+
+        Raises TooManyDeadLetters above the limit: they are written then, and nothing else is.
+        """
         for namespace, images in sorted(facts.unmappable.items()):
             _log.warning("%s: %d images could not be mapped: dead letters", namespace, images)
         self._dead_letters += sum(facts.unmappable.values())
@@ -298,11 +303,11 @@ class Sink:
                 f"{self._dead_letters} images of this run could not be mapped, which is more than"
                 f" the {self._limit} of dead.letters.limit.",
                 "See the reasons in the table of dead letters; raise the limit to go on, the"
-                " changes follow with stand-ins in place of those images.",
+                " changes follow with placeholders for those images.",
             )
 
     def _warn(self, facts: Facts) -> None:
-        """Once for each collection: what to do about it is the same every time."""
+        """Warn of rows that are not exact, once for each collection."""
         for namespace in sorted(facts.inexact.keys() - self._warned):
             self._warned.add(namespace)
             _log.warning(

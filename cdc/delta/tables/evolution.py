@@ -88,7 +88,7 @@ def families_of(
     name = F.col("name")
     groups = (
         rows.select(F.explode(F.expr(fields(quoted(document)))).alias("name", "value"))
-        # The first of these keeps the stand-in of a document that cannot be mapped out, too.
+        # The first of these keeps the placeholder of a document that cannot be mapped out, too.
         .where(~name.startswith("$") & ~name.rlike(REFUSED) & ~name.isin(*known))
         .select(name, F.split_part(F.expr(family_of("value")), F.lit("<"), F.lit(1)).alias("of"))
         .where(F.col("of") != "VOID")

@@ -34,7 +34,7 @@ class Kind:
     properties: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def form(self, options: Options) -> str:
-        """The option, if any, that decides what the rows of a table mean: of all its rows."""
+        """Return the form of a table's rows, which all of them have; `form_option` sets it."""
         return EVENT
 
     def transaction(self, batch: int) -> tuple[str, int]:

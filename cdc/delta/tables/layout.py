@@ -85,8 +85,10 @@ _TEMPLATES = {key.kind: name for name, key in KEYS.items() if key.kind}
 
 def table() -> str:
     """The keys as a table in Markdown, for the documents."""
+    defaults = {name: str(key.default).lower() for name, key in KEYS.items()}
     rows = [
-        f"| `{name}` | `{str(key.default).lower()}` | {key.doc} |" for name, key in KEYS.items()
+        f"| `{name}` | {f'`{default}`' if default else '(empty)'} | {KEYS[name].doc} |"
+        for name, default in defaults.items()
     ]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows, ""])
 
@@ -112,8 +114,15 @@ class Options:
         only: Namespace | None = None,
         shared: Collection[tuple[str, str]] = (),
     ) -> Options:
-        """From keys of `[table]`, those left out at their defaults; `only`: they hold for no other
-        collection, but for its tables with templates that are `shared`. Raises BadOption."""
+        """Parse keys of `[table]`; missing keys have their defaults. Raises BadOption.
+
+        Args:
+            given: the keys.
+            base: the option `sink.path`.
+            only: the one collection that the options apply to; None for several.
+            shared: kinds and templates whose tables also contain other collections, in spite of
+                `only`.
+        """
         mistakes = Mistakes()
         values = {
             name: mistakes.check(name, _checked, name, given.get(name, key.default))

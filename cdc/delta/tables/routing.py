@@ -192,8 +192,9 @@ class Route:
     def may_meet(self, other: Route, is_same_kind: bool) -> bool:
         """Whether a table of this route could lie at, above or below one of the other's.
 
-        The proof asked for is simple: some component begins or ends unlike in both. Tables of
-        one kind that could lie at the same place only are distinguished when they are opened.
+        The proof asked for is simple: one component has a different beginning or end in the
+        two routes. Tables of one kind that could lie at the same place only are distinguished when
+        they are opened.
         """
         if self.is_name != other.is_name:
             return False
@@ -220,7 +221,10 @@ def _differ(one: str, other: str) -> bool:
 
 
 def _is_one_hidden(one: str, other: str) -> bool:
-    """Whether one component begins as no name's folder does, and the other one with such a name."""
+    """Whether one component begins with a dot or underscore and the other with a field.
+
+    No folder of a name begins so.
+    """
     return (one[:1] in "._" and other[:1] == "{") or (other[:1] in "._" and one[:1] == "{")
 
 

@@ -84,14 +84,15 @@ OPTIONAL = (
     Rule(
         ("find",),
         f"`{OPLOG}`, or `serverStatus` on the cluster",
-        "the oplog window, in `plan` and in the metrics; without either, it is unknown. `find` also"
+        "the oplog window, in `plan` and in the metrics; without both, it is unknown. `find` also"
         " gives the changes per second and the limits of a micro-batch; without it, a backlog is"
         " read in one micro-batch, in slices of equal time",
     ),
     Rule(
         ("find",),
         f"`{OPLOG}` and `{PRE_IMAGES}`",
-        "changes read from the oplog (`read.by`); without either, change streams are read",
+        "changes read from the oplog (`read.by`); if one of the two is missing, change streams are"
+        " read",
     ),
     Rule(
         ("find",),

@@ -1,10 +1,10 @@
 """Scans of the oplog: the number of changes in a backlog, and whether it contains anything else.
 
 One pass finds both, and decides how far a batch goes and where its slices end. Reading an entry
-costs the server about 1 us; making its size and putting it in a bucket costs another 2 us. So only
-the first entries are all counted. After them, one of `_SHARE` entries is counted for all of them,
-chosen at random. Entries that are not changes of documents, and large transactions, are always
-counted.
+costs the server about 1 us; making its size and putting it in a bucket costs another 2 us. So the
+first entries are counted one by one. After them, one of `_SHARE` entries is counted for all of
+them, chosen at random. Entries that are not changes of documents, and large transactions, are
+always counted.
 """
 
 from __future__ import annotations

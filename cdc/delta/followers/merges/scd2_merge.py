@@ -41,7 +41,7 @@ class Scope(NamedTuple):
 
     @classmethod
     def of(cls, event: NamespaceEvent, *, is_shared: bool) -> Scope:
-        """Where a table holds a single namespace, what concerns it concerns all of it."""
+        """Return the scope of an event in a table: the whole table if it is of one collection."""
         names = event.db if is_shared else None
         if names is not None and event.coll is not None:
             names = str(Namespace(names, event.coll))
@@ -74,7 +74,10 @@ class Shape:
         return F.struct(*(F.col(quoted(name)) for name in self.names))
 
     def schema(self) -> StructType:
-        """What the merges are pruned by comes first, where Delta keeps statistics."""
+        """Return the columns. Those that decide which files a MERGE reads come first.
+
+        Delta keeps statistics of the first columns only.
+        """
         first = StructType([StructField(name, StringType()) for name in self.keys])
         first.add(START, _PLACE).add(END, _PLACE)
         return StructType([*first, *self.image, StructField(OP, StringType())])
