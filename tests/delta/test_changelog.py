@@ -101,7 +101,7 @@ def test_a_commit_says_its_watermark_and_batch(spark: SparkSession, tmp_path: Pa
     assert newest
     stated = json.loads(newest.userMetadata)
     groups = {(each["op"], each.get("coll")): each["rows"] for each in stated.pop("groups")}
-    assert stated == {"watermark": "5:1", "batch": 7}
+    assert stated == {"watermark": "5:1", "batch": 7, "after": -1}
     assert groups == {("insert", "orders"): 1, ("watermark", None): 1}
 
 

@@ -32,7 +32,7 @@ def require_lost(source: Source, start: Offset) -> None:
 
     A member that was synchronized anew, or that has a smaller oplog, lacks what others have.
     """
-    if len(source.clients) > 1:  # a cluster: a shard of it may be gone
+    if not source.has_oplog or len(source.clients) > 1:  # of a cluster, a shard may be gone
         return
     reaches = dict[str, bool]()
     for client in source.each_member():
