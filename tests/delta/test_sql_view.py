@@ -18,7 +18,7 @@ from cdc.delta.followers import renew_view
 from cdc.delta.log import Commit
 from cdc.delta.tables import Layout
 from cdc.errors import TableOwnedElsewhere
-from cdc.model import Namespace, Timestamp, resume_token
+from cdc.model import Namespace
 from tests.delta.batches import batch, change, position, sink
 from tests.delta.test_followers import BATCHES, caught_up, copied, lagging
 from tests.delta.test_live_view import mirrored, view
@@ -147,36 +147,6 @@ def test_a_view_gives_what_its_mirror_will_contain(
     mirror.update("key = 'c'", {"_position": F.lit(position(63))})
     renew_view(spark, Layout.parse(str(tmp_path), table), ORDERS)
     assert content(spark.table(name)) == now(spark, tmp_path, table)
-
-
-@pytest.mark.slow
-def test_documents_come_back_with_the_copy_as_of_the_time_at_which_their_content_was_replaced(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Guards: deleted rows of a mirror with `delete = soft` that hide what the next batch copies,
-    because no time has passed and both have the same position."""
-    table = tables(tmp_path, delete="soft")
-    name = view_of(table)
-    own = sink(tmp_path, **table)
-    own.write_batch(copied(spark), 0)
-    after = {"position": resume_token.position_after(Timestamp(12, 1))}
-    own.write_batch(batch(spark, [change("resync", None, time=12) | after], until=12), 1)
-    assert content(spark.table(name)) == now(spark, tmp_path, table) == []
-    copy = [change("read", key, {"n": 2}, time=12) | after for key in "ab"]
-    lagging(tmp_path, 2, batch(spark, copy, until=12, copied=["shop.orders"]), **table)
-    live = content(spark.table(name))
-    assert live == now(spark, tmp_path, table)
-    caught_up(spark, tmp_path, 3, **table)
-    assert content(spark.table(name)) == now(spark, tmp_path, table) == live
-    rows = spark.table(name.removesuffix("_live"))
-    assert content(rows.where("NOT _deleted")) == live
-    found = rows.selectExpr(
-        "key", "document:n::int AS n", "_deleted", "unix_seconds(_cluster_time)"
-    )
-    assert {tuple(row) for row in found.collect()} == {
-        *[(key, 2, False, 12) for key in "ab"],
-        *[(key, 1, True, 12) for key in "cd"],  # `maintain` counts its days from there
-    }
 
 
 def step(spark: SparkSession, number: int) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Deliberate defects are found: a sample of those of `make mutations`, one for each part of a job.
+"""Deliberate defects are found: a sample of those of `make mutations`.
 
 Without the oracles, or with a scene in which a defect has no effect, these tests fail.
 """
@@ -17,9 +17,8 @@ from tests.end_to_end.mutations import MUTATIONS
 from tests.end_to_end.mutations.__main__ import configured
 from tests.end_to_end.mutations.short_form import ShortForm
 
-# In the worker that reads, in the driver that commits, and in the thread that follows.
+# In the driver that commits, and in the thread that follows.
 _SAMPLE = {
-    "lower time read again": "changelog",
     "manifest counted twice": "summary",
     "deletion vector forgotten": "mirror",
 }
