@@ -116,9 +116,14 @@ def caught_up(spark: SparkSession, config: Config) -> list[BatchReport]:
     return reports
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("format", ["variant", "json", "bson"])
+@pytest.mark.parametrize(
+    "format",
+    [
+        pytest.param("variant", marks=pytest.mark.slow),
+        *(pytest.param(format, marks=pytest.mark.soak) for format in ("json", "bson")),
+    ],
+)
 def test_what_the_server_takes_is_copied_and_followed_in_each_format(
     spark: SparkSession,
     database: Database[dict[str, Any]],
