@@ -53,7 +53,7 @@ path = "{folder}/lakehouse"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_job_on_a_cluster_goes_on_when_a_worker_dies_and_what_it_wrote_is_right(
     mongod: ReplicaSet,

@@ -22,6 +22,7 @@ from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, key_of, merge_key
 from cdc.pipeline import Config, Replication, verify
+from tests.slow import soak_but
 
 Orders = Collection[dict[str, Any]]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
@@ -117,13 +118,7 @@ def caught_up(spark: SparkSession, config: Config) -> list[BatchReport]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "format",
-    [
-        pytest.param("variant", marks=pytest.mark.slow),
-        *(pytest.param(format, marks=pytest.mark.soak) for format in ("json", "bson")),
-    ],
-)
+@pytest.mark.parametrize("format", soak_but(["variant"], ["variant", "json", "bson"]))
 def test_what_the_server_takes_is_copied_and_followed_in_each_format(
     spark: SparkSession,
     database: Database[dict[str, Any]],

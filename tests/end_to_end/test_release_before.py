@@ -40,7 +40,7 @@ ALL = ("changelog", *FOLLOWING)
 # Kinds of tables without the last batch, which is in no commit of the checkpoint then.
 KILLED = {"after all commits": None, "before the mirror": FOLLOWING, "before the changelog": ALL}
 # Of all pairs, which `make soak` tries, those in `make test-slow`.
-_TRIED = {("before_landing", "before the mirror"), ("before_readable_id", "before the changelog")}
+_TRIED = {("before_readable_id", "before the changelog")}
 LAST = 2
 NAMES = [Namespace(DB, each) for each in COLLECTIONS]
 # The rows of the batches of the sample, and of `change_more`.

@@ -23,6 +23,7 @@ from cdc.tasks import DataFiles, Part, Storage, explain
 from tests.object_store import ObjectStore, object_store
 from tests.security.leaks import Canary, Watched, reported
 from tests.security.test_canary import Place, ran
+from tests.slow import soak_but
 
 OPTIONS = ("access.key", "secret.key", "session.token")
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -92,9 +93,8 @@ def test_a_file_of_a_key_that_is_gone_is_named_and_not_quoted(
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", ["env", "file", "machine"])
+@pytest.mark.parametrize("way", soak_but(["file"], ["env", "file", "machine"]))
 def test_a_pipeline_into_a_store_writes_its_keys_and_its_token_nowhere(
     mongod: ReplicaSet,
     mongo: MongoClient[dict[str, Any]],
