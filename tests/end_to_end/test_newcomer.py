@@ -107,7 +107,7 @@ def shop() -> Iterator[tuple[str, Collection[dict[str, Any]]]]:
         yield server.uri, client.shop.orders
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_who_follows_the_quick_start_has_the_collection_in_delta_and_all_that_is_reported_of_it(
     tmp_path: Path,
