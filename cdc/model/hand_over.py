@@ -169,10 +169,8 @@ def _move_to(start: Offset, time: Timestamp) -> Offset:
     The scans, silent shards and gap of the batch before are removed. If time passes, so are its
     late times and its position.
     """
-    if time == start.time:
-        return replace(start, scans=(), silent=(), gap=None, empties=False)
     past = replace(start, scans=(), silent=(), gap=None, empties=False)
-    return replace(past, time=time, late=(), position="")
+    return past if time == start.time else replace(past, time=time, late=(), position="")
 
 
 def _add_scan(offset: Offset, scan: Scan) -> Offset:

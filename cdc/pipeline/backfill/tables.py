@@ -159,29 +159,14 @@ def backfill_documents(
     if time is None:
         raise BadOption("The time to read as of is unknown.", "Set --at.")
     options = {**part.options(config), "snapshot.at": timestamp.text(time)}
+    table, rows = _for_changelog(spark, config, namespace, options)
     if run is None or dry:
-        count = backfill_changelog(spark, config, namespace, options, dry)
+        count = (lacking if dry else extend_changelog)(spark, table, rows)
     else:
-        table, rows = _for_changelog(spark, config, namespace, options)
         # The same name may be given for several collections of a table, and for several parts.
         once = json.dumps([run, str(namespace), *astuple(part)])
         count, time = extend_once(spark, table, rows, time, once)
     return replace(done, at=done.at or timestamp.text(time), changelog_rows=count)
-
-
-def backfill_changelog(
-    spark: SparkSession,
-    config: Config,
-    namespace: Namespace,
-    options: Mapping[str, str],
-    dry: bool = False,
-) -> int:
-    """Add the documents that the source reads with these options to the changelog.
-
-    Returns the number of rows that the changelog lacked. With `dry`, nothing is written.
-    """
-    table, rows = _for_changelog(spark, config, namespace, options)
-    return (lacking if dry else extend_changelog)(spark, table, rows)
 
 
 def backfill_window(
