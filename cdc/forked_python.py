@@ -20,6 +20,9 @@ STANDARD_FILES = (0, 1, 2)
 LENGTH = struct.Struct("<I")
 PROCESS = struct.Struct("<i")
 _KILLED = 128 + signal.SIGKILL
+# Java destroys a process by SIGTERM and by the end of its stdin. Each makes Spark's daemon end its
+# workers, but not the second one while it obeys the first: its workers would stay.
+_STDIN_SECONDS = 1
 
 
 def main() -> None:
@@ -49,8 +52,9 @@ def _be_forked(address: str, arguments: list[str]) -> None:
 
 
 def _wait(server: socket.socket, process: int) -> None:
-    """End this program as the process ends, which gets the signal to terminate too."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(process, signal.SIGTERM))
+    """End this program as the process ends, which gets SIGTERM a second after this program."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(process, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_STDIN_SECONDS))
     for file in STANDARD_FILES:
         os.close(file)  # so that their reader sees when the process closes them
     code = server.recv(1)

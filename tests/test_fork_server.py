@@ -75,6 +75,14 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def has_said(program: subprocess.Popen[bytes]) -> bytes:
+    """The first line of its fork, once the program waits for the end of that."""
+    assert program.stdout is not None
+    line: bytes = program.stdout.readline()
+    until(lambda: not Path(f"/proc/{program.pid}/fd/1").exists())
+    return line
+
+
 def test_a_module_runs_in_a_fork_as_if_the_interpreter_had_started_it(
     server: ForkServer, folder: Path
 ) -> None:
@@ -140,16 +148,39 @@ def test_a_fork_ends_by_the_signal_to_its_program_and_the_program_with_the_fork(
     with subprocess.Popen(
         [server.python, "-m", "waiting"], cwd=folder, stdout=subprocess.PIPE
     ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"waits\n"
+        assert has_said(program) == b"waits\n"
         [fork] = psutil.Process(server._process.pid).children()
         if number == signal.SIGTERM:
             program.terminate()
         else:
             fork.kill()
         assert program.wait(_SECONDS) == 128 + signal.SIGKILL
+        assert program.stdout is not None
         assert program.stdout.read() == b""
         until(lambda: not fork.is_running())
+
+
+def test_a_fork_that_java_destroys_ends_by_the_end_of_its_input_before_the_signal(
+    server: ForkServer, folder: Path
+) -> None:
+    """Spark's daemon ends its workers then; the signal would end it in the middle of that."""
+    (folder / "cleaning.py").write_text(
+        "import sys, time; print('reads', flush=True); sys.stdin.read()\n"
+        "time.sleep(0.2); print('cleaned', flush=True)"
+    )
+    with subprocess.Popen(
+        [server.python, "-m", "cleaning"],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert has_said(program) == b"reads\n"
+        program.terminate()
+        program.stdin.close()
+        assert program.stdout.read() == b"cleaned\n"
+        assert program.wait(_SECONDS) == 0
 
 
 def test_a_server_ends_with_its_process_and_leaves_no_file(folder: Path) -> None:
