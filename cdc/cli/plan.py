@@ -90,7 +90,7 @@ def show(console: Console, found: Examination, copy: Estimate, rate: float) -> N
     say(_privileges_table(found))
     say(f"copy: {_describe_copy(copy, rate)}", soft_wrap=True)
     say(f"oplog: {_describe_oplog(found, copy)}", soft_wrap=True)
-    say(f"changes: {_describe_road(found)}", soft_wrap=True)
+    say(f"changes: {_describe_method(found)}", soft_wrap=True)
     for warning in warnings(found):
         say(f"WARNING: {escape_controls(warning)}", soft_wrap=True)
 
@@ -173,7 +173,7 @@ def _describe_oplog(found: Examination, copy: Estimate) -> str:
     return text
 
 
-def _describe_road(found: Examination) -> str:
+def _describe_method(found: Examination) -> str:
     if found.why_streams is None:
         others = "end the run" if found.requires_oplog else "by change streams"
         return f"read from the oplog; DDL and other exceptions {others}"

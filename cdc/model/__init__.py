@@ -34,10 +34,10 @@ from cdc.model.coverage import (
     REPLACED,
     VOIDING,
     Coverage,
+    Effect,
     Mark,
     NamespaceEvent,
     Span,
-    What,
     marks_of_row,
 )
 from cdc.model.hand_over import (
@@ -120,6 +120,7 @@ __all__ = [
     "ControlSplit",
     "Copying",
     "Coverage",
+    "Effect",
     "Encode",
     "Expression",
     "KeyRange",
@@ -139,7 +140,6 @@ __all__ = [
     "Timestamp",
     "Token",
     "Watermark",
-    "What",
     "advance",
     "are_equal",
     "begin_again",

@@ -40,7 +40,7 @@ class Span:
     from_nothing: bool = False
 
 
-class What(Enum):
+class Effect(Enum):
     """Effect of an event on a collection's history.
 
     EMPTY: the collection is empty from then on (create, drop, dropDatabase, a rename away).
@@ -56,12 +56,12 @@ class What(Enum):
 
 
 _EFFECTS = {
-    "create": What.EMPTY,
-    "drop": What.EMPTY,
-    "rename": What.EMPTY,
-    "dropDatabase": What.EMPTY,
-    RESYNC: What.RECOPIED,
-    GAP: What.LOST,
+    "create": Effect.EMPTY,
+    "drop": Effect.EMPTY,
+    "rename": Effect.EMPTY,
+    "dropDatabase": Effect.EMPTY,
+    RESYNC: Effect.RECOPIED,
+    GAP: Effect.LOST,
 }
 MARKING = tuple(_EFFECTS)
 
@@ -71,7 +71,7 @@ class Mark(NamedTuple):
 
     position: str
     time: Timestamp
-    what: What
+    effect: Effect
 
 
 # Why the earlier rows of a namespace are void. What replaces them is emitted again.
@@ -98,7 +98,7 @@ class NamespaceEvent(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why all rows before it are void; None if they are not."""
-        return REPLACED if self.mark.what is What.REPLACED else VOIDING.get(self.op)
+        return REPLACED if self.mark.effect is Effect.REPLACED else VOIDING.get(self.op)
 
     def concerns(self, namespace: Namespace) -> bool:
         return self.db in (None, namespace.db) and self.coll in (None, namespace.coll)
@@ -119,7 +119,7 @@ def marks_of_row(
     to = json.loads(description or "")["to"]
     # The former collection of the new name is gone. The content that has the name now follows as
     # read rows.
-    onto = NamespaceEvent(op, to["db"], to["coll"], Mark(position, time, What.REPLACED))
+    onto = NamespaceEvent(op, to["db"], to["coll"], Mark(position, time, Effect.REPLACED))
     # If the source of a rename is not selected, the row has the target's namespace.
     return [onto] if (db, coll) == (to["db"], to["coll"]) else [own, onto]
 
@@ -159,11 +159,11 @@ class Coverage:
         """
         now, is_lost = self if is_complete else self._close(last), False
         for mark in sorted(marks, key=lambda mark: mark.position):
-            if mark.what is What.EMPTY:
+            if mark.effect is Effect.EMPTY:
                 now = replace(now._open(mark.time, True) if is_complete else now, torn=False)
-            elif mark.what is What.REPLACED:
+            elif mark.effect is Effect.REPLACED:
                 now = replace(now._close(timestamp.before(mark.time)), torn=False)
-            elif mark.what is What.RECOPIED:
+            elif mark.effect is Effect.RECOPIED:
                 now = replace(now._close(last), torn=False)
             else:
                 now, is_lost = now._close(mark.time), True

@@ -100,7 +100,7 @@ def reselect(
     copying = start.copying
     if copying and not selection.matches(copying.namespace):
         copying = None
-    captured = replace(_move_to(start, time), selection=selection.text, excerpt=capture.text)
+    captured = replace(_move_to(start, time), selection=selection.text, capture_text=capture.text)
     return begin_again(replace(captured, copying=copying, again=again), added)
 
 

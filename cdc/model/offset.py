@@ -109,13 +109,13 @@ class Offset:
     """The progress of a run; the module describes the fields.
 
     `source` identifies the source, so that the checkpoint of another one is recognized. `selection`
-    and `excerpt` are the texts of the selection and of the capture filter that apply up to here.
+    and `capture_text` are the texts of the selection and capture filter that apply up to here.
     """
 
     time: Timestamp
     source: str
     selection: str
-    excerpt: str = ""
+    capture_text: str = ""
     swept: str | None = None  # None: every possible name
     copying: Copying | None = None
     again: tuple[Again, ...] = ()
@@ -132,9 +132,9 @@ class Offset:
     def late_of(self, shard: str) -> tuple[Timestamp, ...]:
         return dict(self.late).get(shard, ())
 
-    def is_of(self, selection: str, excerpt: str) -> bool:
+    def is_of(self, selection: str, capture_text: str) -> bool:
         """Whether the offset has this selection and this capture filter."""
-        return (self.selection, self.excerpt) == (selection, excerpt)
+        return (self.selection, self.capture_text) == (selection, capture_text)
 
     @property
     def is_streaming(self) -> bool:
@@ -177,7 +177,7 @@ class Offset:
             "time": timestamp.text(self.time),
             "source": self.source,
             "collections": self.selection,
-            "excerpt": self.excerpt,
+            "excerpt": self.capture_text,
             "swept": self.swept,
             "copying": _copying_to_json(self.copying) if self.copying else None,
             "again": [_again_to_json(each) for each in self.again],
@@ -212,7 +212,7 @@ class Offset:
                 time=timestamp.parse(data["time"]),
                 source=_text(data["source"]),
                 selection=_text(data["collections"]),
-                excerpt=_text(data["excerpt"]),
+                capture_text=_text(data["excerpt"]),
                 swept=None if data["swept"] is None else _text(data["swept"]),
                 copying=_copying_from_json(data["copying"]) if data["copying"] else None,
                 again=tuple(_again_from_json(each) for each in data["again"]),
@@ -252,20 +252,20 @@ def are_equal(one: Any, other: Any) -> bool:
 
 
 def beginning(
-    time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
+    time: Timestamp, source: str, selection: str, capture_text: str = "", position: str = ""
 ) -> Offset:
     """Return the first offset of a run with an initial snapshot: nothing is emitted or swept."""
-    return Offset(time, source, selection, excerpt, swept="", position=position)
+    return Offset(time, source, selection, capture_text, swept="", position=position)
 
 
 def streaming(
-    time: Timestamp, source: str, selection: str, excerpt: str = "", position: str = ""
+    time: Timestamp, source: str, selection: str, capture_text: str = "", position: str = ""
 ) -> Offset:
     """Return the first offset of a run without a snapshot.
 
     The run emits every change after `time` and after `position`.
     """
-    return Offset(time, source, selection, excerpt, position=position)
+    return Offset(time, source, selection, capture_text, position=position)
 
 
 def _text(value: Any) -> str:

@@ -54,7 +54,7 @@ class SnapshotSplit:
             selected by the key order of the collection's index.
         shard: the one shard of a cluster that contains the collection. It is empty for a replica
             set and for a collection that is distributed over shards.
-        excerpt: the text of `capture`.
+        capture_text: the text of `capture`.
         has_whole_keys: earlier rows contain the shard keys, so this split must know them too.
     """
 
@@ -64,13 +64,13 @@ class SnapshotSplit:
     at: Timestamp
     collation: bytes | None = None
     shard: str = ""
-    excerpt: str = ""
+    capture_text: str = ""
     has_whole_keys: bool = False
 
     @property
     def capture(self) -> CaptureFilter:
         """The capture filter and the projection."""
-        return CaptureFilter.parse(self.excerpt)
+        return CaptureFilter.parse(self.capture_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class StreamSplit:
         only: the reader drops events of all other namespaces. Under a collation the server's own
             comparison of names is not exact.
         collections: the selection that the rows belong to.
-        excerpt: the text of `capture`.
+        capture_text: the text of `capture`.
         shard: the shard that reports the changes; empty for a replica set.
         late: times after `upto` whose events belong to the split too, see `late` of the offset.
         emitted: times after `after` whose events are in an earlier batch; the split omits them.
@@ -102,7 +102,7 @@ class StreamSplit:
     collation: bytes | None = None
     only: Namespace | None = None
     collections: str = ""
-    excerpt: str = ""
+    capture_text: str = ""
     shard: str = ""
     late: tuple[Timestamp, ...] = ()
     emitted: tuple[Timestamp, ...] = ()
@@ -113,7 +113,7 @@ class StreamSplit:
     @property
     def capture(self) -> CaptureFilter:
         """The capture filter and the projection."""
-        return CaptureFilter.parse(self.excerpt)
+        return CaptureFilter.parse(self.capture_text)
 
     @property
     def selection(self) -> Selection:

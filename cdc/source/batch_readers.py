@@ -111,7 +111,7 @@ class WindowReader(DataSourceReader):
         assert self._options.from_ is not None, "a window has a start"
         after = timestamp.before(timestamp.parse(self._options.from_))
         start = Start(False, after, option="from")
-        check(source, Wanted(selection, is_new=False, start=start, excerpt=capture))
+        check(source, Wanted(selection, is_new=False, start=start, capture=capture))
         given = self._options.to
         if not given:
             until = max(after, find_present(source))

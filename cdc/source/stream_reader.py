@@ -72,7 +72,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_start(self, source: Source) -> Offset:
         wanted = make_wanted(source, self._options)
         listed = check(source, wanted)
-        return first_offset(source, wanted.selection, wanted.start, listed, wanted.excerpt)
+        return first_offset(source, wanted.selection, wanted.start, listed, wanted.capture)
 
     def _answer(self, question: Callable[[], T]) -> T:
         """Repeat a question for `retry.seconds`. Spark itself calls `latestOffset` again."""

@@ -106,7 +106,7 @@ def encode_events(
     run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Encode events as columns: the same rows as those of `event_row`."""
-    located, excerpt = run.located, CaptureFilter.parse(split.excerpt)
+    located, capture = run.located, CaptureFilter.parse(split.capture_text)
     formats = options.document_format, options.document_json
     seconds = (located.times >> np.uint64(32)).astype(np.int64)
     wall, has_wall = located.events[:, at.WALL], located.has(at.WALL)
@@ -127,7 +127,7 @@ def encode_events(
         "after": cells.encode_images(
             located.places(at.AFTER), schema.field("after").type, *formats
         ),
-        "update_description": _updates(located, excerpt),
+        "update_description": _updates(located, capture),
         "txn": _transactions(located, split.shard, schema.field("txn").type),
         "description": pa.nulls(len(run), pa.string()),
         "exact": pa.array(run.exact),
@@ -139,11 +139,11 @@ def _times(micros: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -
     return pa.array(micros, mask=missing).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _updates(located: Located, excerpt: CaptureFilter) -> pa.Array:
+def _updates(located: Located, capture: CaptureFilter) -> pa.Array:
     places = located.places(at.UPDATE)
-    if not excerpt.fields:
+    if not capture.fields:
         return cells.encode_json(
-            places, lambda description: describe_update(description, excerpt, None)
+            places, lambda description: describe_update(description, capture, None)
         )
     images = [
         after if after is not None else before
@@ -153,7 +153,7 @@ def _updates(located: Located, excerpt: CaptureFilter) -> pa.Array:
     ]
     updates = zip(located.documents(at.UPDATE), images, strict=True)
     texts = [
-        None if each is None else describe_update(each, excerpt, image) for each, image in updates
+        None if each is None else describe_update(each, capture, image) for each, image in updates
     ]
     return pa.array(texts, pa.string())
 

@@ -33,7 +33,7 @@ from cdc.mongo.read import (
     Documents,
     Event,
     Note,
-    Road,
+    ReadMethod,
     Run,
     oplog,
     read_range,
@@ -197,10 +197,10 @@ def _event_rows(
     keys: CollectionKeys,
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
-    selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
+    selection, capture = Selection.parse(split.collections), CaptureFilter.parse(split.capture_text)
     for events in changes:
         for event in events:
-            row = event_row(*event, split.shard, selection, excerpt, encode)
+            row = event_row(*event, split.shard, selection, capture, encode)
             if keys is None or row.db is None or row.coll is None or row.key is None:
                 yield row
             else:
@@ -235,8 +235,8 @@ def _changes(
     """Return the events of a slice, and the shard keys of their collections."""
     keys, patience = shard_keys.of_slice(source, split, options), float(options.retry_seconds)
     images = replace(IMAGES[options.images], on_oversize=options.on_oversize)
-    road = Road(options.read_by, options.oplog_verify, options.oplog_on_difference)
-    return read_slice(source, split, images, patience, road, note), keys
+    method = ReadMethod(options.read_by, options.oplog_verify, options.oplog_on_difference)
+    return read_slice(source, split, images, patience, method, note), keys
 
 
 def _reopen(options: SourceOptions, pace: Pace = UNLIMITED) -> Source:

@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.delta.landing import Happened, read_facts
+from cdc.delta.landing import Happened, read_summary
 from cdc.delta.log import Commit
 from cdc.delta.sink import Latency
 from cdc.errors import BadOption, ForeignOffset, TableOwnedElsewhere
@@ -63,10 +63,10 @@ def test_what_happened_when_is_reported_of_changes_by_the_servers_clock(
         {**change("update", "b", {"n": 2}, time=4, ns=("shop", "other")), "wall_time": reported},
         change("resync", None, time=6, event=4),
     ]
-    facts = read_facts(batch(spark, [*rows, change("drop", None, time=3)], until=7))
-    assert facts is not None
-    assert facts.happened == Happened(oldest=3.0, newest=4.75)
-    quiet = read_facts(batch(spark, [rows[0], rows[1], rows[3]], until=7))
+    summary = read_summary(batch(spark, [*rows, change("drop", None, time=3)], until=7))
+    assert summary is not None
+    assert summary.happened == Happened(oldest=3.0, newest=4.75)
+    quiet = read_summary(batch(spark, [rows[0], rows[1], rows[3]], until=7))
     assert quiet is not None
     assert quiet.happened is None
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Image
 from cdc.delta.followers import ALL_KINDS, Changes, FollowerKind
-from cdc.delta.landing import Facts
+from cdc.delta.landing import BatchSummary
 from cdc.delta.sink import sink as sinks
 from cdc.delta.tables import KEYS, Table, Tables, layout
 from cdc.errors import RebuildRefused
@@ -33,8 +33,10 @@ class Census(FollowerKind):
     def schema(self, document: DataType, table: Table, image: Image) -> StructType:
         return StructType().add("key", "string").add("op", "string").add("position", "string")
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
-        return [table for name in facts.counts if facts.rows(name) and (table := tables.of(name))]
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
+        return [
+            table for name in summary.counts if summary.rows(name) and (table := tables.of(name))
+        ]
 
     def merge(self, held: DeltaTable, table: Table, changes: Changes) -> DeltaMergeBuilder:
         last = F.max_by(F.struct("op", "position"), "position").alias("last")

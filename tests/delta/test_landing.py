@@ -1,4 +1,4 @@
-"""Batches whose rows tasks have written to data files: the same facts, rows and refusals."""
+"""Batches whose rows tasks have written to data files: the same summary, rows and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.followers import mirror
-from cdc.delta.landing import Destinations, LandedBatch, read_facts
+from cdc.delta.landing import Destinations, LandedBatch, read_summary
 from cdc.delta.log import Commit, Target, transaction
 from cdc.delta.sink import Sink
 from cdc.delta.tables import Layout, writes
@@ -73,7 +73,7 @@ def of_all_kinds() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("document", ["variant", "string", "binary"])
-def test_the_facts_that_tasks_find_are_those_that_spark_counts(
+def test_the_summary_of_tasks_is_that_which_spark_counts(
     spark: SparkSession, tmp_path: Path, document: str
 ) -> None:
     """Guards: two summaries of one batch, of which a table gets the wrong one."""
@@ -88,15 +88,15 @@ def test_the_facts_that_tasks_find_are_those_that_spark_counts(
     found = LandedBatch.collect(
         landed_by_tasks(frame, Destinations.discover(spark, layout, True)), 0, Storage()
     )
-    facts, expected = found.facts(), read_facts(frame)
-    assert facts is not None
+    summary, expected = found.summary(), read_summary(frame)
+    assert summary is not None
     assert expected is not None
     for name in expected.__dataclass_fields__:
-        mine, theirs = getattr(facts, name), getattr(expected, name)
+        mine, theirs = getattr(summary, name), getattr(expected, name)
         if name in ("namespace_events", "groups"):
             mine, theirs = sorted(map(repr, mine)), sorted(map(repr, theirs))
         assert mine == theirs, name
-    assert sum(facts.unmappable.values()) == (0 if document == "binary" else 1)
+    assert sum(summary.unmappable.values()) == (0 if document == "binary" else 1)
 
 
 def test_each_changelog_gets_its_rows_and_those_that_concern_it(

@@ -61,9 +61,9 @@ def store() -> Iterator[FaultyStore]:
 def test_a_short_campaign_of_faults_loses_and_doubles_no_change(
     three: OfTrio, spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """By one of the roads, in each run another one; the soak takes all."""
-    road = three.roads[choose_seed() % len(three.roads)]
-    campaign = Campaign(three, spark, pipeline, seed=8, roads=[road])
+    """By one of the methods, in each run another one; the soak takes all."""
+    method = three.methods[choose_seed() % len(three.methods)]
+    campaign = Campaign(three, spark, pipeline, seed=8, methods=[method])
     campaign.round(tmp_path, seconds=15)
     assert campaign.report.violations == []
     assert campaign.report.faults.total() >= 3

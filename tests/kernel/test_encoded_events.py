@@ -107,8 +107,8 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
 
 
 def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.Table:
-    selection, excerpt = Selection.parse(split.collections), CaptureFilter.parse(split.excerpt)
-    rows = [event_row(*event, split.shard, selection, excerpt, encoder(format)) for event in events]
+    selection, capture = Selection.parse(split.collections), CaptureFilter.parse(split.capture_text)
+    rows = [event_row(*event, split.shard, selection, capture, encoder(format)) for event in events]
     return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 
 
@@ -161,7 +161,7 @@ def test_the_time_of_a_clock_is_the_servers_wherever_it_is_read() -> None:
 
 
 def test_with_fields_alone_the_update_reports_those_alone() -> None:
-    reported = replace(SPLIT, excerpt=CaptureFilter.from_options(None, "a").text)
+    reported = replace(SPLIT, capture_text=CaptureFilter.from_options(None, "a").text)
     found = make_run(of(list(USUAL.values())), IMAGES["auto"])
     assert_same(at_once(found, reported, "bson"), one_by_one(list(found), reported, "bson"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
-from cdc.model import Coverage, Mark, Span, What
+from cdc.model import Coverage, Effect, Mark, Span
 
 
 def t(second: int) -> Timestamp:
@@ -20,8 +20,8 @@ def before(second: int) -> Timestamp:
     return Timestamp(second, 0)
 
 
-def mark(what: What, second: int) -> Mark:
-    return Mark(f"{second:08}", t(second), what)
+def mark(effect: Effect, second: int) -> Mark:
+    return Mark(f"{second:08}", t(second), effect)
 
 
 def spans(*times: tuple[Timestamp, Timestamp | None]) -> Coverage:
@@ -33,13 +33,13 @@ def nothing_at(second: int) -> Span:
 
 
 def empty(second: int) -> Mark:
-    return mark(What.EMPTY, second)
+    return mark(Effect.EMPTY, second)
 
 
 LAST = t(5)
 NOTHING, OPEN = Coverage(), spans((t(2), None))
 TORN = Coverage(torn=True)
-REPLACED, RECOPIED, LOST = mark(What.REPLACED, 7), mark(What.RECOPIED, 9), mark(What.LOST, 6)
+REPLACED, RECOPIED, LOST = mark(Effect.REPLACED, 7), mark(Effect.RECOPIED, 9), mark(Effect.LOST, 6)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ CASES = {
     "or a drop": Case(TORN, spans((t(9), None)), [empty(9)], is_complete=False, copied_from=t(9)),
     "or another content": Case(TORN, NOTHING, [REPLACED], is_complete=False),
     "a gap that empties and copies all again": Case(
-        OPEN, spans((t(2), t(6))), [LOST, mark(What.RECOPIED, 9)]
+        OPEN, spans((t(2), t(6))), [LOST, mark(Effect.RECOPIED, 9)]
     ),
 }
 
@@ -133,7 +133,7 @@ def test_a_time_is_covered_between_both_ends_of_a_span_and_at_them() -> None:
 def test_a_collection_that_is_replaced_for_ever_keeps_the_newest_spans() -> None:
     coverage: Any = NOTHING
     for n in range(10, 500, 3):
-        marks = [empty(n), mark(What.REPLACED, n + 1)]
+        marks = [empty(n), mark(Effect.REPLACED, n + 1)]
         coverage = coverage.after(t(n), marks, is_complete=True, is_copying=False, copied_from=None)
     assert len(coverage.spans) == 32
     assert coverage.spans[-1] == Span(t(499), before(500), from_nothing=True)

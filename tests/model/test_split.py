@@ -65,7 +65,7 @@ def test_splits_of_other_times_places_and_kinds_are_not_joined() -> None:
         replace(second, uuid=b"other"),
         replace(second, namespace=Namespace("shop", "other")),
         replace(second, shard="one"),
-        replace(second, excerpt="other"),
+        replace(second, capture_text="other"),
         replace(second, collation=b"other"),
         SPLITS[2],
         StreamSplit(Timestamp(1, 1), Timestamp(7, 1), None, b""),

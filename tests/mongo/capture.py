@@ -132,7 +132,7 @@ class Capture:
         defaults["server.timeout.ms"] = str(TIMEOUT_MS)
         named = {"uri": uri, "collections": collections, "mode": mode}
         self.options = declared.parse({**named, **defaults, **given})
-        self.selection, self.excerpt = self.options.selection, self.options.capture
+        self.selection, self.capture_filter = self.options.selection, self.options.capture
         found = task.discover_once(self.options)
         start = start_of(found, mode, self.options.start)
         self.open_member: Callable[[], Member] = partial(member, uri, TIMEOUT_MS)
@@ -140,7 +140,7 @@ class Capture:
             found,
             self._open,
             self.selection,
-            self.excerpt,
+            self.capture_filter,
             Sweeper(2**20, splits_per_batch),
             limits or Limits(10**6, 2**30, 1),
             self.options.retry_seconds,
@@ -155,7 +155,7 @@ class Capture:
         self.batches: list[Batch] = []
         self._random = random.Random(seed)
         listed = found.list_collections(self.selection)
-        self.offset = first_offset(found, self.selection, start, listed, self.excerpt)
+        self.offset = first_offset(found, self.selection, start, listed, self.capture_filter)
 
     def restarted(self, collections: str, **settings: Any) -> Capture:
         """Another process that goes on where this one is, with these collections."""
@@ -227,7 +227,7 @@ class Capture:
         target, before = self.now(), len(self.batches)
         for _ in range(most):
             reached = self.offset.is_streaming and self.offset.time >= target
-            if reached and self.offset.is_of(self.selection.text, self.excerpt.text):
+            if reached and self.offset.is_of(self.selection.text, self.capture_filter.text):
                 return self.batches[before:]
             self.batch()
         raise AssertionError(f"not settled after {most} batches, at {self.offset}")

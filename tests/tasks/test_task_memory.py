@@ -32,9 +32,9 @@ from cdc.tasks import Part, Storage, land, record_batches, share_names
 def most():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
-uri, collection, road, begin, end, folder = sys.argv[1:]
+uri, collection, method, begin, end, folder = sys.argv[1:]
 loading.columns(), loading.oplog()
-given = {"uri": uri, "collections": collection, "read.by": road, "from": begin, "to": end}
+given = {"uri": uri, "collections": collection, "read.by": method, "from": begin, "to": end}
 options, schema = declared.parse(given), row_schema("variant")
 [split] = [each for part in WindowReader(options, schema).partitions() for each in part.splits]
 arrow = share_names(to_arrow_schema(schema, timezone="UTC"))
@@ -46,9 +46,9 @@ print(sum(each.rows for each in manifest.files), round(most() - before))
 """
 
 
-@pytest.mark.parametrize("road", ["oplog", "change_stream"])
+@pytest.mark.parametrize("method", ["oplog", "change_stream"])
 def test_changes_with_images_of_14_mb_fit_into_a_task(
-    mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path, road: str
+    mongod: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path, method: str
 ) -> None:
     """Guards: the next change in memory while one is encoded, and copies of images."""
     images = {"changeStreamPreAndPostImages": {"enabled": True}}
@@ -57,7 +57,7 @@ def test_changes_with_images_of_14_mb_fit_into_a_task(
     begin = _now(database)
     for _ in range(_CHANGES):
         large.update_one({"_id": 0}, {"$inc": {"n": 1}})
-    given = [mongod.uri, large.full_name, road, begin, _now(database), str(tmp_path / "table")]
+    given = [mongod.uri, large.full_name, method, begin, _now(database), str(tmp_path / "table")]
     found = subprocess.run(
         [sys.executable, "-c", _LAND, *given],
         cwd=ROOT,

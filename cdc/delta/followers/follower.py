@@ -249,7 +249,7 @@ class Followers:
         work: dict[Table, list[Pending]] = {table: [] for table in emptied if table not in tried}
         others = set(known).difference(emptied)
         for each in self._pending.up_to(last):
-            concerned = dict.fromkeys(writer.kind.targets(each.facts, tables))
+            concerned = dict.fromkeys(writer.kind.targets(each.summary, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))
             for table in concerned:
                 applied = tables.applied(table)

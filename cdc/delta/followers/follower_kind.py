@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from cdc.delta.columns import Image
-from cdc.delta.landing import Batch, Bounds, Facts, effects
+from cdc.delta.landing import Batch, BatchSummary, Bounds, effects
 from cdc.delta.log import merging
 from cdc.delta.tables import Kind, Table, Tables, grow, writes
 from cdc.model import NamespaceEvent
@@ -72,7 +72,7 @@ class FollowerKind(Kind, ABC):
         return ["_namespace", "key"] if table.is_shared else ["key"]
 
     @abstractmethod
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
         """The tables that get a commit for this batch."""
 
     @abstractmethod
@@ -90,18 +90,18 @@ class FollowerKind(Kind, ABC):
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Apply a batch to a table in one commit. Idempotent per batch."""
-        facts = batch.facts
+        summary = batch.summary
         commit = effects.commit(table, batch, tables)
-        names = effects.changed(table, facts, tables)
-        emptied = effects.emptied(table, facts, tables)
+        names = effects.changed(table, summary, tables)
+        emptied = effects.emptied(table, summary, tables)
         if not names and not emptied:
             writes.commit_nothing(spark, table, tables, commit)
             return
         voiding = [] if self.has_past else emptied
-        rows = effects.rows(batch.read(spark), names, voiding, facts)
+        rows = effects.rows(batch.read(spark), names, voiding, summary)
         if names:
             grow(spark, rows, table, tables)
-        count, bounds = sum(map(facts.rows, names)), [facts.keys[name] for name in names]
+        count, bounds = sum(map(summary.rows, names)), [summary.keys[name] for name in names]
         image = tables.image(table)
         changes = Changes(rows, count, bounds, emptied, batch.document, image)
         with merging(spark, tables.transaction(commit)):

@@ -32,7 +32,7 @@ from cdc.delta.followers.merges.scd2_merge import (
     sequence,
 )
 from cdc.delta.followers.merges.scd2_rule import Same, versions
-from cdc.delta.landing import Facts, effects, voiding_events
+from cdc.delta.landing import BatchSummary, effects, voiding_events
 from cdc.delta.tables import TRACK, Options, Table, Tables
 
 _SHARED_KEYS = (NAMESPACE, "key")
@@ -87,9 +87,9 @@ class History(FollowerKind):
     def schema(self, document: DataType, table: Table, image: Image) -> StructType:
         return self.shape(document, table, image).schema()
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
-        found = {table for table in tables.known() if effects.emptied(table, facts, tables)}
-        found |= {table for n in facts.counts if facts.rows(n) and (table := tables.of(n))}
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
+        found = {table for table in tables.known() if effects.emptied(table, summary, tables)}
+        found |= {table for n in summary.counts if summary.rows(n) and (table := tables.of(n))}
         return sorted(found, key=lambda table: table.target)
 
     def merge(self, held: DeltaTable, table: Table, changes: Changes) -> DeltaMergeBuilder:

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from cdc.delta.columns import Image
 from cdc.delta.followers.follower_kind import Changes, FollowerKind, Writer, within
 from cdc.delta.followers.merges.file_merge import FileMerge
-from cdc.delta.landing import Facts, effects
+from cdc.delta.landing import BatchSummary, effects
 from cdc.delta.log import Commit, Target, newest_commit
 from cdc.delta.sql import quoted
 from cdc.delta.tables import SOFT, Options, Table, Tables
@@ -133,13 +133,15 @@ class Mirror(FollowerKind):
             .add("_cluster_inc", IntegerType())
         )
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
         found = {
             table
             for table in tables.known()
-            if effects.emptied(table, facts, tables) or effects.kept(table, facts, tables)
+            if effects.emptied(table, summary, tables) or effects.kept(table, summary, tables)
         }
-        own = {n for n in facts.counts if facts.rows(n) or facts.is_born(n)} | facts.progress.copied
+        own = {
+            n for n in summary.counts if summary.rows(n) or summary.is_born(n)
+        } | summary.progress.copied
         found |= {table for n in own if (table := tables.of(n))}
         return sorted(found, key=lambda table: table.target)
 

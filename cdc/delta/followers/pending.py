@@ -11,7 +11,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import BATCH, with_after
-from cdc.delta.landing import ROW_OPS, Batch, BatchFiles, Facts, LandedBatch, facts_of, join_facts
+from cdc.delta.landing import (
+    ROW_OPS,
+    Batch,
+    BatchFiles,
+    BatchSummary,
+    LandedBatch,
+    join_summaries,
+    summary_of,
+)
 from cdc.delta.log import Commit, Target, files_of_batches
 from cdc.delta.tables import Table, Tables
 from cdc.model import Namespace
@@ -30,7 +38,7 @@ class Pending:
 
     Attributes:
         batch: its number in the checkpoint.
-        facts: its summary.
+        summary: of its rows.
         sources: the changelog that contains the rows of each namespace.
         changelogs: all changelogs that have a commit of the batch.
         landed: the data files of the batch, if this process wrote them.
@@ -38,7 +46,7 @@ class Pending:
     """
 
     batch: int
-    facts: Facts
+    summary: BatchSummary
     sources: Mapping[Namespace, Target]
     changelogs: frozenset[Target]
     landed: LandedBatch | None = None
@@ -59,21 +67,23 @@ class Pending:
             for group in commit.groups:
                 if group.op in ROW_OPS and group.db is not None and group.coll is not None:
                     sources[Namespace(group.db, group.coll)] = target
-        facts = facts_of(joined_groups(g for _, commit, _ in commits for g in commit.groups))
-        if facts is None:
+        summary = summary_of(joined_groups(g for _, commit, _ in commits for g in commit.groups))
+        if summary is None:
             return None
         changelogs = frozenset(target for target, _, _ in commits)
         versions = {target: version for target, _, version in commits if version is not None}
-        return cls(commits[0][1].batch, facts, sources, changelogs, landed, versions)
+        return cls(commits[0][1].batch, summary, sources, changelogs, landed, versions)
 
     def joined(self, other: Pending) -> Pending:
         """Return this batch, joined with what `other` knows of it from other commits."""
-        facts = facts_of(joined_groups([*self.facts.groups, *other.facts.groups]))
-        assert facts is not None, "each of them has a watermark"
+        summary = summary_of(joined_groups([*self.summary.groups, *other.summary.groups]))
+        assert summary is not None, "each of them has a watermark"
         sources = {**other.sources, **self.sources}
         changelogs = self.changelogs | other.changelogs
         versions = {**other.versions, **self.versions}
-        return replace(self, facts=facts, sources=sources, changelogs=changelogs, versions=versions)
+        return replace(
+            self, summary=summary, sources=sources, changelogs=changelogs, versions=versions
+        )
 
 
 def joined_groups(groups: Iterable[Group]) -> list[Group]:
@@ -90,11 +100,11 @@ def units(pending: Iterable[Pending]) -> Iterator[list[Pending]]:
     """Divide batches into those that are applied together: as many as fit into memory."""
     unit, changes, copied = list[Pending](), 0, 0
     for each in pending:
-        own = sum(ops.get("read", 0) for ops in each.facts.counts.values())
-        changes, copied = changes + each.facts.count - own, copied + own
+        own = sum(ops.get("read", 0) for ops in each.summary.counts.values())
+        changes, copied = changes + each.summary.count - own, copied + own
         if unit and (changes > _MOST_CHANGES or copied > _MOST_COPIED):
             yield unit
-            unit, changes, copied = [], each.facts.count - own, own
+            unit, changes, copied = [], each.summary.count - own, own
         unit.append(each)
     if unit:
         yield unit
@@ -118,9 +128,9 @@ def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructT
     first, last = unit[0].batch, unit[-1].batch
     read = partial(_read_batches, sources=sources, first=first, last=last, columns=columns)
     follows = frozenset(target.relative_to(table.target) for target in sources)
-    facts = join_facts([each.facts for each in unit])
+    summary = join_summaries([each.summary for each in unit])
     find_files = partial(_find_files, unit, table, sources, tables.layout.storage)
-    return Batch(last, facts, columns, read, follows, find_files)
+    return Batch(last, summary, columns, read, follows, find_files)
 
 
 def _find_files(
@@ -132,7 +142,7 @@ def _find_files(
     """
     copies, copied = list[DataFile](), set[int]()
     for each in unit:
-        counts = each.facts.counts.get(table.namespace, {}) if table.namespace else {}
+        counts = each.summary.counts.get(table.namespace, {}) if table.namespace else {}
         own = each.landed.files_of(table.target.address) if each.landed else []
         if own and counts.get("read", 0) == sum(file.rows for file in own):
             copies += own

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.columns import BATCH, with_after
 from cdc.delta.followers.follower_kind import FollowerKind
 from cdc.delta.followers.pending import COLUMNS, Pending
-from cdc.delta.landing import ROW_OPS, Batch, Facts, facts_of, join_facts, read_groups
+from cdc.delta.landing import ROW_OPS, Batch, BatchSummary, join_summaries, read_groups, summary_of
 from cdc.delta.log import (
     NO_BATCH,
     Commit,
@@ -114,13 +114,13 @@ def join_everything(
         return None
     end = max(ends, key=lambda commit: commit.batch)
     batches = [Pending.of(found[batch]) for batch in sorted(found)]
-    steps = [each.facts for each in batches if each is not None]
+    steps = [each.summary for each in batches if each is not None]
     older = _summarize_older(spark, first, columns)
     if older or not steps:
         steps.insert(0, _as_step(older, end.watermark, steps))
     read = partial(_read_everything, feeds=sorted(feeds), last=end.batch)
     follows = frozenset(feed.relative_to(table.target) for feed in feeds)
-    return Batch(end.batch, join_facts(steps), columns, read, follows)
+    return Batch(end.batch, join_summaries(steps), columns, read, follows)
 
 
 def _read_everything(spark: SparkSession, *, feeds: Sequence[Target], last: int) -> DataFrame:
@@ -208,8 +208,8 @@ def _summarize_older(
     return [replace(each, marks=tuple(dict.fromkeys(each.marks))) for each in merge(found)]
 
 
-def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[Facts]) -> Facts:
-    """Facts of these rows. The first of the `later` batches states which copies were complete."""
+def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[BatchSummary]) -> BatchSummary:
+    """Summarize these rows. The first of the `later` batches states which copies were complete."""
     names = {
         Namespace(each.db, each.coll)
         for each in older
@@ -227,9 +227,9 @@ def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[Facts]) -> 
     )
     position = resume_token.position_after(progress.time)
     mark = Mark(position, progress.text(), progress.time.time, progress.time.inc)
-    facts = facts_of([*older, Group(None, None, WATERMARK, 1, marks=(mark,))])
-    assert facts is not None, "it has a watermark"
-    return facts
+    summary = summary_of([*older, Group(None, None, WATERMARK, 1, marks=(mark,))])
+    assert summary is not None, "it has a watermark"
+    return summary
 
 
 def _is_covered(spark: SparkSession, table: Table, tables: Tables, feeds: Iterable[Target]) -> bool:

@@ -80,7 +80,7 @@ class TableWriter:
             if _rebuilds(table, tables) == rebuilds and not contains(table, tables, batch.number):
                 self._writer.write(spark, table, tables, batch)
 
-        is_small = self._sizes.are_small(spark, [table.target], batch.facts.count)
+        is_small = self._sizes.are_small(spark, [table.target], batch.summary.count)
         with settings(spark, small_write_settings.SETTINGS if is_small else {}):
             conflict.repeated(write, table.target)
         tables.refresh(spark, table)

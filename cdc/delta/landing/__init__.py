@@ -6,8 +6,8 @@ from cdc.delta.landing.batch_summary import (
     ROW_OPS,
     Batch,
     BatchFiles,
+    BatchSummary,
     Bounds,
-    Facts,
     Happened,
 )
 from cdc.delta.landing.changelog import CHANGELOG, Changelog, LandedChangelog
@@ -18,10 +18,10 @@ from cdc.delta.landing.landed_batch import LandedBatch, is_manifest
 from cdc.delta.landing.landing_reader import LandingReader
 from cdc.delta.landing.placeholder import is_placeholder
 from cdc.delta.landing.summarize import (
-    facts_of,
-    join_facts,
-    read_facts,
+    join_summaries,
     read_groups,
+    read_summary,
+    summary_of,
     voiding_events,
 )
 
@@ -33,25 +33,25 @@ __all__ = [
     "ROW_OPS",
     "Batch",
     "BatchFiles",
+    "BatchSummary",
     "Bounds",
     "Changelog",
     "DeadLetters",
     "Destinations",
-    "Facts",
     "Happened",
     "LandedBatch",
     "LandedChangelog",
     "LandingReader",
     "effects",
-    "facts_of",
     "is_manifest",
     "is_placeholder",
-    "join_facts",
+    "join_summaries",
     "mirror_rows",
     "obstacles",
-    "read_facts",
     "read_groups",
+    "read_summary",
     "require_allowed",
+    "summary_of",
     "takes_copies",
     "voiding_events",
 ]

@@ -15,12 +15,12 @@ from cdc.model import (
     VOID,
     WATERMARK,
     Coverage,
+    Effect,
     Mark,
     Namespace,
     NamespaceEvent,
     Timestamp,
     Watermark,
-    What,
     resume_token,
 )
 from cdc.tasks import DataFile, Group
@@ -50,7 +50,7 @@ class Happened(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class BatchSummary:
     """The summary of one batch, or of several that are applied together.
 
     Attributes:
@@ -85,7 +85,7 @@ class Facts:
     shared: frozenset[tuple[str | None, str | None]]
     happened: Happened | None
     groups: tuple[Group, ...] = field(default=(), compare=False)
-    steps: tuple[Facts, ...] = field(default=(), compare=False)
+    steps: tuple[BatchSummary, ...] = field(default=(), compare=False)
 
     @property
     def watermark(self) -> Timestamp:
@@ -135,7 +135,7 @@ class Facts:
         marks = [each.mark for each in self.namespace_events if each.concerns(namespace)]
         if self.progress.is_deselected(namespace):
             marks.append(
-                Mark(resume_token.position_after(self.watermark), self.watermark, What.LOST)
+                Mark(resume_token.position_after(self.watermark), self.watermark, Effect.LOST)
             )
         is_copied = namespace in self.copied
         return before.after(
@@ -172,7 +172,7 @@ class Batch:
 
     Attributes:
         number: the number of the batch, or of the last one, in the checkpoint.
-        facts: the summary of the rows.
+        summary: the summary of the rows.
         columns: the columns of the rows.
         read: returns the rows in a session. They are read as often as it is used.
         follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
@@ -180,7 +180,7 @@ class Batch:
     """
 
     number: int
-    facts: Facts
+    summary: BatchSummary
     columns: StructType
     read: Callable[[SparkSession], DataFrame]
     follows: frozenset[str] = frozenset()

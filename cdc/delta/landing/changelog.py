@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc.delta.columns import BATCH, in_form, is_of
-from cdc.delta.landing.batch_summary import UNSTORED, Batch, Facts
+from cdc.delta.landing.batch_summary import UNSTORED, Batch, BatchSummary
 from cdc.delta.landing.effects import make_commit
 from cdc.delta.landing.landed_batch import LandedBatch, Row
 from cdc.delta.log import NO_BATCH, Commit, State, UnsuitableTable
@@ -41,13 +41,13 @@ class Changelog(Kind):
     def form(self, options: Options) -> str:
         return options.changelog_form
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
         """The changelogs that get rows of this batch, or a commit without rows.
 
         A collection without documents also gets a changelog, which is empty.
         """
-        shared = {table for table in tables.known() if _gets_shared_rows(table, facts, tables)}
-        names = facts.counts.keys() | facts.progress.copied | facts.torn
+        shared = {table for table in tables.known() if _gets_shared_rows(table, summary, tables)}
+        names = summary.counts.keys() | summary.progress.copied | summary.torn
         own = {table for namespace in names if (table := tables.of(namespace))}
         return sorted(shared | own, key=lambda table: table.target)
 
@@ -58,7 +58,7 @@ class Changelog(Kind):
         onto their name, and rows without a collection (dropDatabase) or without a database (a gap).
         So each changelog alone contains everything that changed its collections.
         """
-        facts, number = batch.facts, F.lit(batch.number).cast("long")
+        summary, number = batch.summary, F.lit(batch.number).cast("long")
         rows = batch.read(spark).withColumn(BATCH, number)
         rows = in_form(rows, table.options.changelog_form)
         columns = _nullable(rows.schema)
@@ -66,10 +66,10 @@ class Changelog(Kind):
         writes.create(spark, table, tables, new)
         writes.complete(spark, table, tables, columns)
         commit = _commit(table, batch, tables)
-        own = _own(table, facts, tables)
-        count = sum(sum(facts.counts[namespace].values()) for namespace in own)
+        own = _own(table, summary, tables)
+        count = sum(sum(summary.counts[namespace].values()) for namespace in own)
         files = max(1, math.ceil(count / _ROWS_PER_FILE))
-        own_rows = rows.where(_concerns(table, own, facts, tables)).coalesce(files)
+        own_rows = rows.where(_concerns(table, own, summary, tables)).coalesce(files)
         table.target.append(own_rows, tables.transaction(commit))
         tables.committed(table, commit)
 
@@ -97,7 +97,7 @@ class LandedChangelog(Changelog):
         commit = _commit(table, batch, tables)
         new = tables.describe_new(table, schema, document, _CLUSTER)
         writes.complete(spark, table, tables, schema)
-        selector = _selector(table, batch.facts, tables)
+        selector = _selector(table, batch.summary, tables)
         own = self._landed.write_rows(table.target.address, batch.number, selector)
         files = [*self._landed.files_of(table.target.address), *own]
         attempt = partial(self._landed.mark_attempted, files)
@@ -127,31 +127,31 @@ def _nullable(columns: StructType) -> StructType:
     return StructType([StructField(f.name, f.dataType) for f in columns])
 
 
-def _own(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
-    return [namespace for namespace in facts.counts if tables.of(namespace) == table]
+def _own(table: Table, summary: BatchSummary, tables: Tables) -> list[Namespace]:
+    return [namespace for namespace in summary.counts if tables.of(namespace) == table]
 
 
 def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
-    facts = batch.facts
+    summary = batch.summary
     last = tables.last(table)
     until = last.watermark if last else None
 
     def state(name: Namespace, before: State) -> State:
-        exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
-        return State(exact_from, whole=facts.coverage(name, before.whole, until, exact_from))
+        exact_from = before.exact_after(summary.exact_from.get(name), summary.watermark)
+        return State(exact_from, whole=summary.coverage(name, before.whole, until, exact_from))
 
-    names = facts.counts.keys() | facts.copied | facts.torn
+    names = summary.counts.keys() | summary.copied | summary.torn
     made = make_commit(table, batch, tables, names, state)
     if made is last:
         return made
     after = last.batch if last else NO_BATCH
-    return replace(made, groups=tuple(_groups(table, facts, tables)), after=after)
+    return replace(made, groups=tuple(_groups(table, summary, tables)), after=after)
 
 
-def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
+def _groups(table: Table, summary: BatchSummary, tables: Tables) -> Iterator[Group]:
     """The summary of the rows of a table, and of its namespaces."""
-    concerns = _selector(table, facts, tables)
-    for group in facts.groups:
+    concerns = _selector(table, summary, tables)
+    for group in summary.groups:
         if group.op == VOID and tables.of(Namespace(group.db or "", group.coll or "")) == table:
             yield group
         names = {"op": group.op, "db": group.db, "coll": group.coll}
@@ -160,37 +160,41 @@ def _groups(table: Table, facts: Facts, tables: Tables) -> Iterator[Group]:
             yield group
 
 
-def _gets_shared_rows(table: Table, facts: Facts, tables: Tables) -> bool:
+def _gets_shared_rows(table: Table, summary: BatchSummary, tables: Tables) -> bool:
     """Whether the table gets rows besides those of its collections, or one of these ends."""
     last = tables.last(table)
-    if any(facts.progress.is_deselected(namespace) for namespace in (last.states if last else ())):
+    if any(
+        summary.progress.is_deselected(namespace) for namespace in (last.states if last else ())
+    ):
         return True
     if table.namespace is not None:
-        return facts.shares_with(table.namespace)
-    return bool(_renamed_onto(table, facts, tables)) or any(c is None for _, c in facts.shared)
+        return summary.shares_with(table.namespace)
+    return bool(_renamed_onto(table, summary, tables)) or any(c is None for _, c in summary.shared)
 
 
-def _renamed_onto(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
-    names = (Namespace(db, coll) for db, coll in facts.shared if db is not None and coll)
+def _renamed_onto(table: Table, summary: BatchSummary, tables: Tables) -> list[Namespace]:
+    names = (Namespace(db, coll) for db, coll in summary.shared if db is not None and coll)
     return [namespace for namespace in names if tables.of(namespace) == table]
 
 
-def _concerns(table: Table, own: Iterable[Namespace], facts: Facts, tables: Tables) -> Column:
+def _concerns(
+    table: Table, own: Iterable[Namespace], summary: BatchSummary, tables: Tables
+) -> Column:
     # Written so that no term is null where another one is true.
     concerns = [*map(is_of, own)]
-    if _gets_shared_rows(table, facts, tables):
+    if _gets_shared_rows(table, summary, tables):
         db = F.lit(True) if table.namespace is None else F.col("db") == F.lit(table.namespace.db)
         concerns.append(F.col("coll").isNull() & F.coalesce(db, F.lit(True)))
         to = F.from_json("description", "to struct<db string, coll string>")["to"]
-        for namespace in _renamed_onto(table, facts, tables):
+        for namespace in _renamed_onto(table, summary, tables):
             concerns.append((F.col("op") == "rename") & is_of(namespace, to))
     return reduce(or_, concerns, F.lit(False)) & ~F.col("op").isin(*UNSTORED)
 
 
-def _selector(table: Table, facts: Facts, tables: Tables) -> Callable[[Row], bool]:
+def _selector(table: Table, summary: BatchSummary, tables: Tables) -> Callable[[Row], bool]:
     """The rule of `_concerns` for the rows of a manifest."""
-    own, onto = set(_own(table, facts, tables)), set(_renamed_onto(table, facts, tables))
-    has_more = _gets_shared_rows(table, facts, tables)
+    own, onto = set(_own(table, summary, tables)), set(_renamed_onto(table, summary, tables))
+    has_more = _gets_shared_rows(table, summary, tables)
 
     def concerns(row: Row) -> bool:
         if row["op"] in UNSTORED:

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, T
 
 from cdc.delta.columns import is_of
 from cdc.delta.landing import placeholder
-from cdc.delta.landing.batch_summary import Batch, Facts
+from cdc.delta.landing.batch_summary import Batch, BatchSummary
 from cdc.delta.log import Commit
 from cdc.delta.tables import Kind, Table, Tables, writes
 
@@ -45,18 +45,18 @@ class DeadLetters(Kind):
 
     name = "dead_letters"
 
-    def targets(self, facts: Facts, tables: Tables) -> list[Table]:
+    def targets(self, summary: BatchSummary, tables: Tables) -> list[Table]:
         """The tables that get a letter of this batch: one, if all collections share it."""
-        found = {table for namespace in facts.unmappable if (table := tables.of(namespace))}
+        found = {table for namespace in summary.unmappable if (table := tables.of(namespace))}
         return sorted(found, key=lambda table: table.target)
 
     def write(self, spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> None:
         """Append the batch's letters, creating the table if need be. Idempotent per batch."""
-        kind, facts = batch.document.simpleString(), batch.facts
+        kind, summary = batch.document.simpleString(), batch.summary
         new = tables.describe_new(table, SCHEMA, kind, ("cluster_time",))
         writes.create(spark, table, tables, new)
-        commit = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
-        own = [name for name in facts.unmappable if tables.of(name) == table]
+        commit = Commit(batch.number, summary.watermark, offset=summary.progress.offset)
+        own = [name for name in summary.unmappable if tables.of(name) == table]
         rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
         letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
         table.target.append(letters.coalesce(1), tables.transaction(commit))

@@ -14,24 +14,24 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc.delta.columns import is_of
-from cdc.delta.landing.batch_summary import ROW_OPS, Batch, Facts
+from cdc.delta.landing.batch_summary import ROW_OPS, Batch, BatchSummary
 from cdc.delta.log import Commit, State
 from cdc.delta.tables import FAIL, KEEP, Options, Table, Tables
 from cdc.errors import CollectionGone
 from cdc.model import DROPPED, RENAMED, VOIDING, Namespace, NamespaceEvent
 
 
-def changed(table: Table, facts: Facts, tables: Tables) -> list[Namespace]:
+def changed(table: Table, summary: BatchSummary, tables: Tables) -> list[Namespace]:
     """The namespaces in the table whose documents the batch changes."""
-    return [name for name in facts.counts if facts.rows(name) and tables.of(name) == table]
+    return [name for name in summary.counts if summary.rows(name) and tables.of(name) == table]
 
 
-def emptied(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
+def emptied(table: Table, summary: BatchSummary, tables: Tables) -> list[NamespaceEvent]:
     """The events that void rows of the table, the last first.
 
     Without those after which the table keeps its rows, see `kept`.
     """
-    own = [each for each in facts.voiding if _holds(each, table, tables)]
+    own = [each for each in summary.voiding if _holds(each, table, tables)]
     found = [each for each in own if _policy(each.reason, table.options) != KEEP]
     return sorted(found, key=lambda each: each.position, reverse=True)
 
@@ -44,16 +44,16 @@ def emptying(options: Options) -> list[str]:
     return [op for op, reason in VOIDING.items() if _policy(reason, options) != KEEP]
 
 
-def kept(table: Table, facts: Facts, tables: Tables) -> list[NamespaceEvent]:
+def kept(table: Table, summary: BatchSummary, tables: Tables) -> list[NamespaceEvent]:
     """The events after which the table keeps its rows because of `on.drop` or `on.rename`."""
-    own = [each for each in facts.voiding if _holds(each, table, tables)]
+    own = [each for each in summary.voiding if _holds(each, table, tables)]
     return [each for each in own if _policy(each.reason, table.options) == KEEP]
 
 
 def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
     """The commit by which a batch reaches a table of documents."""
-    facts = batch.facts
-    steps = [(step, kept(table, step, tables)) for step in facts.steps or (facts,)]
+    summary = batch.summary
+    steps = [(step, kept(table, step, tables)) for step in summary.steps or (summary,)]
 
     def state(name: Namespace, before: State) -> State:
         for step, still in steps:
@@ -61,7 +61,7 @@ def commit(table: Table, batch: Batch, tables: Tables) -> Commit:
         return before
 
     last = tables.last(table)
-    found = make_commit(table, batch, tables, facts.counts, state)
+    found = make_commit(table, batch, tables, summary.counts, state)
     if last is None:
         return replace(found, follows=batch.follows)
     follows = last.follows | batch.follows
@@ -86,14 +86,14 @@ def make_commit(
     before = last.states if last else {}
     own = before.keys() | {name for name in names if tables.of(name) == table}
     states = {name: state(name, before.get(name, State())) for name in own}
-    facts = batch.facts
-    return Commit(batch.number, facts.watermark, states, facts.progress.offset)
+    summary = batch.summary
+    return Commit(batch.number, summary.watermark, states, summary.progress.offset)
 
 
-def require_allowed(facts: Facts, tables: Tables) -> None:
+def require_allowed(summary: BatchSummary, tables: Tables) -> None:
     """Raise CollectionGone if a collection was dropped or renamed whose policy is `fail`."""
     for table in tables.known():
-        for each in facts.voiding:
+        for each in summary.voiding:
             if _holds(each, table, tables) and _policy(each.reason, table.options) == FAIL:
                 option = "on.drop" if each.reason == DROPPED else "on.rename"
                 raise CollectionGone(
@@ -104,7 +104,10 @@ def require_allowed(facts: Facts, tables: Tables) -> None:
 
 
 def rows(
-    batch: DataFrame, names: Iterable[Namespace], emptied: Iterable[NamespaceEvent], facts: Facts
+    batch: DataFrame,
+    names: Iterable[Namespace],
+    emptied: Iterable[NamespaceEvent],
+    summary: BatchSummary,
 ) -> DataFrame:
     """The rows that decide the state of a key, with the full name in `_namespace`.
 
@@ -115,7 +118,7 @@ def rows(
     found = key_changes(batch.where(reduce(or_, map(is_of, names), F.lit(False))))
     for each in emptied:
         found = found.where(~is_void(each, F.col("_namespace"), F.col("position")))
-    return found if facts.departures.isdisjoint(names) else without_moves(found)
+    return found if summary.departures.isdisjoint(names) else without_moves(found)
 
 
 def key_changes(rows: DataFrame) -> DataFrame:
@@ -135,12 +138,14 @@ def is_void(each: NamespaceEvent, name: Column, position: Column) -> Column:
     return (name == F.lit(str(Namespace(each.db, each.coll)))) & before
 
 
-def _state(name: Namespace, before: State, facts: Facts, kept: list[NamespaceEvent]) -> State:
-    exact_from = before.exact_after(facts.exact_from.get(name), facts.watermark)
+def _state(
+    name: Namespace, before: State, summary: BatchSummary, kept: list[NamespaceEvent]
+) -> State:
+    exact_from = before.exact_after(summary.exact_from.get(name), summary.watermark)
     is_kept = before.kept or any(each.concerns(name) for each in kept)
     # A collection that was removed in the midst of its copy is reported no more, and is incomplete.
-    unfinished = None if name in facts.progress.copied else before.copying
-    return State(exact_from, facts.copying.get(name, unfinished), is_kept)
+    unfinished = None if name in summary.progress.copied else before.copying
+    return State(exact_from, summary.copying.get(name, unfinished), is_kept)
 
 
 def _holds(each: NamespaceEvent, table: Table, tables: Tables) -> bool:

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import BATCH
-from cdc.delta.landing.batch_summary import Facts
+from cdc.delta.landing.batch_summary import BatchSummary
 from cdc.delta.landing.destinations import with_batch
-from cdc.delta.landing.summarize import facts_of
+from cdc.delta.landing.summarize import summary_of
 from cdc.delta.log import escape_glob
 from cdc.tasks import (
     MANIFEST,
@@ -72,8 +72,8 @@ class LandedBatch:
         """How many slices a change stream had to read instead of the oplog, by the reason."""
         return self._manifest.streamed
 
-    def facts(self) -> Facts | None:
-        return facts_of(self._manifest.groups)
+    def summary(self) -> BatchSummary | None:
+        return summary_of(self._manifest.groups)
 
     def require_folders(self, changelogs: Collection[str], mirrors: Collection[str]) -> None:
         """Raise ForeignManifest unless copies lie in mirrors, and all other files in changelogs."""

@@ -12,7 +12,7 @@ from operator import add
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from cdc.delta.landing.batch_summary import NO_EVENTS, UNSTORED, Bounds, Facts, Happened
+from cdc.delta.landing.batch_summary import NO_EVENTS, UNSTORED, BatchSummary, Bounds, Happened
 from cdc.delta.landing.placeholder import is_placeholder
 from cdc.delta.log import settings
 from cdc.errors import BadOption
@@ -33,9 +33,9 @@ from cdc.tasks import Group, Mark, merge
 _ONE_REDUCER = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 
 
-def read_facts(batch: DataFrame) -> Facts | None:
-    """Summarize rows of the source with one Spark job; see `facts_of`."""
-    return facts_of(read_groups(batch))
+def read_summary(batch: DataFrame) -> BatchSummary | None:
+    """Summarize rows of the source with one Spark job; see `summary_of`."""
+    return summary_of(read_groups(batch))
 
 
 def read_groups(rows: DataFrame) -> list[Group]:
@@ -45,7 +45,7 @@ def read_groups(rows: DataFrame) -> list[Group]:
         return [_group(row) for row in _groups(rows).collect()]
 
 
-def facts_of(groups: Sequence[Group]) -> Facts | None:
+def summary_of(groups: Sequence[Group]) -> BatchSummary | None:
     """Return the summary of a batch from its groups, one for each namespace and operation.
 
     None for a batch without any row. Raises BadOption if the watermark row is missing.
@@ -62,7 +62,7 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
     own = [row for row in groups if row.op not in UNSTORED]
     has_gap = any(row.op == GAP for row in own)
     void = {_namespace(row) for row in groups if row.op == VOID}
-    return Facts(
+    return BatchSummary(
         progress=progress,
         # A batch with a gap has read nothing.
         copied=frozenset() if has_gap else progress.copied - void,
@@ -87,13 +87,15 @@ def facts_of(groups: Sequence[Group]) -> Facts | None:
     )
 
 
-def join_facts(batches: Sequence[Facts]) -> Facts:
+def join_summaries(batches: Sequence[BatchSummary]) -> BatchSummary:
     """Join the summaries of successive batches into one, which ends where the last one ends."""
     if len(batches) == 1:
         return batches[0]
-    groups = merge(group for facts in batches for group in facts.groups if group.op != WATERMARK)
+    groups = merge(
+        group for summary in batches for group in summary.groups if group.op != WATERMARK
+    )
     last = batches[-1].groups
-    joined = facts_of([*groups, *(group for group in last if group.op == WATERMARK)])
+    joined = summary_of([*groups, *(group for group in last if group.op == WATERMARK)])
     assert joined is not None, "each batch has a watermark"
     return replace(joined, steps=tuple(batches))
 

@@ -96,21 +96,21 @@ def _apply(
     rows: DataFrame, batch: Batch, table: Table, tables: Tables, namespace: Namespace
 ) -> DataFrame:
     """The rows of a mirror after a batch, by the rules of its MERGE."""
-    facts = batch.facts
-    emptied = [e for e in effects.emptied(table, facts, tables) if e.concerns(namespace)]
+    summary = batch.summary
+    emptied = [e for e in effects.emptied(table, summary, tables) if e.concerns(namespace)]
     for each in emptied:
         rows = rows.where(~effects.is_void(each, F.lit(str(namespace)), F.col("_position")))
-    count = facts.rows(namespace)
+    count = summary.rows(namespace)
     if not count:
         return rows
 
     def few(frame: DataFrame) -> DataFrame:
         return F.broadcast(frame) if count <= _MOST_BROADCAST else frame
 
-    reported = effects.rows(batch.read(rows.sparkSession), [namespace], emptied, facts)
+    reported = effects.rows(batch.read(rows.sparkSession), [namespace], emptied, summary)
     changes = tables.image(table).select(mirror.last_changes(reported, ["key"]))
     # A backfill or a repair may have given the mirror a later state of a key.
-    bounds = facts.keys[namespace]
+    bounds = summary.keys[namespace]
     held = rows.where(F.col("key").between(F.lit(bounds.least), F.lit(bounds.greatest)))
     held = held.select("key", F.col("_position").alias("_held"))
     newer = held.join(few(changes.select("key", "_position")), "key").where("_held >= _position")

@@ -24,13 +24,13 @@ from cdc.delta.landing import (
     CHANGELOG,
     DEAD_LETTERS,
     Batch,
+    BatchSummary,
     Changelog,
     DeadLetters,
-    Facts,
     LandedBatch,
     LandedChangelog,
     is_manifest,
-    read_facts,
+    read_summary,
     require_allowed,
 )
 from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
@@ -129,17 +129,17 @@ class Sink:
         assert self._rows is not None, "manifests do not say which columns the rows have"
         landed = LandedBatch.collect(batch, batch_id, self._storage)
         try:
-            facts = landed.facts()
+            summary = landed.summary()
             read = partial(landed.document_rows, schema=self._rows)
-            now = None if facts is None else Batch(batch_id, facts, self._rows, read)
+            now = None if summary is None else Batch(batch_id, summary, self._rows, read)
             return self._write_batch(batch.sparkSession, now, batch_id, phases, landed)
         except BaseException:
             landed.remove_leftovers()
             raise
 
     def _write_rows(self, rows: DataFrame, batch_id: int, phases: Phases) -> BatchReport:
-        facts = read_facts(rows)
-        now = None if facts is None else Batch(batch_id, facts, rows.schema, lambda _: rows)
+        summary = read_summary(rows)
+        now = None if summary is None else Batch(batch_id, summary, rows.schema, lambda _: rows)
         return self._write_batch(rows.sparkSession, now, batch_id, phases, None)
 
     def _write_batch(
@@ -155,21 +155,21 @@ class Sink:
         if batch is None:
             return BatchReport(batch_id, None)
         phases.end("tasks")
-        written, facts = self._write(spark, batch, landed, phases), batch.facts
+        written, summary = self._write(spark, batch, landed, phases), batch.summary
         phases.end("followers")
-        latency = Latency.of(facts.happened, self._clock() if facts.happened else None)
-        self._warn(facts)
+        latency = Latency.of(summary.happened, self._clock() if summary.happened else None)
+        self._warn(summary)
         streamed = {} if landed is None else landed.streamed
         return BatchReport(
-            *(batch_id, facts.watermark, facts.counts, facts.inexact, facts.unmappable),
-            *(frozenset(facts.copying), written, latency, phases.seconds, streamed),
+            *(batch_id, summary.watermark, summary.counts, summary.inexact, summary.unmappable),
+            *(frozenset(summary.copying), written, latency, phases.seconds, streamed),
         )
 
     def _write(
         self, spark: SparkSession, batch: Batch, landed: LandedBatch | None, phases: Phases
     ) -> int:
-        facts = batch.facts
-        now = Commit(batch.number, facts.watermark, offset=facts.progress.offset)
+        summary = batch.summary
+        now = Commit(batch.number, summary.watermark, offset=summary.progress.offset)
         if not self._has_begun:
             self.begin(spark, batch.number, batch.columns)
         if self._is_first:
@@ -179,7 +179,7 @@ class Sink:
                 tables.require_not_ahead(now)
             self._is_first = False
         work: dict[Kind, list[Table]] = {
-            kind: kind.targets(facts, self._tables[kind]) for kind in _KINDS
+            kind: kind.targets(summary, self._tables[kind]) for kind in _KINDS
         }
         if landed is not None:
             landed.require_folders(
@@ -190,13 +190,13 @@ class Sink:
             for table in found:
                 self._tables[kind].claim(spark, table, document, now)
         self._fill(spark, DEAD_LETTERS, self._tables[DEAD_LETTERS], work[DEAD_LETTERS], batch)
-        self._count_dead_letters(facts)
+        self._count_dead_letters(summary)
         if self._follows:
             self._followers.create(spark, work, batch.number - 1, batch.columns)
         changelogs = self._tables[CHANGELOG]
         log = CHANGELOG if landed is None else LandedChangelog(landed)
         self._fill(spark, log, changelogs, work[CHANGELOG], batch)
-        self._require_allowed(facts)
+        self._require_allowed(summary)
         phases.end("commit")
         count = len(work[DEAD_LETTERS]) + len(work[CHANGELOG])
         commits = [
@@ -235,7 +235,7 @@ class Sink:
         if not found:  # most batches have no dead letters, and most pipelines no history
             return
         targets = [table.target for table in found]
-        is_small = self._sizes.are_small(spark, targets, batch.facts.count)
+        is_small = self._sizes.are_small(spark, targets, batch.summary.count)
         with settings(spark, small_write_settings.SETTINGS if is_small else {}):
             at_once(spark, partial(_write, writer, tables, batch), found)
         for target in targets:
@@ -282,22 +282,22 @@ class Sink:
             self._followers.discard()
         return has_ended
 
-    def _require_allowed(self, facts: Facts) -> None:
+    def _require_allowed(self, summary: BatchSummary) -> None:
         """Raise CollectionGone before any mirror or history changes.
 
         The changelogs contain the event already.
         """
         for kind in KINDS:
-            require_allowed(facts, self._tables[kind])
+            require_allowed(summary, self._tables[kind])
 
-    def _count_dead_letters(self, facts: Facts) -> None:
+    def _count_dead_letters(self, summary: BatchSummary) -> None:
         """Count the dead letters.
 
         Raises TooManyDeadLetters above the limit: they are written then, and nothing else is.
         """
-        for namespace, images in sorted(facts.unmappable.items()):
+        for namespace, images in sorted(summary.unmappable.items()):
             _log.warning("%s: %d images could not be mapped: dead letters", namespace, images)
-        self._dead_letters += sum(facts.unmappable.values())
+        self._dead_letters += sum(summary.unmappable.values())
         if self._limit is not None and self._dead_letters > self._limit:
             raise TooManyDeadLetters(
                 f"{self._dead_letters} images of this run could not be mapped, which is more than"
@@ -306,15 +306,15 @@ class Sink:
                 " changes follow with placeholders for those images.",
             )
 
-    def _warn(self, facts: Facts) -> None:
+    def _warn(self, summary: BatchSummary) -> None:
         """Warn of rows that are not exact, once for each collection."""
-        for namespace in sorted(facts.inexact.keys() - self._warned):
+        for namespace in sorted(summary.inexact.keys() - self._warned):
             self._warned.add(namespace)
             _log.warning(
                 "%s: %d rows are marked exact = false: images are missing, or were taken later; let"
                 " the server record them (changeStreamPreAndPostImages)",
                 namespace,
-                facts.inexact[namespace],
+                summary.inexact[namespace],
             )
 
 

@@ -13,7 +13,7 @@ from cdc.model.oplog.operation import (
     PreImageKey,
     unfold,
 )
-from cdc.model.oplog.road import Comparison, Differs, Road, without_repeated_fields
+from cdc.model.oplog.read_method import Comparison, Differs, ReadMethod, without_repeated_fields
 
 __all__ = [
     "Comparison",
@@ -22,7 +22,7 @@ __all__ = [
     "NeedsChangeStream",
     "Operation",
     "PreImageKey",
-    "Road",
+    "ReadMethod",
     "apply_diff",
     "change_event",
     "describe_diff",

@@ -39,7 +39,7 @@ from cdc.mongo.connection.privileges import (
     name_missing_needs,
     on_shards,
 )
-from cdc.mongo.connection.reply import Batch
+from cdc.mongo.connection.reply import CursorBatch
 from cdc.mongo.connection.retry import (
     Progress,
     retry_attempts,
@@ -71,8 +71,8 @@ __all__ = [
     "TOOK_TOO_LONG",
     "TOO_LARGE",
     "UNLIMITED",
-    "Batch",
     "Client",
+    "CursorBatch",
     "Member",
     "Need",
     "Pace",

@@ -30,7 +30,7 @@ from cdc.mongo.connection.client import (
     drop_clients,
 )
 from cdc.mongo.connection.error_codes import is_login
-from cdc.mongo.connection.reply import Batch
+from cdc.mongo.connection.reply import CursorBatch
 from cdc.mongo.connection.throttle import UNLIMITED, Pace
 
 # `raw` of such a document may be bytes or a memoryview, by size and driver version. Use
@@ -87,18 +87,18 @@ class Member:
         self._pace.record(len(reply.raw))
         return reply
 
-    def find(self, namespace: Namespace, arguments: Mapping[str, Any]) -> Generator[Batch]:
+    def find(self, namespace: Namespace, arguments: Mapping[str, Any]) -> Generator[CursorBatch]:
         """Yield the replies of a find; close its cursor at the end, also if that is early.
 
         `arguments` must have a `batchSize`. Raises the driver's errors.
         """
         db, coll = namespace
-        batch = Batch.of(self.command(db, {"find": coll, **arguments}))
+        batch = CursorBatch.of(self.command(db, {"find": coll, **arguments}))
         more = {"collection": coll, "batchSize": arguments["batchSize"]}
         try:
             yield batch
             while batch.cursor:
-                batch = Batch.of(self.command(db, {"getMore": batch.cursor, **more}))
+                batch = CursorBatch.of(self.command(db, {"getMore": batch.cursor, **more}))
                 yield batch
         finally:
             if batch.cursor:

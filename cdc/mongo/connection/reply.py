@@ -1,4 +1,4 @@
-"""Reply of a cursor command; only the requested parts become objects."""
+"""Reply to a cursor command; only the requested parts become objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc.model.bson import Element, element, elements
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CursorBatch:
     """One reply of a cursor. `cursor` is its number, 0 if the cursor is at its end."""
 
     cursor: int

@@ -78,7 +78,7 @@ def collection_progress(
         share: the share below the frontier of the collection that is being copied, if known.
     """
     # After a change of the capture filter everything is copied again.
-    selection = Selection.parse(at.selection) if at and at.excerpt == capture.text else None
+    selection = Selection.parse(at.selection) if at and at.capture_text == capture.text else None
 
     def extent(name: Namespace, count: int) -> CopyProgress:
         if at is None or selection is None or not selection.matches(name):

@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
         is_new: the run has no checkpoint.
         follows: the run reads changes.
         start: the start of the changes.
-        excerpt: the capture filter and the projection.
+        capture: the capture filter and the projection.
         waits: the selected collections may be created later.
     """
 
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
     is_new: bool = True
     follows: bool = True
     start: Start = Start()
-    excerpt: CaptureFilter = CaptureFilter()
+    capture: CaptureFilter = CaptureFilter()
     waits: bool = False
 
 
@@ -123,8 +123,8 @@ def find_problems(source: Source, wanted: Wanted, found: Listing) -> Iterator[Cd
             f"{', '.join(map(str, without))} does not record pre- and post-images.",
             f"Run {record_images_command(without[0])}, or set images to auto.",
         )
-    if wanted.excerpt.text:
-        yield from _find_projection_errors(source, wanted.excerpt, found)
+    if wanted.capture.text:
+        yield from _find_projection_errors(source, wanted.capture, found)
     if wanted.follows:
         yield from _find_stream_errors(source, wanted, found.time)
 
@@ -170,7 +170,7 @@ def _find_version_errors(source: Source, selection: Selection) -> Iterator[CdcEr
 
 def _find_copy_errors(source: Source, wanted: Wanted) -> Iterator[CdcError]:
     """Yield what prevents a copy through a router."""
-    if wanted.excerpt.fields:
+    if wanted.capture.fields:
         yield fields_error()
     for shard in source.shards:
         member = source.open(shard)

@@ -40,7 +40,7 @@ def scan_candidate(
 
 def require_copy(start: Offset, capture: CaptureFilter, copies: bool) -> None:
     """Raise BadOption if the capture filter changed and the run does not copy."""
-    if start.excerpt != capture.text and not copies:
+    if start.capture_text != capture.text and not copies:
         raise BadOption(
             "Option 'filter' or 'fields' differs from the checkpoint, but this mode does not copy"
             " the collections again.",
@@ -74,7 +74,7 @@ def reselect_candidate(
     require_copy(start, capture, copies)
     names = added = [collection.namespace for collection in listed.collections]
     before = None
-    if start.excerpt == capture.text:
+    if start.capture_text == capture.text:
         before = Selection.parse(start.selection)
         added = [name for name in names if not before.matches(name)]
         # A table may contain rows of a collection that was selected earlier, and dropped since.

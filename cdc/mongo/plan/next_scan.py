@@ -80,7 +80,7 @@ class Sweeper:
             if copying is None:
                 return Sweep(tuple(scans), offset.swept is not None, absent)
             if projection.has_other_collation(
-                CaptureFilter.parse(start.excerpt), copying.collation
+                CaptureFilter.parse(start.capture_text), copying.collation
             ):
                 raise projection.collation_error(copying.namespace)
             ranges = self._cut_ranges(source, copying, budget)

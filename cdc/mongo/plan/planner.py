@@ -143,8 +143,8 @@ class Planner:
     def _plan_end(self, start: Offset) -> Offset:
         self.source.require_all_read(start)
         end = self._find_end(start)
-        if not end.is_of(start.selection, start.excerpt):
-            captured = f"{end.selection} {end.excerpt}".rstrip()
+        if not end.is_of(start.selection, start.capture_text):
+            captured = f"{end.selection} {end.capture_text}".rstrip()
             _log.warning("after %s, the run captures %s", timestamp.text(end.time), captured)
         if end.time == start.time:  # the batch contains no changes
             return end
@@ -164,7 +164,7 @@ class Planner:
 
     def _find_end(self, start: Offset) -> Offset:
         is_same = start.is_of(self.selection.text, self.capture.text)
-        intents, edge = list[CandidateEnd](), None
+        candidates, edge = list[CandidateEnd](), None
         changed, void = KeyChanges(start, None, {}), frozenset[Namespace]()
         if start.scans or not start.is_streaming or not is_same:
             listed = self.source.list_collections(self.selection)
@@ -183,16 +183,16 @@ class Planner:
                     sweep, edge = sweep.of(start.again), start.time
             # The next batch must wait until it is known whether the last scans read the planned
             # incarnations. Rows emitted again must come after those already emitted.
-            is_other = start.excerpt != self.capture.text and self.copies
+            is_other = start.capture_text != self.capture.text and self.copies
             is_anew = bool(void or (is_other and start.scans))
             if (start.scans and edge is None) or (is_anew and edge == start.time):
                 return start
             if edge is not None and sweep is None:
                 self._require_existing(start, listed)
                 captured = self.selection, self.capture
-                intents.append(reselect_candidate(*captured, start, edge, listed, self.copies))
+                candidates.append(reselect_candidate(*captured, start, edge, listed, self.copies))
             elif edge is not None and sweep is not None and not void:
-                intents.append(scan_candidate(self.selection, start, edge, sweep))
+                candidates.append(scan_candidate(self.selection, start, edge, sweep))
         if edge is None:
             edge = self.source.live_edge(start.time)
             if edge > start.time:
@@ -200,9 +200,9 @@ class Planner:
         shards, until = self.source.shards, changed.latest_end(edge, void)
         reach = self._slicer.find_end(self.open_member, shards, start, until, self.limits)
         if reach < edge:  # the backlog first: neither a scan nor a new selection
-            intents.clear()
-        intents.append(CandidateEnd(advance(start, reach)))
-        end = changed.record(self._find_valid_end(start, reach, intents))
+            candidates.clear()
+        candidates.append(CandidateEnd(advance(start, reach)))
+        end = changed.record(self._find_valid_end(start, reach, candidates))
         again = void.union(each.namespace for each in start.again)
         names = [name for name in changed.changed_before(end) if name not in again]
         return begin_again(end, void | self._find_rekeyed(changed, names))
@@ -241,17 +241,17 @@ class Planner:
         return frozenset(found)
 
     def _find_valid_end(
-        self, start: Offset, edge: Timestamp, intents: list[CandidateEnd]
+        self, start: Offset, edge: Timestamp, candidates: list[CandidateEnd]
     ) -> Offset:
-        """Return the end of the first intent that no event excludes, cut at the first DDL event."""
+        """Return the first candidate that no event excludes, cut at the first DDL event."""
         before = Selection.parse(start.selection)
         union = before.union(self.selection)
-        for intent in intents:
+        for candidate in candidates:
             ddl = event_filter.not_rows(before)
-            found = self._survey(union, start, edge, ddl, intent.unless, self._slicer.rows_only)
+            found = self._survey(union, start, edge, ddl, candidate.unless, self._slicer.rows_only)
             if found.time is not None and not found.ddl:
                 continue
-            end = intent.end if found.time is None else advance(start, found.time)
+            end = candidate.end if found.time is None else advance(start, found.time)
             end = assign_reporters(self.source, start, end, found.ddl + found.others)
             return end if end.time != found.time else self._cut_at(end, found, start, before)
         raise AssertionError("only DDL can exclude an end that neither scans nor reselects")
@@ -334,7 +334,7 @@ class Planner:
             splits += self._slicer.slice_split(split)
         for scan in end.scans:
             cut = self.sweeper.ranges(scan)
-            splits += scan_splits(scan, end.time, cut, end.excerpt, bool(start.shard_keys))
+            splits += scan_splits(scan, end.time, cut, end.capture_text, bool(start.shard_keys))
         return splits + control_splits
 
     def _is_unreadable(self, end: Offset) -> bool:

@@ -54,7 +54,7 @@ def span(
         selection.database,
         stages,
         collections=selection.text,
-        excerpt=start.excerpt,
+        capture_text=start.capture_text,
         shard=shard,
         late=tuple(time for time in end.late_of(shard) if time not in emitted),
         emitted=emitted,
@@ -72,7 +72,7 @@ def _split_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
     collation = copying.collation if copying else None
     if below is not None and collation is None:
         conditions.append(below)
-    projected = projection.filter_stages(CaptureFilter.parse(start.excerpt))
+    projected = projection.filter_stages(CaptureFilter.parse(start.capture_text))
     whole = span(start, end, shard, selection, event_filter.pipeline(conditions, then=projected))
     if below is None or copying is None or collation is None:
         return [replace(whole, is_whole=_passes_all_rows(start))]
@@ -82,14 +82,14 @@ def _split_shard(start: Offset, end: Offset, shard: str) -> list[StreamSplit]:
 
 def _passes_all_rows(start: Offset) -> bool:
     """Whether all row events of the selected collections belong to a batch, unchanged."""
-    return not (start.copying or start.swept is not None or start.apart or start.excerpt)
+    return not (start.copying or start.swept is not None or start.apart or start.capture_text)
 
 
 def scan_splits(
     scan: Scan,
     at: Timestamp,
     cut: list[KeyRange] | None,
-    excerpt: str,
+    capture_text: str,
     has_whole_keys: bool = False,
 ) -> list[SnapshotSplit]:
     """Return the splits of a scan: one for each range of `cut`, or one if `cut` is None.
@@ -97,7 +97,7 @@ def scan_splits(
     `cut` are the ranges into which the scan was cut when it was planned.
     """
     c = scan.copying
-    about = at, c.collation, c.shard, excerpt, has_whole_keys
+    about = at, c.collation, c.shard, capture_text, has_whole_keys
     return [
         SnapshotSplit(c.namespace, c.uuid, key_range, *about)
         for key_range in cut or [KeyRange(c.below, scan.upper)]

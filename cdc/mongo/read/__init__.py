@@ -4,7 +4,7 @@ In: a split. Out: raw documents or events, each once, in order.
 Guaranteed: a slice is complete, or an error is raised.
 """
 
-from cdc.model.oplog import Road
+from cdc.model.oplog import ReadMethod
 from cdc.mongo.read import change_stream, cursor, oplog
 from cdc.mongo.read.batch_size import BatchSize
 from cdc.mongo.read.event_run import Located, Run
@@ -21,7 +21,7 @@ __all__ = [
     "Event",
     "Located",
     "Note",
-    "Road",
+    "ReadMethod",
     "Run",
     "change_stream",
     "cursor",

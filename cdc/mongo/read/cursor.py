@@ -22,7 +22,7 @@ from cdc.mongo.connection import (
     LONGEST_MS,
     RAW,
     STALL_SECONDS,
-    Batch,
+    CursorBatch,
     Member,
     reply_time,
 )
@@ -163,7 +163,7 @@ class Cursor:
         self._update_progress(batch, len(located) > 0, _find_invalidate(last))
         return parts
 
-    def _unpack(self, batch: Batch) -> list[RawBSONDocument]:
+    def _unpack(self, batch: CursorBatch) -> list[RawBSONDocument]:
         events = [RawBSONDocument(each) for each in batch.documents]
         self._size.record_reply(len(events), batch.size)
         return events
@@ -178,7 +178,7 @@ class Cursor:
         joined = map(projection.unwrap_event, self._fragments.join(events))
         return [event for event in joined if self._accept(event)]
 
-    def _next_reply(self) -> Batch:
+    def _next_reply(self) -> CursorBatch:
         db, _, coll = self._namespace.partition(".")
         reply = self._member.command(
             db,
@@ -189,7 +189,7 @@ class Cursor:
                 "maxTimeMS": self._wait_ms,
             },
         )
-        batch = Batch.of(reply)
+        batch = CursorBatch.of(reply)
         self._id = batch.cursor
         self.operation_time = reply_time(reply)
         return batch
@@ -204,7 +204,9 @@ class Cursor:
         only = self._split.only
         return only is None or (event["ns"]["db"], event["ns"].get("coll")) == only
 
-    def _update_progress(self, batch: Batch, has_events: bool, invalidate: Raw | None) -> None:
+    def _update_progress(
+        self, batch: CursorBatch, has_events: bool, invalidate: Raw | None
+    ) -> None:
         """Update `complete` and `reached` after a reply, and reopen the stream after `invalidate`.
 
         Args:

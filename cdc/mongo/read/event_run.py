@@ -14,7 +14,7 @@ from cdc.kernel import NONE, Events, Places, reply
 from cdc.kernel import event_columns as at
 from cdc.model import StreamSplit
 from cdc.model.bson import elements
-from cdc.mongo.connection import Batch
+from cdc.mongo.connection import CursorBatch
 from cdc.mongo.read.images import WITH_AFTER, Event, Images
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -27,7 +27,7 @@ class Located:
         self.data, self.events = data, events
 
     @classmethod
-    def of(cls, batch: Batch) -> Self | None:
+    def of(cls, batch: CursorBatch) -> Self | None:
         """Locate the events of a reply; None if it is small or not in the expected form."""
         events = reply.events(*batch.array)
         return None if events is None else cls(batch.array[0], events)

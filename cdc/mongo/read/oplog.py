@@ -33,12 +33,12 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import CdcError, OplogDiffers, OplogUnsuitable, TransientError, UnmappableValue
 from cdc.model import Change, Namespace, Selection, StreamSplit, event_row
-from cdc.model.oplog import Comparison, Differs, FindEntry, NeedsChangeStream, Road
+from cdc.model.oplog import Comparison, Differs, FindEntry, NeedsChangeStream, ReadMethod
 from cdc.mongo.connection import (
     LONGEST_MS,
     OPLOG,
     PRE_IMAGES,
-    Batch,
+    CursorBatch,
     Member,
     Progress,
     may_pass,
@@ -60,7 +60,7 @@ _OTHER_VERSION: Final = "the server is not MongoDB 6.0"
 _ROUTER: Final = "the source is a router"
 _NO_IMAGES: Final = "'images' asks for none that are recorded"
 _BATCH: Final = 10_000
-_AUTO: Final = Road()
+_AUTO: Final = ReadMethod()
 
 # Called with the reason why a change stream reads a slice, or the rest of it.
 Note = Callable[[str], None]
@@ -75,7 +75,7 @@ def read(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    road: Road = _AUTO,
+    method: ReadMethod = _AUTO,
     note: Note = lambda reason: None,
 ) -> Iterator[Sequence[Event]]:
     """Yield the split's events like `change_stream.read` with `at_once`.
@@ -84,24 +84,24 @@ def read(
     rest, after the last event. An error of the server also ends the reading of the oplog, because
     the change stream repeats failed attempts. `note` is called with the reason.
 
-    If the road is `oplog`, no change stream goes on. Attempts that failed are repeated as in a
+    If the method is `oplog`, no change stream goes on. Attempts that failed are repeated as in a
     change stream. OplogUnsuitable states the reason why they cannot succeed.
 
-    A slice that the road verifies is compared with a change stream. At a difference, the road
+    A slice that the method verifies is compared with a change stream. At a difference, the method
     decides: OplogDiffers is raised, or the change stream goes on.
     """
     exclusion = find_exclusion(split, images)
-    if road.requires_oplog:
+    if method.requires_oplog:
         if exclusion is not None:
             raise _unsuitable(split, exclusion)
-        yield from _read_repeatedly(open_member, split, images, retry_seconds, road)
+        yield from _read_repeatedly(open_member, split, images, retry_seconds, method)
         return
     rest = split
-    if road.reads_oplog:
+    if method.reads_oplog:
         try:
             if exclusion is not None:
                 raise NeedsChangeStream(exclusion)
-            for events in _read_verified(open_member, split, images, retry_seconds, road):
+            for events in _read_verified(open_member, split, images, retry_seconds, method):
                 rest = replace(rest, after_position=events[-1].position)
                 yield events
             return
@@ -165,7 +165,7 @@ def _read_repeatedly(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    road: Road,
+    method: ReadMethod,
 ) -> Iterator[Sequence[Event]]:
     """Yield the events of a split from the oplog, which is read again after transient errors.
 
@@ -179,7 +179,7 @@ def _read_repeatedly(
     for attempt in retry_attempts(progress, retry_seconds, attempted):
         with attempt:
             try:
-                for events in _read_verified(open_member, rest, images, retry_seconds, road):
+                for events in _read_verified(open_member, rest, images, retry_seconds, method):
                     rest = replace(rest, after_position=events[-1].position)
                     yield events
                     progress.record_progress()
@@ -201,14 +201,14 @@ def _read_verified(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    road: Road,
+    method: ReadMethod,
 ) -> Iterator[Sequence[Event]]:
-    """Yield the events of a split in parts, each after it was compared if the road says so.
+    """Yield the events of a split in parts, each after it was compared if the method says so.
 
     Raises OplogDiffers, or Differs if a change stream is to go on, and like `_read_oplog` and
     `change_stream.read`.
     """
-    if not road.verifies(split):
+    if not method.verifies(split):
         yield from _read_oplog(open_member, split)
         return
     parts = _read_oplog(open_member, split)
@@ -224,7 +224,7 @@ def _read_verified(
                 yield events
             comparison.require_end()
         except Differs as error:
-            if road.on_difference == "change_stream":
+            if method.on_difference == "change_stream":
                 raise
             raise OplogDiffers(
                 f"Verifying changes after {split.after} up to {split.upto}: {error}.",
@@ -276,7 +276,7 @@ def _require_reached(member: Member, time: Timestamp) -> None:
 
 
 def _events(
-    batch: Batch, split: StreamSplit, images: PreImages, find_entry: FindEntry
+    batch: CursorBatch, split: StreamSplit, images: PreImages, find_entry: FindEntry
 ) -> Iterator[Sequence[Event]]:
     """Yield the events of the entries in a reply, in parts whose pre-images fit in memory."""
     operations = captured_operations(batch, split.selection, find_entry)

@@ -26,7 +26,7 @@ from cdc.model.oplog import (
     change_event,
     unfold,
 )
-from cdc.mongo.connection import LONGEST_MS, Batch, Member
+from cdc.mongo.connection import LONGEST_MS, CursorBatch, Member
 from cdc.mongo.query import literal_documents
 from cdc.mongo.read.event_run import Located, Run
 from cdc.mongo.read.images import Event
@@ -46,7 +46,9 @@ class Captured(Protocol):
         """Return the events. Raises NeedsChangeStream and UnmappableValue."""
 
 
-def captured_operations(batch: Batch, selection: Selection, find_entry: FindEntry) -> Captured:
+def captured_operations(
+    batch: CursorBatch, selection: Selection, find_entry: FindEntry
+) -> Captured:
     """Return the captured operations of a reply. Raises NeedsChangeStream and UnmappableValue."""
 
     def is_captured(collection: OperationCollection) -> bool:
@@ -90,7 +92,7 @@ class PlainOperations:
         self._operations = operations
 
     @classmethod
-    def of(cls, batch: Batch, selection: Selection, find_entry: FindEntry) -> PlainOperations:
+    def of(cls, batch: CursorBatch, selection: Selection, find_entry: FindEntry) -> PlainOperations:
         """Return the captured operations. Raises NeedsChangeStream and UnmappableValue."""
         return cls(
             [
@@ -159,7 +161,7 @@ def select_passing(
     documents = map(_require_fitting, _documents(events))
     for command in literal_documents.commands(split.pipeline, split.collation, documents):
         command["maxTimeMS"] = LONGEST_MS
-        batch = Batch.of(member.command(split.database or "admin", command))
+        batch = CursorBatch.of(member.command(split.database or "admin", command))
         if batch.cursor:
             raise NeedsChangeStream("a reply with filtered changes that is too large")
         passed = _unpack(batch)
@@ -179,7 +181,7 @@ def _require_fitting(document: bytes) -> bytes:
     return document
 
 
-def _unpack(batch: Batch) -> Sequence[Event]:
+def _unpack(batch: CursorBatch) -> Sequence[Event]:
     """Return the events of a reply. Events with the marks of a filter are unusual, so no run."""
     located = Located.of(batch)
     if located is not None and not located.events[:, at.UNUSUAL].any():

@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 from cdc.kernel.oplog_reply import Range
 from cdc.model import StreamSplit
 from cdc.model.oplog import NeedsChangeStream
-from cdc.mongo.connection import OPLOG, PRE_IMAGES, Batch, Member
+from cdc.mongo.connection import OPLOG, PRE_IMAGES, CursorBatch, Member
 from cdc.mongo.topology import reaches_back
 
 # At most this many operations, and about this many bytes of pre-images, become events at once.
@@ -22,7 +22,9 @@ _MOST: Final = 10_000
 _MOST_BYTES: Final = 8 * 2**20
 
 
-def entries(member: Member, split: StreamSplit, reading: Mapping[str, Any]) -> Generator[Batch]:
+def entries(
+    member: Member, split: StreamSplit, reading: Mapping[str, Any]
+) -> Generator[CursorBatch]:
     """Yield the replies with the entries of the split's time, in order.
 
     Raises NeedsChangeStream if the oplog of this member begins too late, and the driver's errors.
@@ -72,7 +74,7 @@ class Found(NamedTuple):
     """The replies with the pre-images of a range."""
 
     range: Range
-    batches: Sequence[Batch]
+    batches: Sequence[CursorBatch]
 
 
 class PreImages:
@@ -92,9 +94,9 @@ class PreImages:
         After None, `count` is less. Pre-images of a single operation are never too many. Raises the
         driver's errors.
         """
-        found, replies, size = list[Found](), list[Batch](), 0
+        found, replies, size = list[Found](), list[CursorBatch](), 0
         for each in ranges:
-            batches = list[Batch]()
+            batches = list[CursorBatch]()
             keys = {"$gte": _key(each.uuid, each.first), "$lte": _key(each.uuid, each.last)}
             command = {"filter": {"_id": keys}, **self._reading}
             for batch in self._member.find(PRE_IMAGES, command):

@@ -19,7 +19,7 @@ from cdc.mongo.connection import (
     LONGEST_MS,
     SNAPSHOT_REFUSED,
     STALL_SECONDS,
-    Batch,
+    CursorBatch,
     Member,
     reply_time,
 )
@@ -122,7 +122,7 @@ def _find(
     reply = find_incarnation(
         member, rest, {"batchSize": _BATCH, "maxTimeMS": LONGEST_MS, **command, **query}
     )
-    batch = Batch.of(reply)
+    batch = CursorBatch.of(reply)
     try:
         while True:
             documents = rest.without_lower(batch.documents)
@@ -133,7 +133,7 @@ def _find(
             more = {"getMore": batch.cursor, "collection": split.namespace.coll}
             with void_if_gone():
                 reply = member.command(split.namespace.db, {**more, "batchSize": _BATCH})
-            batch = Batch.of(reply)
+            batch = CursorBatch.of(reply)
     finally:
         if batch.cursor:
             member.kill_cursor(str(split.namespace), batch.cursor)

@@ -25,7 +25,7 @@ from cdc.model import (
     literal,
     merge_key,
 )
-from cdc.model.oplog import Road
+from cdc.model.oplog import ReadMethod
 from cdc.mongo.collections import TimeUnreadable, UnreadRange, Void
 from cdc.mongo.connection import Member, retry_call
 from cdc.mongo.read import change_stream, oplog, snapshot
@@ -63,12 +63,12 @@ def read_slice(
     split: StreamSplit,
     images: Images,
     retry_seconds: float,
-    road: Road,
+    method: ReadMethod,
     note: oplog.Note,
 ) -> Iterator[Sequence[Event]]:
     """Yield the events of a slice in order, each once; see `oplog.read`."""
     opener = partial(source.open, split.shard)
-    events = oplog.read(opener, split, images, retry_seconds, road, note)
+    events = oplog.read(opener, split, images, retry_seconds, method, note)
     if source.ownership is None:
         return events
     return _look_up_missing(source, source.ownership, split, images, retry_seconds, events)

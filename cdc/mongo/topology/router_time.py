@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 
 from cdc.errors import TransientError
 from cdc.model import NEVER, resume_token, timestamp
-from cdc.mongo.connection import Batch, RouterMember
+from cdc.mongo.connection import CursorBatch, RouterMember
 
 # How long a stream is waited for that advances at once where all shards are healthy.
 _AWAIT_MS, _PATIENCE_SECONDS = 50, 1.0
@@ -89,7 +89,7 @@ def _frontier(
             # The driver would replace `maxTimeMS` by all that is left of a caller's timeout, and
             # the reply to an idle stream would come just when the driver stops to wait for it.
             with pymongo.timeout(None):
-                batch = Batch.of(member.command(db, {"getMore": cursor, **more}))
+                batch = CursorBatch.of(member.command(db, {"getMore": cursor, **more}))
             token = resume_token.time_of(batch.document(b"postBatchResumeToken")["_data"])
             if token > after:
                 return timestamp.before(token)

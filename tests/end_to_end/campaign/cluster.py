@@ -29,7 +29,7 @@ class OfShards:
 
     name = "two shards"
     # No oplog has what its shard reports of a transaction across shards, or of a move.
-    roads = ("auto", "change_stream")
+    methods = ("auto", "change_stream")
 
     def __init__(self, cluster: Cluster, sizes: Sequence[int] = (1_000, 3_000)) -> None:
         self._cluster, self._sizes = cluster, sizes

@@ -22,7 +22,7 @@ _LINE_SECONDS = 15.0
 class Report:
     """`machine`: what it ran on, versions included; `events_checked` are rows of changes,
     `documents_checked` those of copies; `unnamed_files` are data files in the changelogs' folders
-    that no commit names, as killed attempts leave them; `roads` counts rounds by `read.by`;
+    that no commit names, as killed attempts leave them; `methods` counts rounds by `read.by`;
     `endings` are exit codes of the job, by how often; `writes_refused` those whose outcome the
     writers do not know; `ends` is when the last round begins at the latest, by the monotonic
     clock."""
@@ -33,7 +33,7 @@ class Report:
     began: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     seconds: float = 0.0
     rounds: int = 0
-    roads: Counter[str] = field(default_factory=Counter)
+    methods: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     events_checked: int = 0
     documents_checked: int = 0
@@ -77,7 +77,7 @@ class Report:
             table.add_row(kind, str(times))
         console.print(table)
         console.print(
-            f"{self.seconds:,.0f} s, {self.rounds} rounds ({_text(self.roads)}),"
+            f"{self.seconds:,.0f} s, {self.rounds} rounds ({_text(self.methods)}),"
             f" {self.faults.total():,} faults, {self.documents_checked:,} documents copied and"
             f" {self.events_checked:,} events checked, {len(self.violations)} violations",
             highlight=False,

@@ -68,7 +68,7 @@ _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
 
 class Campaign:
-    """Rounds on new collections, with one stream of chance. `roads`: the `read.by` of one round
+    """Rounds on new collections, with one stream of chance. `methods`: the `read.by` of one round
     after the other, again and again. By default it is all that the source has, and the seed decides
     which one is the first. `places`: where tables are; of each round one is taken."""
 
@@ -78,13 +78,15 @@ class Campaign:
         spark: SparkSession,
         pipeline: Callable[..., Config],
         seed: int,
-        roads: Sequence[str] = (),
+        methods: Sequence[str] = (),
         places: Sequence[Place] = (Disk(),),
     ) -> None:
         self._places = places
         self._source, self._spark, self._pipeline = source, spark, pipeline
-        first = seed % len(source.roads)
-        self._roads = itertools.cycle(roads or (*source.roads[first:], *source.roads[:first]))
+        first = seed % len(source.methods)
+        self._methods = itertools.cycle(
+            methods or (*source.methods[first:], *source.methods[:first])
+        )
         self._chance = random.Random(seed)
         with MongoClient[dict[str, Any]](source.uri) as client:
             self.report = Report(source.name, seed, machine(client.server_info()["version"]))
@@ -97,10 +99,10 @@ class Campaign:
         namespaces = self._source.begin(number, chance)
         folder = folder / str(number)
         folder.mkdir()
-        road = next(self._roads)
+        method = next(self._methods)
         options = [f"{name}={chance.choice(values)}" for name, values in _OPTIONS.items()]
         place, lakehouse = chance.choice(self._places), folder / "lakehouse"
-        options += ["heartbeat.interval=1", f"read.by={road}", *self._source.options]
+        options += ["heartbeat.interval=1", f"read.by={method}", *self._source.options]
 
         def configured(*where: str) -> Config:
             uri = f"uri={self._source.uri}"
@@ -140,7 +142,7 @@ class Campaign:
         place.bring(lakehouse)
         self._judge(configured(f"sink.path={lakehouse}"), checkpoint, namespaces)
         self.report.rounds += 1
-        self.report.roads[road] += 1
+        self.report.methods[method] += 1
         if not self.report.violations:
             self._source.end()
             shutil.rmtree(folder)

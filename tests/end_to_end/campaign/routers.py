@@ -17,7 +17,7 @@ class OfRouters(OfShards):
     """The source of a campaign."""
 
     name = "two shards through routers"
-    roads = ("change_stream",)
+    methods = ("change_stream",)
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)

@@ -59,13 +59,13 @@ class Load(Protocol):
 
 
 class Source(Protocol):
-    """Servers that a campaign runs against: one at a time, with one round at a time. `roads`: by
+    """Servers that a campaign runs against: one at a time, with one round at a time. `methods`: by
     which changes can be read, as values of `read.by`."""
 
     name: str
     uri: str
     options: Sequence[str]
-    roads: Sequence[str]
+    methods: Sequence[str]
 
     def begin(self, number: int, chance: random.Random) -> Sequence[Namespace]:
         """Makes the collections of a round, and fills them."""

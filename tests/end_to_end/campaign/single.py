@@ -28,7 +28,7 @@ class OfOneMember:
     """The source of a campaign, with a new database for each round."""
 
     name = "one member"
-    roads = ("oplog", "change_stream")
+    methods = ("oplog", "change_stream")
     options: Sequence[str] = ()
 
     def __init__(self, server: ReplicaSet) -> None:

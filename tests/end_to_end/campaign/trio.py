@@ -30,7 +30,7 @@ class OfTrio:
     """The source of a campaign, with a new database for each round."""
 
     name = "three members"
-    roads = ("auto", "oplog", "change_stream")
+    methods = ("auto", "oplog", "change_stream")
 
     def __init__(self, trio: Trio) -> None:
         self._trio = trio

@@ -249,12 +249,12 @@ def test_a_copy_that_waits_for_the_backlog_is_not_complete(
         later, parsed = begin(*names, max_events_per_batch="3", **options), list[float | None]()
         later.offset = query.offset
         while not parsed or parsed[-1] != 100:
-            is_old = later.offset.is_of(query.offset.selection, query.offset.excerpt)
+            is_old = later.offset.is_of(query.offset.selection, query.offset.capture_text)
             parsed.append(later.next().snapshot_percent)
             assert None not in parsed
         assert not is_old
         assert later.offset.is_streaming
-        assert not later.offset.is_of(query.offset.selection, query.offset.excerpt)
+        assert not later.offset.is_of(query.offset.selection, query.offset.capture_text)
         assert parsed[0] != 100
 
 

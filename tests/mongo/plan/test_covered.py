@@ -19,11 +19,11 @@ from pymongo.database import Database
 from cdc.model import (
     MARKING,
     Coverage,
+    Effect,
     Mark,
     Namespace,
     Offset,
     Watermark,
-    What,
     marks_of_row,
     resume_token,
     timestamp,
@@ -103,7 +103,7 @@ class Covered:
             marks = [each.mark for each in found if each.concerns(name)]
             last, before = self.of.get(name, (None, Coverage()))
             if last is not None and said.is_deselected(name):
-                marks.append(Mark(resume_token.position_after(said.time), said.time, What.LOST))
+                marks.append(Mark(resume_token.position_after(said.time), said.time, Effect.LOST))
             if not (marks or is_copied or any((row.db, row.coll) == name for row in rows)):
                 continue  # no commit
             after = before.after(

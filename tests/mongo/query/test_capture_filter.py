@@ -306,7 +306,7 @@ def test_another_filter_on_the_same_checkpoint_copies_all_again(
     start = pipeline.offset
     pipeline = pipeline.restarted(f"{database.name}.c", filter='{"n": {"$gt": 0}}', fields="-pad")
     first = pipeline.read(pipeline.plan())
-    assert pipeline.offset.excerpt != start.excerpt
+    assert pipeline.offset.capture_text != start.capture_text
     fields = {name for row in first.rows for name in document(row.after) or {}}
     assert fields == {"_id", "n", "to"}, "the batch that changes it is the last by the old one"
     pipeline.batches.pop()
@@ -362,7 +362,7 @@ def test_another_filter_is_refused_by_a_mode_that_copies_nothing(
         pipeline.restarted(f"{database.name}.c", mode="latest").plan()
     spelled = {"filter": '{ "region":"EU" }', "fields": "to.city,n"}
     again = pipeline.restarted(f"{database.name}.c", mode="latest", **spelled)
-    assert again.plan().is_of(pipeline.offset.selection, pipeline.offset.excerpt)
+    assert again.plan().is_of(pipeline.offset.selection, pipeline.offset.capture_text)
 
 
 def test_a_copy_under_way_begins_again_by_another_filter(
@@ -388,7 +388,7 @@ def test_a_collection_with_a_collation_is_refused_by_a_filter(
         capture("c", filter='{"n": 1}').plan()
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
     with pytest.raises(UnsuitableSource, match="collation"):
-        check(source, Wanted(selection, excerpt=CaptureFilter.from_options('{"n": 1}', None)))
+        check(source, Wanted(selection, capture=CaptureFilter.from_options('{"n": 1}', None)))
 
 
 def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
@@ -396,12 +396,12 @@ def test_a_filter_that_the_server_does_not_take_is_refused_at_the_start(
 ) -> None:
     filled(database, "c", range(3))
     source, selection = capture("c").source, Selection.parse(f"{database.name}.c")
-    excerpt = CaptureFilter.from_options('{"$expr": {"$nonsense": 1}}', None)
+    capture = CaptureFilter.from_options('{"$expr": {"$nonsense": 1}}', None)
     with pytest.raises(BadOption, match="'filter'"):
-        check(source, Wanted(selection, excerpt=excerpt))
+        check(source, Wanted(selection, capture=capture))
     check(
         source,
         Wanted(
-            selection, excerpt=CaptureFilter.from_options('{"$expr": {"$gt": ["$n", 1]}}', None)
+            selection, capture=CaptureFilter.from_options('{"$expr": {"$gt": ["$n", 1]}}', None)
         ),
     )

@@ -423,7 +423,7 @@ class Scene:
             f"{self._database.name}.{coll}",
             documents_per_split=documents,
             server_timeout_ms=self._server_timeout_ms,
-            # Each stop is in a change stream; `test_oplog_of_members` interrupts the other road.
+            # Each stop is in a change stream; `test_oplog_of_members` interrupts the other method.
             **{"splits_per_batch": 1, "read_by": "change_stream", **settings},
         )
         return self.pipelines[name]

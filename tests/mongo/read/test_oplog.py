@@ -22,7 +22,7 @@ from cdc.demo import ReplicaSet
 from cdc.kernel import oplog_reply
 from cdc.model import Change, Namespace, Selection, StreamSplit
 from cdc.model.oplog import NeedsChangeStream, without_repeated_fields
-from cdc.mongo.connection import OPLOG, PRE_IMAGES, Batch, Need, member
+from cdc.mongo.connection import OPLOG, PRE_IMAGES, CursorBatch, Need, member
 from cdc.mongo.query import event_filter
 from cdc.mongo.read import IMAGES, change_stream, oplog, oplog_reading
 from cdc.mongo.read.oplog_events import captured_operations
@@ -76,7 +76,7 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def roads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[str]:
+def methods(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[str]:
     """The reads of each split, in order: `oplog`, and `change stream` if that had to go on.
 
     A test that fails shows the reasons in its log.
@@ -131,7 +131,7 @@ def _as_stored(row: Change) -> Change:
 
 
 def test_retryable_writes_and_transactions_have_their_session_only_in_transactions(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     coll = filled(database, "a", range(3))
     filled(database, "other", [1])
@@ -146,11 +146,11 @@ def test_retryable_writes_and_transactions_have_their_session_only_in_transactio
     assert single.txn is None
     assert [row.op for row in transaction] == ["update", "delete", "insert"]
     assert len({row.txn["number"] for row in transaction if row.txn}) == 1
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
 
 
 def test_a_transaction_of_several_entries_is_read_whole_at_its_commit(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """Its entries are written when it commits, and other changes may be among them."""
     coll = filled(database, "a", range(20))
@@ -165,7 +165,7 @@ def test_a_transaction_of_several_entries_is_read_whole_at_its_commit(
     rows = require_same(by_oplog, by_stream)
     assert [row.op for row in rows] == ["update"] * 20
     assert len({row.cluster_inc for row in rows}) == 1
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
 
 
 def test_a_slice_that_begins_inside_a_transaction_has_the_changes_before_its_commit_too(
@@ -201,7 +201,7 @@ def test_large_documents_become_events_in_parts_that_fit_in_memory(
     capture: Begin,
     database: Database[Document],
     encoders: None,
-    roads: list[str],
+    methods: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards: 10,000 deletes are a small reply, and their pre-images may have 16 MiB each."""
@@ -210,11 +210,11 @@ def test_large_documents_become_events_in_parts_that_fit_in_memory(
     by_oplog, by_stream = both(capture, "a")
     coll.delete_many({})
     assert len(require_same(by_oplog, by_stream)) == 50
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
 
 
 def test_a_change_that_is_too_large_for_a_change_stream_has_both_images(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     coll = database.create_collection("a", **RECORDING)
     coll.insert_one({"_id": 1, "x": "x" * (15 * 2**20)})
@@ -225,11 +225,11 @@ def test_a_change_that_is_too_large_for_a_change_stream_has_both_images(
     assert before is not None
     assert after is not None
     assert (before["x"][:1], after["x"][:1], row.exact) == ("x", "y", True)
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
 
 
 def test_a_field_that_an_update_moves_to_the_end_is_in_the_image_once_and_as_it_is_stored(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """Guards: a change stream reports it at its earlier place too, with its earlier value."""
     coll = database.create_collection("a", **RECORDING)
@@ -287,7 +287,7 @@ def test_what_is_not_understood_is_read_by_a_change_stream(
     capture: Begin,
     database: Database[Document],
     encoders: None,
-    roads: list[str],
+    methods: list[str],
     caplog: pytest.LogCaptureFixture,
     case: str,
 ) -> None:
@@ -299,7 +299,7 @@ def test_what_is_not_understood_is_read_by_a_change_stream(
     change(coll)
     coll.insert_one({"_id": 11})
     by_oplog.run()
-    assert "change stream" in roads
+    assert "change stream" in methods
     assert f"read by a change stream: {reason}" in caplog.text
     rows = require_same(by_oplog, by_stream)
     inserted = [id_of(row) for row in rows if row.op == "insert"]
@@ -321,7 +321,7 @@ def test_a_read_that_needs_a_change_stream_late_has_each_change_once(
 
 
 def test_an_operation_of_version_1_that_an_administrator_applies_is_an_update_of_version_2(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """MongoDB 6.0 writes `$v: 1` nowhere, but in the `applyOps` that a change stream omits too."""
     coll = filled(database, "a", range(3))
@@ -332,7 +332,7 @@ def test_an_operation_of_version_1_that_an_administrator_applies_is_an_update_of
         coll.database.client.admin.command({"applyOps": operations, "allowAtomic": False})
         assert raw_entry(database.client)["o"]["$v"] == 2
     assert [row.op for row in require_same(by_oplog, by_stream)] == ["update"] * 2
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
 
 
 def test_unknown_parts_of_an_entry_are_refused(database: Any, encoder: str) -> None:
@@ -366,9 +366,9 @@ def raw_entry(client: MongoClient[Document]) -> Document:
 def make_events(coll: Any, entries: list[Document], images: list[bytes]) -> Any:
     """The events of entries, made without a server."""
 
-    def batch(documents: list[Any]) -> Batch:
+    def batch(documents: list[Any]) -> CursorBatch:
         reply = {"cursor": {"id": 0, "ns": "x", "firstBatch": documents}, "ok": 1}
-        return Batch.of(RawBSONDocument(bson.encode(reply)))
+        return CursorBatch.of(RawBSONDocument(bson.encode(reply)))
 
     selection = Selection.parse(f"{coll.database.name}.{coll.name}")
     operations = captured_operations(batch(entries), selection, lambda time: None)
@@ -413,7 +413,7 @@ def test_an_oplog_that_begins_after_the_lower_time_is_not_read(mongod: ReplicaSe
 
 @pytest.mark.parametrize("missing", [None, OPLOG, PRE_IMAGES], ids=str)
 def test_a_user_needs_two_more_privileges_and_gets_the_same_rows_without_them(
-    guarded: Guarded, roads: list[str], missing: Namespace | None
+    guarded: Guarded, methods: list[str], missing: Namespace | None
 ) -> None:
     database = guarded.client[f"shop{next(_numbers)}"]
     coll = filled(database, "a", range(3))
@@ -424,7 +424,7 @@ def test_a_user_needs_two_more_privileges_and_gets_the_same_rows_without_them(
     coll.update_one({"_id": 1}, {"$inc": {"n": 1}})
     [row] = (row for batch in pipeline.run() for row in batch.rows)
     assert ((document(row.before) or {})["n"], (document(row.after) or {})["n"]) == (0, 1)
-    assert roads == (["oplog", "change stream"] if missing else ["oplog"])
+    assert methods == (["oplog", "change stream"] if missing else ["oplog"])
 
 
 @pytest.mark.parametrize(
@@ -437,13 +437,13 @@ def test_a_user_needs_two_more_privileges_and_gets_the_same_rows_without_them(
     ids=str,
 )
 def test_what_the_oplog_does_not_have_is_not_read_from_it(
-    capture: Begin, database: Database[Document], roads: list[str], settings: dict[str, str]
+    capture: Begin, database: Database[Document], methods: list[str], settings: dict[str, str]
 ) -> None:
     coll = filled(database, "a", range(3))
     pipeline = capture("a", mode="latest", **settings)
     coll.insert_one({"_id": 7, "n": 0})
     pipeline.run()
-    assert roads == ["change stream"]
+    assert methods == ["change stream"]
 
 
 def test_the_split_states_whether_the_oplog_may_be_read(

@@ -17,16 +17,16 @@ from cdc.demo import ReplicaSet
 from cdc.errors import BadOption, OplogDiffers
 from cdc.model import StreamSplit
 from cdc.mongo.connection import member
-from cdc.mongo.read import IMAGES, Event, Road, oplog
+from cdc.mongo.read import IMAGES, Event, ReadMethod, oplog
 from tests.mongo.capture import TIMEOUT_MS, Document, document, filled, last_write
 from tests.mongo.random_writes import Writer
 from tests.mongo.read.test_oplog import Begin, both, require_same, slice_of
 from tests.mongo.read.test_oplog import encoder as encoder_fixture
 from tests.mongo.read.test_oplog import encoders as encoders_fixture
-from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog import methods as methods_fixture
 from tests.mongo.read.test_oplog_random import collections_of
 
-encoder, encoders, roads = encoder_fixture, encoders_fixture, roads_fixture
+encoder, encoders, methods = encoder_fixture, encoders_fixture, methods_fixture
 Events = list[Event]
 # Each part of the slice has as many events as a reply has entries.
 PART, COUNT = 7, 30
@@ -72,9 +72,9 @@ class Slice:
         self.split = slice_of(coll, after, last_write(database.client))
         self.reasons = list[str]()
 
-    def read(self, road: Road) -> Iterator[Event]:
+    def read(self, method: ReadMethod) -> Iterator[Event]:
         reading = oplog.read(
-            self._opener, self.split, IMAGES["auto"], 20, road, self.reasons.append
+            self._opener, self.split, IMAGES["auto"], 20, method, self.reasons.append
         )
         for events in reading:
             yield from events
@@ -106,7 +106,7 @@ def test_a_difference_ends_the_run_before_the_part_with_it_leaves(
 ) -> None:
     make, says = DEFECTS[defect]
     break_part(monkeypatch, number, make)
-    left, reading = list[Event](), changes.read(Road(verify=1.0))
+    left, reading = list[Event](), changes.read(ReadMethod(verify=1.0))
     with pytest.raises(OplogDiffers, match=says) as raised:
         left.extend(reading)
     assert str(raised.value).count(" at 82") == 2
@@ -122,10 +122,10 @@ def test_after_a_difference_the_change_stream_has_the_rest_of_the_slice(
     caplog: pytest.LogCaptureFixture,
     defect: str,
 ) -> None:
-    expected = [event.raw for event in changes.read(Road("change_stream"))]
+    expected = [event.raw for event in changes.read(ReadMethod("change_stream"))]
     break_part(monkeypatch, 2, DEFECTS[defect][0])
-    road = Road(verify=1.0, on_difference="change_stream")
-    assert [event.raw["_id"] for event in changes.read(road)] == [raw["_id"] for raw in expected]
+    method = ReadMethod(verify=1.0, on_difference="change_stream")
+    assert [event.raw["_id"] for event in changes.read(method)] == [raw["_id"] for raw in expected]
     assert len(expected) == COUNT
     assert changes.reasons == ["a difference from the change stream"]
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -143,18 +143,18 @@ def test_a_row_that_only_one_of_both_has_at_the_end_is_a_difference(
         with monkeypatch.context() as patched:
             break_part(patched, last, defect)
             with pytest.raises(OplogDiffers, match=says):
-                list(changes.read(Road(verify=1.0)))
+                list(changes.read(ReadMethod(verify=1.0)))
 
 
 def test_equal_rows_are_those_of_the_oplog_and_are_read_by_both(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     writer = Writer(collections_of(database), 4)
     settings = {"oplog_verify": "1", "oplog_on_difference": "change_stream"}
     verified, by_stream = capture("a", "b", mode="latest", **settings), both(capture, "a", "b")[1]
     writer.write(500)
     verified.run()
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
     assert len(require_same(verified, by_stream)) > 300
 
 
@@ -180,14 +180,16 @@ def slices(count: int) -> list[StreamSplit]:
 
 def test_the_slices_that_are_verified_are_a_share_and_always_the_same() -> None:
     many = slices(4000)
-    chosen = [each for each in many if Road(verify=0.25).verifies(each)]
+    chosen = [each for each in many if ReadMethod(verify=0.25).verifies(each)]
     assert 900 < len(chosen) < 1100
-    assert chosen == [each for each in many if Road(verify=0.25).verifies(each)]
-    assert set(chosen) < {each for each in many if Road(verify=0.5).verifies(each)}
-    assert not any(Road(verify=0.0).verifies(each) for each in many)
-    assert all(Road(verify=1.0).verifies(each) for each in many)
+    assert chosen == [each for each in many if ReadMethod(verify=0.25).verifies(each)]
+    assert set(chosen) < {each for each in many if ReadMethod(verify=0.5).verifies(each)}
+    assert not any(ReadMethod(verify=0.0).verifies(each) for each in many)
+    assert all(ReadMethod(verify=1.0).verifies(each) for each in many)
     # Another process or version must not choose others: it may replay a batch.
-    few = [each.after.time - 1_700_000_000 for each in many if Road(verify=0.001).verifies(each)]
+    few = [
+        each.after.time - 1_700_000_000 for each in many if ReadMethod(verify=0.001).verifies(each)
+    ]
     assert few == [129, 2757, 3549]
 
 

@@ -24,22 +24,22 @@ from tests.mongo.capture import TIMEOUT_MS, Capture, Document, contents, documen
 from tests.mongo.random_writes import CAPTURED, Writer
 from tests.mongo.read.test_oplog import RECORDING, Begin, both, require_same
 from tests.mongo.read.test_oplog import encoders as encoders_fixture
-from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog import methods as methods_fixture
 from tests.mongo.read.test_oplog_random import collections_of
 
-encoders, roads = encoders_fixture, roads_fixture
+encoders, methods = encoders_fixture, methods_fixture
 _numbers = itertools.count(1)
 
 
 @pytest.mark.parametrize("captured", CAPTURED)
-def test_a_part_of_the_documents_and_of_each_has_the_same_rows_by_both_roads(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str], captured: str
+def test_a_part_of_the_documents_and_of_each_has_the_same_rows_by_both_methods(
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str], captured: str
 ) -> None:
     writer = Writer(collections_of(database), 8)
     by_oplog, by_stream = both(capture, "a", "b", **CAPTURED[captured])
     writer.write(600)
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     rows = require_same(by_oplog, by_stream)
     assert len(rows) > 30
     if "filter" in CAPTURED[captured]:
@@ -65,8 +65,8 @@ def test_large_replies_stay_in_bytes_if_no_filter_marked_their_changes(
     assert [row.op for row in rows] == ["delete" if is_filtered else "update"] * 1500
 
 
-def test_changes_during_a_copy_have_the_same_rows_by_both_roads(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+def test_changes_during_a_copy_have_the_same_rows_by_both_methods(
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """The server decides which keys are below the frontier, in the order of the index."""
     clustered = {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}
@@ -78,13 +78,13 @@ def test_changes_during_a_copy_have_the_same_rows_by_both_roads(
     for writer in writers:
         writer.write(100)
     pipeline = capture(".*", documents_per_split=7)
-    assert compare_copy(pipeline, roads, lambda: [writer.write(12) for writer in writers]) > 100
+    assert compare_copy(pipeline, methods, lambda: [writer.write(12) for writer in writers]) > 100
     for coll in colls:
         assert pipeline.replayed(coll) == contents(coll)
 
 
-def test_changes_during_a_copy_by_a_collation_have_the_same_rows_by_both_roads(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+def test_changes_during_a_copy_by_a_collation_have_the_same_rows_by_both_methods(
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """By it, keys have another order, and the names of two collections are equal."""
     chance = random.Random(1)
@@ -99,19 +99,19 @@ def test_changes_during_a_copy_by_a_collation_have_the_same_rows_by_both_roads(
             chance.choice(colls).update_one(key, {"$inc": {"n": 1}}, upsert=True)
             chance.choice(colls).delete_one({"_id": chance.choice(keys)})
 
-    assert compare_copy(pipeline, roads, write) > 100
+    assert compare_copy(pipeline, methods, write) > 100
     for coll in colls:
         assert pipeline.replayed(coll) == contents(coll)
 
 
-def compare_copy(pipeline: Capture, roads: list[str], write: Any) -> int:
+def compare_copy(pipeline: Capture, methods: list[str], write: Any) -> int:
     """Compare the changes of each batch of a copy; return how many a pipeline passed."""
     passed = 0
     for batch in copied(pipeline, write):
         for split in batch.stream_splits:
-            roads.clear()
+            methods.clear()
             own = rows_of(split, pipeline, "oplog")
-            assert roads == ["oplog"]
+            assert methods == ["oplog"]
             assert own == rows_of(split, pipeline, "change_stream")
             passed += len(own) if not split.is_whole else 0
     return passed
@@ -130,7 +130,7 @@ def rows_of(split: StreamSplit, pipeline: Capture, by: str) -> list[Change]:
     return list(task.read_split(split, options, may_be_void=True))
 
 
-def test_no_privilege_is_needed_to_filter(guarded: Guarded, roads: list[str]) -> None:
+def test_no_privilege_is_needed_to_filter(guarded: Guarded, methods: list[str]) -> None:
     database = guarded.client[f"filtered{next(_numbers)}"]
     coll = filled(database, "a", range(9))
     actions = ("find", "changeStream", "listCollections")
@@ -139,11 +139,11 @@ def test_no_privilege_is_needed_to_filter(guarded: Guarded, roads: list[str]) ->
     pipeline = Capture(uri, f"{database.name}.a", mode="latest", filter='{"n": 1}')
     coll.update_many({"_id": {"$lt": 5}}, {"$inc": {"n": 1}})
     assert [row.op for batch in pipeline.run() for row in batch.rows] == ["insert"] * 5
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
 
 
 def test_a_change_that_is_too_large_to_be_filtered_is_read_by_a_change_stream(
-    capture: Begin, database: Database[Document], roads: list[str], caplog: Any
+    capture: Begin, database: Database[Document], methods: list[str], caplog: Any
 ) -> None:
     coll = filled(database, "a", [])
     coll.insert_one({"_id": 1, "x": "x" * (7 * 2**20)})
@@ -151,7 +151,7 @@ def test_a_change_that_is_too_large_to_be_filtered_is_read_by_a_change_stream(
     for size in (8 * 2**20, 9 * 2**20 + 2**19):
         coll.replace_one({"_id": 1}, {"x": "y" * size})
     by_oplog.run()
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
     assert "a change that is too large to be filtered" in caplog.text
     is_split = abilities(database.client).splits_events
     assert [row.exact for row in require_same(by_oplog, by_stream)] == [True, is_split]
@@ -170,7 +170,7 @@ def test_a_filter_that_fails_for_a_document_ends_the_run_and_names_the_option(
 
 
 def test_nested_documents_of_the_greatest_depth_are_filtered(
-    capture: Begin, database: Database[Document], roads: list[str]
+    capture: Begin, database: Database[Document], methods: list[str]
 ) -> None:
     coll = filled(database, "a", [1])
     nested: Document = {"n": 1}
@@ -179,24 +179,24 @@ def test_nested_documents_of_the_greatest_depth_are_filtered(
     by_oplog, by_stream = both(capture, "a", fields="-pad")
     coll.update_one({"_id": 1}, {"$set": {"d": nested}})
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     require_same(by_oplog, by_stream)
 
 
 def test_documents_that_contain_expressions_are_not_evaluated(
-    capture: Begin, database: Database[Document], roads: list[str]
+    capture: Begin, database: Database[Document], methods: list[str]
 ) -> None:
     coll = filled(database, "a", [])
     by_oplog, by_stream = both(capture, "a", fields="x")
     coll.insert_one({"_id": "$x", "x": {"y": "$$NOW", "$add": [1, 2], "$literal": 1}})
     coll.replace_one({"_id": "$x"}, {"x": [{"$ifNull": ["$a", 1]}, "$$ROOT"]})
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     assert len(require_same(by_oplog, by_stream)) == 2
 
 
 def test_a_nested_field_that_an_update_moves_passes_a_filter_by_its_stored_value(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     """A change stream of MongoDB 6.0 repeats the earlier value in the image, and decides by it."""
     coll = database.create_collection("a", **RECORDING)

@@ -22,13 +22,13 @@ from tests.mongo.capture import Capture, Document, contents, filled, until
 from tests.mongo.random_writes import Writer
 from tests.mongo.read import test_faults
 from tests.mongo.read.test_faults import FAULTS, Reading, Stop, is_doomed, more_of, write
+from tests.mongo.read.test_oplog import methods as methods_fixture
 from tests.mongo.read.test_oplog import require_equal
-from tests.mongo.read.test_oplog import roads as roads_fixture
 from tests.mongo.trio import Trio, three_members
 from tests.slow import slow_but
 from tests.soak import choose_seed, soak
 
-observed, roads = test_faults.observed, roads_fixture
+observed, methods = test_faults.observed, methods_fixture
 # Before the first entries are asked for, and before those that follow.
 STOPS = (Stop(lambda command: command.get("find") == "oplog.rs"), more_of("oplog.rs"))
 
@@ -48,8 +48,8 @@ def begin(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]
 @pytest.mark.parametrize(
     "fault", slow_but(["a rollback"], [name for name in FAULTS if "network" not in name])
 )
-def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_roads(
-    trio: Trio, begin: Callable[..., Capture], roads: list[str], fault: str
+def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_methods(
+    trio: Trio, begin: Callable[..., Capture], methods: list[str], fault: str
 ) -> None:
     trio.heal()
     database = trio.fresh()
@@ -76,7 +76,7 @@ def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_roads(
     befalls.over()
     trio.heal()
     reading.done()
-    assert roads[0] == "oplog"
+    assert methods[0] == "oplog"
     writer.write(100)
     write(database, 4)
     for each in (by_oplog, by_stream):
@@ -93,7 +93,7 @@ def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_roads(
 
 
 @pytest.mark.slow
-def test_elections_and_rollbacks_at_random_have_the_same_rows_by_all_roads(
+def test_elections_and_rollbacks_at_random_have_the_same_rows_by_all_methods(
     trio: Trio, begin: Callable[..., Capture]
 ) -> None:
     found = compare_under_faults(trio, begin, choose_seed(), lambda done: done.total() < 4)
@@ -101,7 +101,7 @@ def test_elections_and_rollbacks_at_random_have_the_same_rows_by_all_roads(
 
 
 @pytest.mark.soak
-def test_elections_and_rollbacks_for_long_have_the_same_rows_by_all_roads(
+def test_elections_and_rollbacks_for_long_have_the_same_rows_by_all_methods(
     trio: Trio, begin: Callable[..., Capture]
 ) -> None:
     seed, seconds = soak()
@@ -127,8 +127,8 @@ def compare_under_faults(
         filled(database, name, range(60))
     names = f"{database.name}.orders,{database.name}.random"
     pipelines = [
-        begin(names, read_by=road, oplog_verify=verify, server_timeout_ms="1000")
-        for road, verify in (("auto", "0"), ("oplog", "0.3"), ("change_stream", "0"))
+        begin(names, read_by=method, oplog_verify=verify, server_timeout_ms="1000")
+        for method, verify in (("auto", "0"), ("oplog", "0.3"), ("change_stream", "0"))
     ]
     writes = Writes(Writer([database["random"]], chance.randrange(10**9)))
 

@@ -14,12 +14,12 @@ from tests.mongo.cluster import Cluster
 from tests.mongo.random_writes import Writer
 from tests.mongo.read.test_oplog import RECORDING
 from tests.mongo.read.test_oplog import encoders as encoders_fixture
-from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog import methods as methods_fixture
 from tests.mongo.read.test_oplog_filter import copied, rows_of
 from tests.mongo.topology.test_sharded_cluster import Orders, capture, update
 from tests.soak import soak
 
-encoders, roads = encoders_fixture, roads_fixture
+encoders, methods = encoders_fixture, methods_fixture
 
 
 def sorted_rows(pipeline: Capture) -> list[Change]:
@@ -39,8 +39,8 @@ def write(orders: Orders, chance: random.Random) -> None:
         orders.update(region)
 
 
-def test_writes_and_moving_chunks_have_the_same_rows_by_both_roads(
-    cluster: Cluster, db: str, encoders: None, roads: list[str]
+def test_writes_and_moving_chunks_have_the_same_rows_by_both_methods(
+    cluster: Cluster, db: str, encoders: None, methods: list[str]
 ) -> None:
     orders, chance = Orders(cluster, db), random.Random(1)
     by_oplog = capture(cluster, orders.full, mode="latest")
@@ -53,15 +53,15 @@ def test_writes_and_moving_chunks_have_the_same_rows_by_both_roads(
             orders.move(3, "s2" if step == 2 else "s1", up_to=4)
         by_oplog.batch()
     rows = sorted_rows(by_oplog)
-    assert roads.count("oplog") >= 2
+    assert methods.count("oplog") >= 2
     assert rows == sorted_rows(by_stream)
     assert rows == sorted_rows(verified)
     assert {row.op for row in rows} >= {"insert", "update", "delete"}
 
 
 @pytest.mark.soak
-def test_random_writes_and_moving_chunks_for_long_have_the_same_rows_by_both_roads(
-    cluster: Cluster, db: str, roads: list[str]
+def test_random_writes_and_moving_chunks_for_long_have_the_same_rows_by_both_methods(
+    cluster: Cluster, db: str, methods: list[str]
 ) -> None:
     """As a router writes to a sharded collection, and writes of all kinds to others of `s1`."""
     seed, seconds = soak()
@@ -71,7 +71,8 @@ def test_random_writes_and_moving_chunks_for_long_have_the_same_rows_by_both_roa
     writer = Writer(others, chance.randrange(10**9))
     names = (orders.full, *(str(each.full_name) for each in others))
     pipelines = [
-        capture(cluster, *names, mode="latest", read_by=road) for road in ("auto", "change_stream")
+        capture(cluster, *names, mode="latest", read_by=method)
+        for method in ("auto", "change_stream")
     ]
     made = rows = moves = 0
     while time.monotonic() < ends:
@@ -86,12 +87,12 @@ def test_random_writes_and_moving_chunks_for_long_have_the_same_rows_by_both_roa
         rows += len(by_oplog)
         for each in pipelines:
             each.batches.clear()
-    print(f"{made:,} writes of all kinds, {moves} moves, {rows:,} rows, {Counter(roads)}")
-    assert roads.count("oplog") > moves
+    print(f"{made:,} writes of all kinds, {moves} moves, {rows:,} rows, {Counter(methods)}")
+    assert methods.count("oplog") > moves
 
 
 def test_a_transaction_across_shards_is_read_by_change_streams(
-    cluster: Cluster, db: str, roads: list[str]
+    cluster: Cluster, db: str, methods: list[str]
 ) -> None:
     """It is prepared, and its entries do not say when it commits."""
     orders = Orders(cluster, db)
@@ -99,13 +100,13 @@ def test_a_transaction_across_shards_is_read_by_change_streams(
     by_stream = capture(cluster, orders.full, mode="latest", read_by="change_stream")
     cluster.transaction(db, s1=[update(4, n=-2)], s2=[update(9, n=-2)]).commit()
     rows = sorted_rows(by_oplog)
-    assert "change stream" in roads
+    assert "change stream" in methods
     assert len(rows) == 2
     assert rows == sorted_rows(by_stream)
 
 
-def test_changes_during_a_filtered_copy_have_the_same_rows_by_both_roads(
-    cluster: Cluster, db: str, roads: list[str]
+def test_changes_during_a_filtered_copy_have_the_same_rows_by_both_methods(
+    cluster: Cluster, db: str, methods: list[str]
 ) -> None:
     """Chunks move meanwhile: slices with the entries of a move are read by change streams."""
     orders, chance = Orders(cluster, db), random.Random(2)
@@ -126,4 +127,4 @@ def test_changes_during_a_filtered_copy_have_the_same_rows_by_both_roads(
             assert own == rows_of(split, pipeline, "change_stream")
             rows += len(own)
     assert rows > 100
-    assert roads.count("oplog") - roads.count("change stream") > 5
+    assert methods.count("oplog") - methods.count("change stream") > 5

@@ -16,10 +16,10 @@ from tests.mongo.capture import Document
 from tests.mongo.random_writes import CAPTURED, KINDS, LARGE_KINDS, Writer
 from tests.mongo.read.test_oplog import RECORDING, Begin, both, require_same
 from tests.mongo.read.test_oplog import encoders as encoders_fixture
-from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog import methods as methods_fixture
 from tests.soak import soak
 
-encoders, roads = encoders_fixture, roads_fixture
+encoders, methods = encoders_fixture, methods_fixture
 # Writes between two comparisons: their rows, with both images, are in memory at once.
 _ROUND = 3000
 
@@ -29,11 +29,11 @@ def collections_of(database: Database[Document]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("seed", "common_keys"), [(1, True), (2, False)])
-def test_random_writes_have_the_same_rows_by_both_roads(
+def test_random_writes_have_the_same_rows_by_both_methods(
     capture: Begin,
     database: Database[Document],
     encoders: None,
-    roads: list[str],
+    methods: list[str],
     seed: int,
     common_keys: bool,
 ) -> None:
@@ -41,20 +41,20 @@ def test_random_writes_have_the_same_rows_by_both_roads(
     by_oplog, by_stream = both(capture, "a", "b")
     writer.write(2000)
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     assert len(require_same(by_oplog, by_stream)) > 1100
     # Otherwise an operator that the server always refuses would be compared by no test.
     assert writer.done.keys() >= KINDS, KINDS - writer.done.keys()
 
 
 def test_writes_that_are_too_large_for_one_entry_or_one_reply_have_the_same_rows(
-    capture: Begin, database: Database[Document], encoders: None, roads: list[str]
+    capture: Begin, database: Database[Document], encoders: None, methods: list[str]
 ) -> None:
     writer = Writer(collections_of(database), 3)
     by_oplog, by_stream = both(capture, "a", "b")
     made = writer.write_large_transaction() + writer.write_large_document()
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     assert len(require_same(by_oplog, by_stream)) >= made
     assert writer.done.keys() == LARGE_KINDS
 
@@ -72,7 +72,7 @@ def test_collections_of_all_kinds_have_the_same_rows(
     capture: Begin,
     database: Database[Document],
     encoders: None,
-    roads: list[str],
+    methods: list[str],
     options: dict[str, Any],
 ) -> None:
     """A collation decides which keys are equal on the server, but not what the oplog contains."""
@@ -80,13 +80,13 @@ def test_collections_of_all_kinds_have_the_same_rows(
     by_oplog, by_stream = both(capture, "a")
     Writer([coll], 6).write(400)
     by_oplog.run()
-    assert roads == ["oplog"]
+    assert methods == ["oplog"]
     assert len(require_same(by_oplog, by_stream)) > 200
 
 
 @pytest.mark.soak
-def test_random_writes_for_long_have_the_same_rows_by_both_roads(
-    capture: Begin, database: Database[Document], roads: list[str], monkeypatch: Any
+def test_random_writes_for_long_have_the_same_rows_by_both_methods(
+    capture: Begin, database: Database[Document], methods: list[str], monkeypatch: Any
 ) -> None:
     seed, seconds = soak()
     chance, ends = random.Random(seed), time.monotonic() + seconds
@@ -104,11 +104,11 @@ def test_random_writes_for_long_have_the_same_rows_by_both_roads(
         monkeypatch.setattr(oplog_reply, "WORTH", chance.choice((0, 4096, 2**62)))
         made += chance.choice(writers).write(chance.randint(1, _ROUND))
         by_oplog.run()
-        assert "change stream" not in roads
+        assert "change stream" not in methods
         rows += len(require_same(by_oplog, by_stream))
         for each in (by_oplog, by_stream):
             each.batches.clear()
-        roads.clear()
+        methods.clear()
     for writer in writers:
         done += writer.done
     refused = sum(writer.refused for writer in writers)

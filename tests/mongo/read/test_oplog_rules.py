@@ -21,9 +21,9 @@ from cdc.mongo.read import IMAGES, oplog, oplog_reading
 from tests.mongo.capture import TIMEOUT_MS, Client, Document, failing, filled, last_write, until
 from tests.mongo.read.test_oplog import Begin, both, make_events, raw_entry, require_same, slice_of
 from tests.mongo.read.test_oplog import encoder as encoder_fixture
-from tests.mongo.read.test_oplog import roads as roads_fixture
+from tests.mongo.read.test_oplog import methods as methods_fixture
 
-encoder, roads = encoder_fixture, roads_fixture
+encoder, methods = encoder_fixture, methods_fixture
 
 # --- how a slice is read --------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def test_the_beginning_of_the_oplog_is_checked_after_the_first_entries_were_read
 def test_a_slice_whose_place_in_the_oplog_was_removed_is_read_by_a_change_stream(
     capture: Begin,
     database: Database[Document],
-    roads: list[str],
+    methods: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -94,13 +94,13 @@ def test_a_slice_whose_place_in_the_oplog_was_removed_is_read_by_a_change_stream
     capped_position_lost = {"failCommands": ["getMore"], "errorCode": 136, "namespace": str(OPLOG)}
     with failing(database.client, {"times": 1}, **capped_position_lost):
         by_oplog.read(end)
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
     assert "OperationFailure 136" in caplog.text
     assert len(require_same(by_oplog, by_stream)) == 60
 
 
 def test_another_version_of_the_server_is_read_by_a_change_stream(
-    mongod: ReplicaSet, updates: Any, roads: list[str], monkeypatch: pytest.MonkeyPatch
+    mongod: ReplicaSet, updates: Any, methods: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oplog, "_WIRE_VERSION", 21)
     reasons = list[str]()
@@ -108,12 +108,12 @@ def test_another_version_of_the_server_is_read_by_a_change_stream(
     parts = oplog.read(opener, updates, IMAGES["auto"], 20, note=reasons.append)
     assert len([event for events in parts for event in events]) == 3
     assert reasons == ["the server is not MongoDB 6.0"]
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
     assert oplog.find_obstacle(opener(), IMAGES["auto"]) == reasons[0]
 
 
 def test_an_image_that_is_missing_within_a_transaction_is_not_replaced_by_that_of_another_change(
-    capture: Begin, database: Database[Document], encoder: str, roads: list[str]
+    capture: Begin, database: Database[Document], encoder: str, methods: list[str]
 ) -> None:
     """Guards: images are taken in order, and those of a transaction differ only in their number."""
     coll = filled(database, "a", range(4))
@@ -125,7 +125,7 @@ def test_an_image_that_is_missing_within_a_transaction_is_not_replaced_by_that_o
     number = {"_id.applyOpsIndex": 1, "_id.ts": last_write(database.client)}
     assert images.delete_many(number).deleted_count == 1
     by_oplog.run()
-    assert roads == ["oplog", "change stream"]
+    assert methods == ["oplog", "change stream"]
     rows = require_same(by_oplog, by_stream)
     assert [row.before is None for row in rows] == [False, True, False, False]
 

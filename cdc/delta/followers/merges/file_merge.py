@@ -86,15 +86,15 @@ class FileMerge:
 
 
 def _is_possible(spark: SparkSession, table: Table, tables: Tables, batch: Batch) -> bool:
-    facts = batch.facts
-    names = effects.changed(table, facts, tables)
+    summary = batch.summary
+    names = effects.changed(table, summary, tables)
     return (
         bool(names)
         and (is_remote(table.target.address) or is_local(spark, table.target))
         and takes_copies(table)
         and tables.image(table).typed == table.options.columns
-        and not effects.emptied(table, facts, tables)
-        and facts.departures.isdisjoint(names)
+        and not effects.emptied(table, summary, tables)
+        and summary.departures.isdisjoint(names)
     )
 
 
@@ -108,7 +108,7 @@ class _Merge:
         self._batch, self._files = batch, files
         self._address, self._storage = table.target.address, tables.layout.storage
         self._folder = open_folder(self._address, self._storage)
-        self._names = effects.changed(table, batch.facts, tables)
+        self._names = effects.changed(table, batch.summary, tables)
         self._image = tables.image(table)
 
     def commit(self, spark: SparkSession, known: LiveFiles) -> None:
@@ -148,7 +148,7 @@ class _Merge:
         """What the commit would find only after all the work. Raises UnsuitableTable; Outdated."""
         self._tables.require_current_columns(self._table, schema_of(snapshot))
         require_suitable(snapshot, columns)
-        if any(self._batch.facts.counts[name].keys() - {"read"} for name in self._names):
+        if any(self._batch.summary.counts[name].keys() - {"read"} for name in self._names):
             require_changeable(snapshot, columns)
 
     def _read(self, there: Sequence[LiveFile]) -> tuple[Sequence[DataFile], LastChanges]:
@@ -162,7 +162,7 @@ class _Merge:
             copies, found = [], [(file, False) for file, _ in found]
         changes = read_changes(found, self._names, self._storage, _MOST_BYTES)
         count = changes.count + sum(file.rows for file in copies)
-        if count != sum(map(self._batch.facts.rows, self._names)):
+        if count != sum(map(self._batch.summary.rows, self._names)):
             raise UnsuitableTable("the files of the batch do not contain all of its rows")
         return copies, changes
 

@@ -18,7 +18,7 @@ _WITHOUT_IMAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class ReadMethod:
     """The options that decide how slices are read.
 
     Attributes:
