@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 
-def slow_but(fast: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
-    """The cases, of which `make test` runs only the `fast` ones; `make test-slow` runs the rest."""
-    kept = list(fast)
-    return [each if each in kept else pytest.param(each, marks=pytest.mark.slow) for each in cases]
-
-
-def soak_but(slow: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
-    """The cases, of which `make test-slow` runs only the `slow` ones; `make soak` runs the rest."""
-    kept = list(slow)
+def slow_but(fast: Iterable[Any], cases: Iterable[Any], soak: Iterable[Any] = ()) -> list[Any]:
+    """The cases: `make test` runs the `fast` ones, `make soak` those of `soak`, and
+    `make test-slow` the rest."""
+    kept, rare = list(fast), list(soak)
     return [
-        pytest.param(each, marks=pytest.mark.slow if each in kept else pytest.mark.soak)
+        each
+        if each in kept
+        else pytest.param(each, marks=pytest.mark.soak if each in rare else pytest.mark.slow)
         for each in cases
     ]

@@ -57,6 +57,7 @@ def _mirror(tmp_path: Path, namespace: Namespace) -> str:
     return table.target.address
 
 
+@pytest.mark.slow
 def test_verify_finds_what_is_missing_extra_and_differing_and_nothing_else(
     spark: SparkSession,
     database: Database[dict[str, Any]],

@@ -24,6 +24,7 @@ from cdc.errors import BadOption
 from cdc.model import Namespace
 from cdc.pipeline import config as configuration
 from tests.pipeline_file import write_pipeline
+from tests.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,8 +81,9 @@ def test_a_program_of_its_own_brings_mirrors_up_to_date_and_rebuilds_them(
     assert (alone.exit_code, "belong together" in alone.stderr) == (2, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_name", [False, True], ids=["at a path", "in a catalog"])
+@pytest.mark.parametrize(
+    "is_name", slow_but([], [False, True], soak=[False]), ids=["at a path", "in a catalog"]
+)
 def test_a_mirror_gets_typed_columns_and_documents_again_from_its_changelog(
     spark: SparkSession,
     database: Database[dict[str, Any]],

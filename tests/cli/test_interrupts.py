@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 _HANGS_MS = 400_000
 _SECONDS = 120
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Program:
@@ -130,6 +130,7 @@ def started(pipeline: Pipeline, mongod: ReplicaSet, folder: Path, name: str, *mo
     return Program(folder, name, *pipeline.options, *own.get(name, []), *more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan", "status"])
 def test_a_program_that_waits_for_its_source_is_ended_by_ctrl_c(
     pipeline: Pipeline, mongod: ReplicaSet, tmp_path: Path, name: str
@@ -140,6 +141,7 @@ def test_a_program_that_waits_for_its_source_is_ended_by_ctrl_c(
         ends_cleanly(started(pipeline, mongod, tmp_path, name, "-o", uri), silent.accept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["backfill", "maintain", "replay-dead-letters", "restore", "verify"],
@@ -153,7 +155,12 @@ def test_a_program_whose_jvm_starts_is_ended_by_ctrl_c_and_so_is_that(
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [("backfill", "find"), ("infer", "find"), ("verify", "find"), ("restore", "insert")],
+    [
+        pytest.param("backfill", "find", marks=pytest.mark.soak),
+        pytest.param("infer", "find", marks=pytest.mark.soak),
+        pytest.param("verify", "find", marks=pytest.mark.slow),
+        pytest.param("restore", "insert", marks=pytest.mark.slow),
+    ],
 )
 def test_a_program_whose_tasks_wait_for_a_server_is_ended_by_ctrl_c_and_so_are_they(
     pipeline: Pipeline, mongod: ReplicaSet, mongo: Client, tmp_path: Path, name: str, command: str
@@ -177,6 +184,7 @@ def asks(client: Client, command: str) -> bool:
     return any(operation["command"].get(command) for operation in running(client))
 
 
+@pytest.mark.slow
 def test_the_demo_is_ended_by_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     program = Program(tmp_path, "demo", "--documents", "3000")
     ends_cleanly(program, lambda: "batch=" in program.said())

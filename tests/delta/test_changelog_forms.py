@@ -93,6 +93,7 @@ def test_a_commit_version_grows_with_the_cluster_time(spark: SparkSession) -> No
     assert [row[0] for row in found] == [time * 2**31 + increment for time, increment in times]
 
 
+@pytest.mark.slow
 def test_a_mirror_follows_a_changelog_with_the_fields_of_debezium(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -48,8 +48,13 @@ def repair(spark: SparkSession, folder: Path, position: str, key: str) -> None:
     spark.sql(line.replace("/home/me/lakehouse", str(folder)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "form"), [("variant", "event"), ("json", "cdf")])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        pytest.param("variant", "event", marks=pytest.mark.slow),
+        pytest.param("json", "cdf", marks=pytest.mark.soak),
+    ],
+)
 def test_a_document_that_cannot_be_mapped_is_a_dead_letter_until_it_is_repaired(
     spark: SparkSession, tmp_path: Path, kind: str, form: str
 ) -> None:

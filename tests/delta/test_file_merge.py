@@ -195,6 +195,7 @@ def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
     assert len(looks) == 2
 
 
+@pytest.mark.slow
 def test_a_later_state_of_a_key_is_kept_unless_its_row_is_deleted(
     spark: SparkSession, base: Path, tmp_path: Path
 ) -> None:
@@ -275,7 +276,8 @@ def test_a_table_that_somebody_altered_takes_no_files(
         require_possible()
 
 
-@pytest.mark.parametrize("what", slow_but(["a column of a user"], ALTERATIONS))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ALTERATIONS)
 def test_a_table_that_somebody_altered_is_merged_by_spark(
     spark: SparkSession, base: Path, what: str
 ) -> None:

@@ -192,7 +192,7 @@ def backlog(base: Path, table: str) -> int:
     return found.batches
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_changelogs_in_the_form_of_a_change_feed_are_followed_into_typed_columns(
     spark: SparkSession, tmp_path: Path
 ) -> None:

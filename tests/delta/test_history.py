@@ -17,6 +17,7 @@ from cdc.errors import BadOption
 from cdc.model import DROPPED, RENAMED, REPLACED
 from tests.delta.batches import batch, change, commits, sink
 from tests.delta.timeline import Event, timeline, versions
+from tests.slow import slow_but
 
 # Columns may be named as what the sink works with.
 NAMED = {"position": "int from n", "lowest": "int from m"}
@@ -86,7 +87,7 @@ def of_document() -> list[Any]:
     return [F.variant_get("document", f"$.{name}", "int").alias(name) for name in ("n", "m")]
 
 
-@pytest.mark.parametrize("updates", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("updates", slow_but([], [300, 10_000], soak=[10_000]))
 def test_rows_in_any_order_and_number_make_the_versions_of_their_positions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int
 ) -> None:

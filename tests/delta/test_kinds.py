@@ -59,6 +59,7 @@ def census(monkeypatch: pytest.MonkeyPatch) -> FollowerKind:
     return kind
 
 
+@pytest.mark.slow
 def test_a_new_kind_follows_its_changelog_and_is_rebuilt_from_it(
     spark: SparkSession, tmp_path: Path, census: FollowerKind
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_dry_run_reports_and_a_run_does_and_the_job_goes_on(
     assert spark.read.format("delta").load(str(log)).count() == 7
 
 
+@pytest.mark.slow
 def test_files_that_no_commit_names_are_counted_and_deleted_when_they_are_old(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from cdc.delta.tables import Layout
 from cdc.errors import BadOption, NotCovered
 from cdc.model import Coverage, Namespace, Span
 from tests.delta.batches import batch, change, content, sink
+from tests.slow import slow_but
 
 # `both` share a changelog of the form of a change data feed; `orders` has one of its own.
 OVERRIDES = [{"match": r"both\..*", "changelog": "all/both/changelog", "form": "cdf", "mirror": ""}]
@@ -107,7 +108,7 @@ STATES: dict[int, Documents] = {
 }
 
 
-@pytest.mark.parametrize("ns", [ORDERS, BOTH], ids=["event", "cdf"])
+@pytest.mark.parametrize("ns", slow_but([ORDERS], [ORDERS, BOTH]), ids=["event", "cdf"])
 def test_the_collection_is_as_it_was_at_each_time(
     spark: SparkSession, lake: Path, ns: tuple[str, str]
 ) -> None:

@@ -23,6 +23,7 @@ from tests.delta.batches import batch, change, position, sink
 from tests.delta.test_followers import BATCHES, caught_up, copied, lagging
 from tests.delta.test_live_view import mirrored, view
 from tests.documents import code
+from tests.slow import slow_but
 
 ORDERS = Namespace("shop", "orders")
 FORMS: dict[str, dict[str, Any]] = {
@@ -97,11 +98,7 @@ def test_a_view_contains_what_its_mirror_lacks(spark: SparkSession, tmp_path: Pa
 
 # A drop in what a plain mirror lacks is also in `tests/cli/test_follow.py`.
 @pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(form, marks=pytest.mark.soak if form == "documents" else pytest.mark.slow)
-        for form in FORMS
-    ],
+    "form", slow_but([], FORMS, soak=FORMS.keys() - {"soft deletes, a change feed"})
 )
 def test_a_view_gives_what_its_mirror_will_contain(
     spark: SparkSession, tmp_path: Path, form: str
@@ -158,7 +155,7 @@ def step(spark: SparkSession, number: int) -> DataFrame:
     return batch(spark, rows, until=at + 9)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_each_read_of_a_view_is_one_batch_while_followers_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -263,8 +260,9 @@ def test_the_log_says_why_a_mirror_has_no_view(
         assert name.rpartition(".")[2] in line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["documents", "typed columns that grow"])
+@pytest.mark.parametrize(
+    "form", slow_but([], ["documents", "typed columns that grow"], soak=["documents"])
+)
 def test_what_somebody_has_added_to_a_mirror_is_in_its_view_as_it_will_be_in_the_mirror(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:

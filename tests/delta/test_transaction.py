@@ -268,6 +268,7 @@ def test_files_whose_bounds_exclude_a_value_are_not_read(table: Table) -> None:
     assert table.keys_for_spark("key = 'z'") == ["z"]
 
 
+@pytest.mark.slow
 def test_the_table_is_maintained_changed_and_read_like_any_other(table: Table) -> None:
     """Guards: files that OPTIMIZE, deletion vectors, VACUUM or another engine trip over."""
     for batch in range(4):

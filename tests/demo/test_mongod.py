@@ -30,7 +30,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_three_members_outlive_kill_stop_and_freeze_of_their_primaries() -> None:
     with ReplicaSet(members=3) as replica_set, replica_set.client() as client:
         for fault, repair in (("kill", "start"), ("stop", "start"), ("freeze", "thaw")):

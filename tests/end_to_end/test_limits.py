@@ -22,7 +22,7 @@ from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace, key_of, merge_key
 from cdc.pipeline import Config, Replication, verify
-from tests.slow import soak_but
+from tests.slow import slow_but
 
 Orders = Collection[dict[str, Any]]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
@@ -118,7 +118,7 @@ def caught_up(spark: SparkSession, config: Config) -> list[BatchReport]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("format", soak_but(["variant"], ["variant", "json", "bson"]))
+@pytest.mark.parametrize("format", slow_but([], ["variant", "json", "bson"], soak=["json", "bson"]))
 def test_what_the_server_takes_is_copied_and_followed_in_each_format(
     spark: SparkSession,
     database: Database[dict[str, Any]],
@@ -199,7 +199,7 @@ def _is_reported(image: Any, data: bytes) -> bool:
 # --- a large transaction -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_transaction_of_100_000_operations_is_whole_in_one_batch(
     spark: SparkSession, pipeline: Callable[..., Config]

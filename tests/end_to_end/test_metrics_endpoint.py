@@ -61,7 +61,7 @@ def test_prometheus_fetches_them_from_a_port_of_this_machine_alone(
     assert {address for address, open_port in addresses if open_port == port} == {"127.0.0.1"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_spark_submit_serves_them_by_the_documented_command(
     database: Database[dict[str, Any]], pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from cdc.pipeline import Config, Replication
 from cdc.pipeline import config as configuration
 from tests.end_to_end.in_process import STALL_SECONDS, WRITERS_PAUSE, wait_until
 from tests.mongo.capture import filled
+from tests.slow import slow_but
 
 # Written to again and again; and others, which nobody touches.
 HOT, QUIET = range(10), range(100, 110)
@@ -141,9 +142,8 @@ def stream(
     return Stream(spark, mongod.uri, database, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ddl", DDL)
+@pytest.mark.parametrize("ddl", slow_but([], DDL, soak=["rename"]))
 def test_what_is_dropped_or_renamed_under_load_is_taken_out_or_kept_as_it_was(
     stream: Stream, ddl: str
 ) -> None:
@@ -164,9 +164,8 @@ def test_what_is_dropped_or_renamed_under_load_is_taken_out_or_kept_as_it_was(
     assert {str(key) for key in QUIET} <= others.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ddl", DDL)
+@pytest.mark.parametrize("ddl", slow_but([], DDL, soak=["drop"]))
 def test_a_drop_or_rename_that_must_not_be_ends_the_run_under_load_and_another_policy_goes_on(
     stream: Stream, ddl: str
 ) -> None:

@@ -24,10 +24,11 @@ from tests.end_to_end.in_process import replicated
 from tests.end_to_end.job import Job
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
 from tests.mongo.capture import failing, until
+from tests.slow import slow_but
 
 Client = MongoClient[dict[str, Any]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 # What hangs does so for longer than a job may take to end, on any machine.
 _HANGS_MS = 400_000
 _END_SECONDS = 200
@@ -114,7 +115,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+# What the other cases show as well: a second signal, a stop between batches, a refused start.
+_RARE = {
+    "between batches",
+    "twice, while a batch is read that takes for ever",
+    "while the source refuses a start",
+}
+
+
+@pytest.mark.parametrize("name", slow_but([], CASES, soak=_RARE))
 def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     mongod: ReplicaSet,
     mongo: Client,
@@ -161,6 +170,7 @@ def test_a_job_that_is_asked_to_stop_ends_in_time_and_leaves_nothing(
     assert lag(config, orders) == 0
 
 
+@pytest.mark.slow
 def test_a_job_ends_while_its_source_stands_still(
     pipeline: Callable[..., Config], tmp_path: Path
 ) -> None:

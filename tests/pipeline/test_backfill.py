@@ -177,7 +177,7 @@ def test_tries_under_one_run_id_add_the_documents_once_though_the_job_goes_on_be
     assert len([row for row in lake.changelog() if row[1] == "read"]) == len(read) + 9
 
 
-@pytest.mark.parametrize("is_killed", slow_but([True], [False, True]))
+@pytest.mark.parametrize("is_killed", slow_but([], [False, True], soak=[False]))
 def test_what_the_job_knows_to_be_newer_or_gone_wins_though_a_backfill_comes_later(
     database: Database[dict[str, Any]],
     run: Run,

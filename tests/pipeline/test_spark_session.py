@@ -77,7 +77,7 @@ def test_in_plain_python_a_program_runs_on_its_own_python_and_prints_nothing_els
     assert (run.stdout, run.stderr) == (f"9 {sys.executable} UTC\n", "")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_programs_that_start_at_once_where_jars_are_not_downloaded_yet_all_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

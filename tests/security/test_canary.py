@@ -30,6 +30,7 @@ from tests.jvm import with_spark_settings
 from tests.mongo.capture import filled
 from tests.security.certificates import Secured
 from tests.security.leaks import Canary, Watched, reported
+from tests.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 LOCALS = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -202,8 +203,7 @@ def ran(place: Place, name: str, command: list[str], environment: dict[str, str]
         ).returncode
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["plain", "env", "file"])
+@pytest.mark.parametrize("way", slow_but([], ["plain", "env", "file"], soak=["env"]))
 def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_path: Path) -> None:
     """Guards: everything in the page *Security*, at work."""
     place, secrets = Place(tmp_path / "place"), tmp_path / "secrets"

@@ -526,7 +526,14 @@ def _has_run(pipeline: Capture) -> bool:
     return False
 
 
-@pytest.mark.parametrize("fault", slow_but(["a rollback", "a network that is cut"], FAULTS))
+@pytest.mark.parametrize(
+    "fault",
+    slow_but(
+        ["a rollback", "a network that is cut"],
+        FAULTS,
+        soak=["a stepdown", "a network that is silent"],
+    ),
+)
 def test_nothing_is_lost_nothing_reported_twice_and_nothing_reported_that_was_rolled_back(
     trio: Trio, failed: set[str | None], fault: str
 ) -> None:

@@ -46,7 +46,10 @@ def begin(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]
 
 
 @pytest.mark.parametrize(
-    "fault", slow_but(["a rollback"], [name for name in FAULTS if "network" not in name])
+    "fault",
+    slow_but(
+        ["a rollback"], [name for name in FAULTS if "network" not in name], soak=["a stepdown"]
+    ),
 )
 def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_methods(
     trio: Trio, begin: Callable[..., Capture], methods: list[str], fault: str

@@ -115,7 +115,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", slow_but([("refine", "streaming")], CASES), ids="-".join)
+@pytest.mark.parametrize(
+    "case",
+    slow_but(
+        [("refine", "streaming")],
+        CASES,
+        soak=[case for case in CASES if case[0] == "reshard_by_id"],
+    ),
+    ids="-".join,
+)
 def test_a_collection_that_gets_another_shard_key_is_copied_again(
     cluster: Cluster, db: str, router: StandIn, case: tuple[str, str]
 ) -> None:
