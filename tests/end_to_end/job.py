@@ -19,6 +19,8 @@ from types import MappingProxyType
 from typing import IO
 
 from cdc.pipeline import Config
+from cdc.pipeline.spark.object_storage import packages
+from cdc.pipeline.spark.spark_session import delta_packages
 from tests.end_to_end.oracle import Checkpoint, Frontier
 from tests.jvm import SHORT_LIVED
 
@@ -38,6 +40,14 @@ WITH_AN_EXECUTOR = (
     *("--conf", "spark.log.level=ERROR"),
     *("--properties-file", "conf/spark-defaults.conf", "jobs/replicate.py"),
 )
+
+
+def with_jars(command: tuple[str, ...], base: str) -> tuple[str, ...]:
+    """The command; under spark-submit with the jars of the object store that `base` is in."""
+    if command[0] != WITH_AN_EXECUTOR[0] or not packages(base):
+        return command
+    return (command[0], "--packages", delta_packages(packages(base)), *command[1:])
+
 
 # A state of the checkpoint: what has been planned, not yet what has been written.
 Phase = Callable[[list[Frontier]], bool]

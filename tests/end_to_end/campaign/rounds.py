@@ -38,6 +38,7 @@ from tests.end_to_end.job import (
     WITH_AN_EXECUTOR,
     arguments,
     program_environment,
+    with_jars,
 )
 from tests.end_to_end.oracle import (
     Checkpoint,
@@ -108,7 +109,8 @@ class Campaign:
             uri = f"uri={self._source.uri}"
             return self._pipeline(",".join(map(str, namespaces)), uri, *options, *where)
 
-        config, command = configured(*place.options(lakehouse)), chance.choice(_COMMANDS)
+        config = configured(*place.options(lakehouse))
+        command = with_jars(chance.choice(_COMMANDS), config.base)
         checkpoint = Checkpoint(config)
         with (
             Supervised(config, folder, command, place.environment) as job,
