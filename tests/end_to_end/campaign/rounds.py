@@ -169,7 +169,8 @@ class Campaign:
             began, ends = time.time(), time.monotonic() + seconds
             latest = ends + seconds
             while time.monotonic() < ends or not _has_streamed(_written(checkpoint)):
-                if time.monotonic() > latest or any(each.done() for each in found):
+                is_stuck = time.monotonic() > latest or of_job.job.unexpected
+                if is_stuck or any(each.done() for each in found):
                     break
                 load.pause = _BRISK if _lag(checkpoint, began) < _LAG_SECONDS else _SLOW
                 self.report.say("under faults", checkpoint.committed())
@@ -186,6 +187,7 @@ class Campaign:
         while not enough(_written(checkpoint)):
             if checkpoint.committed() > batches:
                 batches, deadline = checkpoint.committed(), time.monotonic() + _STALL_SECONDS
+            assert not job.unexpected, job.unexpected
             assert time.monotonic() < deadline, f"no batch after {batches}: {job.said()}"
             self.report.say("catching up", batches)
             time.sleep(0.2)
