@@ -41,7 +41,7 @@ class Supervised:
         may_end_with: Collection[int] = MAY_END_WITH,
     ) -> None:
         self._config, self._folder, self._command = config, folder, command
-        self._environment, self._may_end_with = environment, may_end_with
+        self.environment, self._may_end_with = environment, may_end_with
         self._clock = folder / "clock"
         self.set_clock(0)
         self._job = self._started()
@@ -62,7 +62,7 @@ class Supervised:
         shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
     def _started(self) -> Job:
-        environment = {**by_the_clock_of(self._clock), **self._environment}
+        environment = {**by_the_clock_of(self._clock), **self.environment}
         return Job(self._config, self._folder, command=self._command, environment=environment)
 
     def _supervise(self) -> None:
