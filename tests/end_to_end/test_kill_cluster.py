@@ -29,6 +29,27 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+def test_the_oplogs_of_shards_give_the_documents_of_a_collection_whose_chunks_move(
+    cluster: Cluster,
+) -> None:
+    """Guards: what the oracles take for the truth where shards do not know an earlier time."""
+    orders = Namespace("shop", "orders")
+    cluster.create_database(orders.db)
+    cluster.fill(*orders)
+
+    def update(shard: str, key: int) -> None:
+        change = {"q": {"k": key}, "u": {"$inc": {"n": 1}}, "multi": False}
+        reply = cluster.run(shard, orders.db, {"update": orders.coll, "updates": [change]})
+        assert reply["n"] == 1, reply
+
+    for to, other in (("s1", "s2"), ("s2", "s1")):
+        update(other, 60)
+        cluster.move(*orders, {"k": 50}, to)
+        update(to, 60)
+        found = OfCluster(cluster).replay(orders, last_write(cluster))
+        assert sorted(map(bytes, found)) == sorted(cluster.contents(*orders))
+
+
 @pytest.mark.soak
 def test_a_job_on_shards_killed_under_writers_and_moving_chunks_loses_and_doubles_nothing(
     cluster: Cluster, spark: SparkSession, pipeline: Callable[..., Config], tmp_path: Path

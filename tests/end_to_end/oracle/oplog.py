@@ -112,9 +112,14 @@ class OfCluster:
         except OperationFailure as error:
             if error.code not in _FORGOTTEN:
                 raise
-            found = _replayed(self.story(namespace), at)
+            found = self.replay(namespace, at)
         assert len({bson.decode(raw)["_id"] for raw in found}) == len(found), "two shards own one"
         return found
+
+    def replay(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
+        """The documents by the oplogs alone. A shard writes to a document that another one gave it
+        at a later time than that one did."""
+        return _replayed(sorted(self.story(namespace), key=lambda write: write.time), at)
 
 
 class ThroughRouters(OfCluster):
@@ -125,7 +130,7 @@ class ThroughRouters(OfCluster):
         return sorted(reported, key=lambda write: write.time)
 
     def documents(self, namespace: Namespace, at: Timestamp) -> list[bytes]:
-        return _replayed(self.story(namespace), at)
+        return self.replay(namespace, at)
 
 
 def _replayed(story: Iterable[Write], at: Timestamp) -> list[bytes]:
