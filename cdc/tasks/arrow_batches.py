@@ -106,7 +106,7 @@ def encode_events(
     run: Run, split: StreamSplit, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Encode events as columns: the same rows as those of `event_row`."""
-    located, capture = run.located, CaptureFilter.parse(split.capture_text)
+    located, capture = run.located, split.capture
     formats = options.document_format, options.document_json
     seconds = (located.times >> np.uint64(32)).astype(np.int64)
     wall, has_wall = located.events[:, at.WALL], located.has(at.WALL)

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from cdc.errors import LoginRefused
 from cdc.model import (
-    CaptureFilter,
     Change,
     ControlSplit,
     Namespace,
@@ -197,7 +196,7 @@ def _event_rows(
     keys: CollectionKeys,
 ) -> Iterator[Change]:
     encode = encoder(options.document_format, options.document_json)
-    selection, capture = Selection.parse(split.collections), CaptureFilter.parse(split.capture_text)
+    selection, capture = Selection.parse(split.collections), split.capture
     for events in changes:
         for event in events:
             row = event_row(*event, split.shard, selection, capture, encode)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from tests.delta.batches import batch, sink
 from tests.delta.test_history import VERSIONS, Reported, expected, of_document, read, row
 from tests.delta.timeline import Event
+from tests.slow import slow_but
 from tests.soak import choose_seed
 
 # A mirror with hard deletes does not remember what is gone: it gets no such change.
@@ -34,10 +35,7 @@ def happened(random: Random, count: int) -> list[list[Reported]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("count", slow_but([], [3, 8], soak=[8]))
 def test_batches_in_any_order_leave_mirrors_and_histories_as_in_their_own(
     spark: SparkSession, tmp_path: Path, count: int
 ) -> None:

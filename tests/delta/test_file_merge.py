@@ -97,10 +97,7 @@ def compact(spark: SparkSession, base: Path) -> None:
     DeltaTable.forPath(spark, str(base / MIRROR)).optimize().executeCompaction()
 
 
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(4, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("count", slow_but([], [4, 12], soak=[12]))
 def test_any_batches_make_of_a_mirror_what_spark_makes_of_them(
     spark: SparkSession, tmp_path: Path, count: int
 ) -> None:

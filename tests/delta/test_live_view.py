@@ -17,6 +17,7 @@ from cdc.errors import BadOption, NotCovered
 from cdc.model import Namespace, Timestamp, resume_token
 from tests.delta.batches import batch, change, sink
 from tests.delta.test_followers import BATCHES, MIRROR, caught_up, copied, lagging
+from tests.slow import slow_but
 
 ORDERS = Namespace("shop", "orders")
 FORMS: dict[str, dict[str, Any]] = {
@@ -50,13 +51,7 @@ def content(found: LiveView) -> tuple[list[str], list[Any]]:
 
 # A mirror of several collections differs from a plain one by a column and a filter alone. For other
 # forms `tests/delta/test_sql_view.py` compares the live view with the mirror.
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(form, marks=pytest.mark.soak if form == "documents" else pytest.mark.slow)
-        for form in FORMS
-    ],
-)
+@pytest.mark.parametrize("form", slow_but([], FORMS, soak=["documents"]))
 def test_a_live_view_is_the_mirror_that_has_applied_the_changelog(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:

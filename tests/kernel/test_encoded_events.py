@@ -107,7 +107,7 @@ def of(events: Sequence[dict[str, Any]]) -> Located:
 
 
 def one_by_one(events: Sequence[Event], split: StreamSplit, format: str) -> pa.Table:
-    selection, capture = Selection.parse(split.collections), CaptureFilter.parse(split.capture_text)
+    selection, capture = Selection.parse(split.collections), split.capture
     rows = [event_row(*event, split.shard, selection, capture, encoder(format)) for event in events]
     return pa.Table.from_batches(arrow_batches.encode_rows(iter(rows), schema(format)))
 

@@ -243,7 +243,7 @@ class Planner:
     def _find_valid_end(
         self, start: Offset, edge: Timestamp, candidates: list[CandidateEnd]
     ) -> Offset:
-        """Return the first candidate that no event excludes, cut at the first DDL event."""
+        """Return the end of the first candidate that no event excludes, cut at the first DDL."""
         before = Selection.parse(start.selection)
         union = before.union(self.selection)
         for candidate in candidates:
