@@ -160,7 +160,10 @@ def as_spark_reads_it(spark: SparkSession, table: Path) -> list[str]:
     return sorted(map(repr, spark.read.format("delta").load(str(table)).collect()))
 
 
-@pytest.mark.parametrize("writer", ["another follower", "OPTIMIZE", "a user"])
+@pytest.mark.parametrize(
+    "writer",
+    slow_but(["OPTIMIZE"], ["another follower", "OPTIMIZE", "a user"], soak=["another follower"]),
+)
 def test_what_another_writer_commits_between_the_look_and_the_commit_is_kept(
     spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:

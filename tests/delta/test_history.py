@@ -161,6 +161,7 @@ def test_a_history_of_typed_columns_keeps_what_does_not_fit_and_grows(
     ]
 
 
+@pytest.mark.slow
 def test_a_history_that_is_there_keeps_to_the_columns_it_tracks(
     spark: SparkSession, tmp_path: Path
 ) -> None:

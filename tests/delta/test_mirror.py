@@ -20,6 +20,7 @@ from cdc.delta.log import Target
 from cdc.model import Namespace
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, commits, content, sink
+from tests.slow import slow_but
 
 MIRROR = "shop/orders/mirror"
 ORDERS, ZEBRAS, RIDES = ("shop", "orders"), ("shop", "zebras"), ("fair", "rides")
@@ -342,7 +343,7 @@ def test_an_idle_batch_commits_nothing(pipeline: Pipeline) -> None:
     assert (pipeline.commits(), pipeline.commits("shop/orders/changelog")) == before
 
 
-@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("restarted", slow_but([True], [True, False]))
 def test_the_end_of_a_copy_is_committed_even_without_rows(
     pipeline: Pipeline, restarted: bool
 ) -> None:

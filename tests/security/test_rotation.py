@@ -65,6 +65,7 @@ def changed_password(server: Guarded, name: str, password: str) -> str:
     return server.uri(name, password)
 
 
+@pytest.mark.slow
 def test_a_password_that_is_changed_first_at_the_server_and_then_in_the_file_ends_no_run(
     restarted: Guarded, tmp_path: Path
 ) -> None:

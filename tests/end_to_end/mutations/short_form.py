@@ -36,7 +36,7 @@ NOT_REACHED, SURVIVED, BY_ITSELF = "not reached", "survived", "the job"
 _KILLED = (-9, 137)
 _STALL_SECONDS, _END_SECONDS, _READ_SECONDS = 60.0, 120.0, 240.0
 _LONGEST = 300
-_STREAMED, _PAUSE_SECONDS, _A_WHILE_SECONDS = 3, 0.3, 4.0
+_STREAMED, _A_WHILE_SECONDS = 3, 4.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class ShortForm:
         pipeline: makes the configuration of a pipeline with small splits, from its collections and
             more options.
         seed: decides what is written.
+        pause: the seconds for which each writer waits after each write.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class ShortForm:
         spark: SparkSession,
         pipeline: Callable[..., Config],
         seed: int,
+        pause: float = 0.3,
     ) -> None:
-        self.spark, self.pipeline = spark, pipeline
+        self.spark, self.pipeline, self.pause = spark, pipeline, pause
         self._sources, self._seed, self._rounds = sources, seed, 0
 
     def run(self, name: str, folder: Path) -> Outcome:
@@ -181,7 +183,7 @@ class _Run:
             }
             with ExitStack() as stack:
                 load = stack.enter_context(source.load(chance))
-                load.pause = _PAUSE_SECONDS
+                load.pause = self._form.pause
                 with self._failing(source, namespaces):
                     self._wait(checkpoint, job, _has_streamed(0))
                     for fault in self._needs.faults:

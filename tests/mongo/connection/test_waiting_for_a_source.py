@@ -59,7 +59,7 @@ def shop(database: Database[Document]) -> Database[Document]:
     return database
 
 
-@pytest.mark.parametrize("turn", slow_but([0], range(4)))
+@pytest.mark.parametrize("turn", slow_but([0], range(4), soak=[2, 3]))
 def test_a_start_asks_again_whatever_a_server_that_goes_refuses(
     mongod: ReplicaSet,
     mongo: Client,

@@ -206,7 +206,7 @@ class Life:
         coll.aggregate([{"$match": {"_id": {"$lt": 9}}}, {"$out": self.random.choice("abcd")}])
 
 
-@pytest.mark.parametrize("seed", slow_but([3], [3, 21]))
+@pytest.mark.parametrize("seed", slow_but([3], [3, 21], soak=[21]))
 def test_what_a_changelog_covers_is_the_collection_at_each_time(
     capture: Begin, database: Database[Document], seed: int
 ) -> None:

@@ -529,7 +529,7 @@ def _has_run(pipeline: Capture) -> bool:
 @pytest.mark.parametrize(
     "fault",
     slow_but(
-        ["a rollback", "a network that is cut"],
+        ["a rollback"],
         FAULTS,
         soak=["a stepdown", "a network that is silent"],
     ),

@@ -259,6 +259,7 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
     assert ids == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_member_that_stands_still_before_a_copy_is_replaced_by_another(
     four: Four, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

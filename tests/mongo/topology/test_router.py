@@ -143,7 +143,7 @@ def test_the_live_edge_is_never_before_the_floor(
 # --- copies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", slow_but([1], [1, 2]))
+@pytest.mark.parametrize("seed", slow_but([], [1, 2], soak=[2]))
 def test_under_writers_and_moving_chunks_every_batch_is_what_the_events_left(
     cluster: Cluster, db: str, router: StandIn, seed: int
 ) -> None:

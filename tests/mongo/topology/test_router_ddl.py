@@ -38,7 +38,7 @@ def test_a_collection_that_moves_with_its_database_is_copied_again(
     assert len(contents(moved)) == 31
 
 
-@pytest.mark.parametrize("is_copied", slow_but([False], [False, True]))
+@pytest.mark.parametrize("is_copied", slow_but([], [False, True], soak=[True]))
 def test_a_collection_that_is_resharded_remains_whole(
     cluster: Cluster, db: str, router: StandIn, is_copied: bool
 ) -> None:
@@ -93,6 +93,7 @@ def test_a_copy_does_not_undo_the_changes_of_a_collection_that_got_its_name(
 # --- shards that join and leave ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_shard_that_joins_is_read_and_one_that_leaves_ends_the_run() -> None:
     """Guards: a router returns nothing of a shard that has left."""
     with Cluster() as cluster, StandIn.of_cluster(cluster) as router:

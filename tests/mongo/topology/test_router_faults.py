@@ -97,7 +97,7 @@ def test_a_router_reads_by_the_read_preference_and_the_tags_of_the_connection_st
 # --- routers that fail ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("killed", slow_but([0], [0, 1]))
+@pytest.mark.parametrize("killed", slow_but([], [0, 1], soak=[1]))
 def test_a_router_that_is_killed_in_the_midst_of_reads_is_replaced_by_another(
     cluster: Cluster, db: str, two: list[StandIn], killed: int
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_new_collection_ends_no_run_that_copies_nothing(
     assert mirrored(pipeline) == {'3\t{"k":3}': bson.encode({"_id": 3, "k": 3})}
 
 
+@pytest.mark.slow
 def test_a_collection_that_is_dropped_and_filled_again_has_each_change(
     cluster: Cluster, db: str, router: StandIn
 ) -> None:

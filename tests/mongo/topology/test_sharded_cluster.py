@@ -187,7 +187,7 @@ def test_the_changes_of_all_shards_arrive_in_the_order_of_their_times(
     assert ops == expected
 
 
-@pytest.mark.parametrize("seed", slow_but([1], [1, 2]))
+@pytest.mark.parametrize("seed", slow_but([1], [1, 2], soak=[2]))
 def test_under_writers_and_moving_chunks_every_batch_is_the_cluster_as_of_its_time(
     cluster: Cluster, db: str, seed: int
 ) -> None:
@@ -658,7 +658,9 @@ def test_it_is_reported_which_shard_all_changes_wait_for(
 # --- times that cannot be read any more ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("forgotten_by", slow_but(["all of them"], ["s1", "s2", "all of them"]))
+@pytest.mark.parametrize(
+    "forgotten_by", slow_but(["all of them"], ["s1", "s2", "all of them"], soak=["s2"])
+)
 def test_a_range_that_a_shard_cannot_read_any_more_is_rewound_over_all_of_them(
     cluster: Cluster, db: str, forgotten_by: str
 ) -> None:
@@ -800,7 +802,7 @@ def forgetting(cluster: Cluster, shard: str, orders: Orders, at: Timestamp) -> I
 # --- collections that are distributed anew ------------------------------------------------------
 
 
-@pytest.mark.parametrize("copied", slow_but([50], [30, 50, 100]))
+@pytest.mark.parametrize("copied", slow_but([50], [30, 50, 100], soak=[30]))
 def test_a_collection_that_is_resharded_in_the_midst_of_its_copy_is_copied_anew(
     cluster: Cluster, db: str, copied: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -877,7 +879,7 @@ def test_a_collection_dropped_and_made_anew_in_the_midst_of_its_copy_is_copied_a
     same(pipeline, orders)
 
 
-@pytest.mark.parametrize("when", slow_but(["while"], ["before", "while", "after"]))
+@pytest.mark.parametrize("when", slow_but(["while"], ["before", "while", "after"], soak=["before"]))
 def test_an_unsharded_collection_may_move_with_its_database(
     cluster: Cluster, db: str, when: str
 ) -> None:
