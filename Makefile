@@ -30,7 +30,7 @@ test-of: $(INSTALLED) ## the tests of one subject, a folder or file below tests:
 	@$(BIN)/pytest -n 0 tests/$(SUBJECT)
 
 test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of half a minute and more
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m slow -n 3
 
 test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"
 	@$(BIN)/python -m tests.matrix $(VERSIONS)
