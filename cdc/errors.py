@@ -116,6 +116,10 @@ class ChangelogTooShort(CdcError):
     """The log of a changelog lacks batches that a mirror or a history has not applied yet."""
 
 
+class TableRestored(CdcError):
+    """Somebody restored a table to an earlier version, which lacks batches of the pipeline."""
+
+
 class RebuildRefused(CdcError):
     """The changelog of a mirror or a history does not contain all that the table contains."""
 

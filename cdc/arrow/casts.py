@@ -123,13 +123,13 @@ class Documents:
                     cells.grow()
 
     def _cast_fixed(self, places: Places, kind: Kind, arrow: pa.DataType) -> CastValues:
-        status, at = np.empty(len(places), np.uint8), (self.data, places.starts, places.stops)
+        status, at = np.empty(len(places), np.uint8), (self.data, places.starts)
         out: Any = np.zeros(len(places), np.int64)
         if isinstance(kind, Integer):
-            self.kernel.casts.cast_integers(*at, kind.bits, out, status)
+            self.kernel.casts.cast_integers(*at, places.stops, kind.bits, out, status)
         elif kind in (Scalar.FLOAT, Scalar.DOUBLE):
             out = np.zeros(len(places))
-            self.kernel.casts.cast_doubles(*at, kind is Scalar.FLOAT, out, status)
+            self.kernel.casts.cast_doubles(*at, places.stops, kind is Scalar.FLOAT, out, status)
         else:
             self.kernel.casts.cast_fixed(
                 *at, kind is Scalar.BOOLEAN, kind is Scalar.DATE, out, status

@@ -8,16 +8,23 @@ unusual names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from cdc.delta.followers import Backlog
 from cdc.delta.landing import ROW_OPS
-from cdc.delta.log import Commit, NeedsSpark, Target, open_table
+from cdc.delta.log import (
+    Commit,
+    LogEntry,
+    NeedsSpark,
+    Target,
+    find_commit,
+    open_table,
+    read_local_log,
+    require_contained,
+)
 from cdc.delta.tables import begin_of
 from cdc.model import VOIDING, Namespace
 
@@ -90,13 +97,18 @@ def _has_effect(commit: Commit, namespace: Namespace) -> bool:
 
 
 def read_table_stats(target: Target) -> TableStats | None:
-    """Read the statistics of a table; None if it does not exist yet or cannot be read."""
+    """Read the statistics of a table; None if it does not exist yet or cannot be read.
+
+    Raises TableRestored.
+    """
     try:
         table = open_table(target)
     except (NeedsSpark, TableNotFoundError):
         return None
-    history = [(Commit.parse(each.get("userMetadata")), each) for each in table.history(_COMMITS)]
-    ours = [(commit, entry) for commit, entry in history if commit is not None]
+    log = read_local_log(table, _COMMITS)
+    if newest := find_commit(log, dict):
+        require_contained(target, newest.commit, newest.undone)
+    ours = [(commit, entry) for entry in log if (commit := Commit.parse(entry.metadata))]
     commits = tuple(_describe(*each) for each in ours if not each[0].is_empty)
     begin = begin_of(table.metadata().configuration)
     after = begin.after if begin else None
@@ -109,12 +121,6 @@ def _count_rows(table: DeltaTable) -> int:
     return int(counted["n"][0].as_py())
 
 
-def _describe(commit: Commit, entry: Mapping[str, Any]) -> TableCommit:
-    moment = entry["timestamp"] / 1000
-    return TableCommit(commit, entry["version"], moment, _changed_rows(entry))
-
-
-def _changed_rows(entry: Mapping[str, Any]) -> int | None:
-    metrics = entry.get("operationMetrics", {})
-    count = metrics.get("numSourceRows", metrics.get("numOutputRows"))
-    return None if count is None else int(count)
+def _describe(commit: Commit, entry: LogEntry) -> TableCommit:
+    count = entry.metrics.get("numSourceRows", entry.metrics.get("numOutputRows"))
+    return TableCommit(commit, entry.version, entry.made, None if count is None else int(count))

@@ -71,12 +71,13 @@ class Following:
     def find(self, spark: SparkSession) -> None:
         """Find the batches that the checkpoint contains by now, and tables that appeared.
 
-        Raises ChangelogTooShort, and BadOption if a table has not the configured form.
+        Raises ChangelogTooShort, TableRestored, and BadOption if a table has not the configured
+        form.
         """
         last = self._last_batch()
         if last is not None and last != self.last:
             self._discover(spark)
-            self._require_configured()
+            self._require_fitting()
             self._followers.recover(spark, last + 1, self._columns)
             self.last = last
 
@@ -96,7 +97,7 @@ class Following:
             )
         self._discover(self._spark)
         found = [(kind, table) for name in namespaces for kind, table in self._tables_of(name)]
-        self._require_configured({table for _, table in found})
+        self._require_fitting({table for _, table in found})
         self._followers.begin(last + 1, self._columns)
         for kind, table in dict.fromkeys(found):
             self._followers.require_possible(self._spark, kind, table)
@@ -119,10 +120,11 @@ class Following:
         for tables in (self._changelogs, *self._kinds.values()):
             tables.discover(spark)
 
-    def _require_configured(self, rebuilt: Collection[Table] = ()) -> None:
+    def _require_fitting(self, rebuilt: Collection[Table] = ()) -> None:
         document = self._columns["after"].dataType.simpleString()
         for tables in (self._changelogs, *self._kinds.values()):
             tables.require_configured(document, rebuilt)
+            tables.require_whole(rebuilt)
 
     def _last_batch(self) -> int | None:
         """The last batch that all of its changelogs contain."""

@@ -37,7 +37,7 @@ def read_table_batches(tables: TableReader, config: Config, pipeline: str | None
         owners = owners or {owner for table, owner in found if table.is_shared}
         pipeline = _only_owner(owners, config)
     own = [tables.newest_commit(table.target) for table, owner in found if owner == pipeline]
-    commits = [newest[1] for newest in own if newest]
+    commits = [newest.commit for newest in own if newest]
     ends = {commit.batch: commit.offset for commit in commits if commit.offset is not None}
     return TableBatches(pipeline, max((commit.batch for commit in commits), default=None), ends)
 

@@ -70,11 +70,13 @@ def state(spark: SparkSession, target: Target, namespace: Namespace) -> MirrorSt
 
     A table without changes in a batch gets no commit. So `watermark` may be older than that of the
     pipeline, and the mirror is right for every time between both.
+
+    Raises TableRestored.
     """
     newest = newest_commit(spark, target) if target.exists(spark) else None
-    if newest is None or newest[1].is_empty:
+    if newest is None or newest.commit.is_empty:
         return None
-    return state_of(*newest, namespace)
+    return state_of(newest.version, newest.commit, namespace)
 
 
 def state_of(version: int, commit: Commit, namespace: Namespace) -> MirrorState:

@@ -117,7 +117,7 @@ def feeds(table: Table, tables: Tables, changelogs: Tables) -> set[Target]:
 
 def _newest(spark: SparkSession, changelog: Target) -> Commit | None:
     newest = newest_commit(spark, changelog) if changelog.exists(spark) else None
-    return newest[1] if newest else None
+    return newest.commit if newest else None
 
 
 def _read_commits_after(

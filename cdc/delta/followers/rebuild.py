@@ -51,8 +51,9 @@ _ALL_VERSIONS = 2**63 - 1
 
 def is_emptied(table: Table, tables: Tables) -> bool:
     """Whether the table was emptied to be rebuilt, and has got no batch since."""
-    last = tables.last(table)
-    return last is not None and last.is_empty
+    last, known = tables.last(table), tables.state(table)
+    is_undone = known is not None and known.undone is not None
+    return last is not None and last.is_empty and not is_undone
 
 
 def empty(spark: SparkSession, table: Table, tables: Tables) -> None:
@@ -179,12 +180,15 @@ def _rows(spark: SparkSession, feed: Target) -> DataFrame:
 
 
 def _commits(spark: SparkSession, feed: Target) -> list[Commit]:
-    """Our commits in the log of a changelog, the newest first; at least what is kept of that."""
+    """Our commits in the log of a changelog, the newest first; at least what is kept of that.
+
+    Raises TableRestored.
+    """
+    newest = newest_commit(spark, feed)
     parsed = (Commit.parse(entry.metadata) for entry in read_log(spark, feed))
     if commits := [each for each in parsed if each is not None]:
         return commits
-    newest = newest_commit(spark, feed)
-    return [newest[1]] if newest else []
+    return [newest.commit] if newest else []
 
 
 def _stated(commits: Sequence[Commit]) -> list[Commit]:
@@ -239,6 +243,6 @@ def _is_covered(spark: SparkSession, table: Table, tables: Tables, feeds: Iterab
     for feed in feeds:
         newest = newest_commit(spark, feed)
         if newest is not None:
-            now, states = newest[1].watermark, newest[1].states
+            now, states = newest.commit.watermark, newest.commit.states
             names -= {name for name, state in states.items() if state.whole.at(now, now)}
     return not names

@@ -76,7 +76,7 @@ class TableWriter:
         def write() -> None:
             # Another process may have added columns. If it empties the table after this, Delta
             # passes over the batch.
-            tables.refresh(spark, table)
+            tables.require_contained(spark, table)
             if _rebuilds(table, tables) == rebuilds and not contains(table, tables, batch.number):
                 self._writer.write(spark, table, tables, batch)
 

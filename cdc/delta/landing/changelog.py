@@ -63,6 +63,7 @@ class Changelog(Kind):
         rows = in_form(rows, table.options.changelog_form)
         columns = _nullable(rows.schema)
         new = tables.describe_new(table, columns, batch.document.simpleString(), _CLUSTER)
+        tables.require_contained(spark, table)
         writes.create(spark, table, tables, new)
         writes.complete(spark, table, tables, columns)
         commit = _commit(table, batch, tables)

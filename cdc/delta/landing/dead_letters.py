@@ -54,6 +54,7 @@ class DeadLetters(Kind):
         """Append the batch's letters, creating the table if need be. Idempotent per batch."""
         kind, summary = batch.document.simpleString(), batch.summary
         new = tables.describe_new(table, SCHEMA, kind, ("cluster_time",))
+        tables.require_contained(spark, table)
         writes.create(spark, table, tables, new)
         commit = Commit(batch.number, summary.watermark, offset=summary.progress.offset)
         own = [name for name in summary.unmappable if tables.of(name) == table]

@@ -1,14 +1,12 @@
 """One Delta table: its place, its log, and the commits that change it."""
 
 from cdc.delta.log import conflict
-from cdc.delta.log.commit_log import newest_entry, read_log
+from cdc.delta.log.commit_log import LogEntry, newest_entry, read_log
 from cdc.delta.log.commit_metadata import (
     NO_BATCH,
     Commit,
     State,
-    keep,
     merging,
-    newest_commit,
     settings,
 )
 from cdc.delta.log.conflict import at_once
@@ -16,6 +14,14 @@ from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vec
 from cdc.delta.log.live_files import LiveFile, LiveFiles, files_of_batches
 from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
 from cdc.delta.log.needed_files import list_unneeded
+from cdc.delta.log.newest_commit import (
+    NewestCommit,
+    find_commit,
+    find_newest,
+    keep,
+    newest_commit,
+    require_contained,
+)
 from cdc.delta.log.suitable_table import UnsuitableTable, require_changeable, require_suitable
 from cdc.delta.log.table_reader import (
     LocalReader,
@@ -24,6 +30,7 @@ from cdc.delta.log.table_reader import (
     TableReader,
     is_readable_locally,
     open_table,
+    read_local_log,
 )
 from cdc.delta.log.target import (
     Size,
@@ -55,8 +62,10 @@ __all__ = [
     "LiveFiles",
     "LocalReader",
     "LogCheckpoints",
+    "LogEntry",
     "NeedsSpark",
     "NewTable",
+    "NewestCommit",
     "Size",
     "SparkReader",
     "State",
@@ -73,6 +82,8 @@ __all__ = [
     "create_table",
     "escape_glob",
     "files_of_batches",
+    "find_commit",
+    "find_newest",
     "hadoop",
     "is_local",
     "is_readable_locally",
@@ -82,10 +93,12 @@ __all__ = [
     "newest_commit",
     "newest_entry",
     "open_table",
+    "read_local_log",
     "read_log",
     "read_vector",
     "replace_table",
     "require_changeable",
+    "require_contained",
     "require_suitable",
     "schema_of",
     "settings",

@@ -29,12 +29,15 @@ class LogEntry(NamedTuple):
         made: its time, in seconds since 1970.
         metadata: its userMetadata, if it has some.
         metrics: the metrics of its operation, as text.
+        restores: of a RESTORE, the version whose rows it brought back, or -1 if it names a time
+            instead; None for all other operations.
     """
 
     version: int
     made: float
     metadata: str | None
     metrics: Mapping[str, str]
+    restores: int | None = None
 
 
 def newest_entry(spark: SparkSession, target: Target) -> LogEntry:
@@ -59,16 +62,26 @@ def read_log(spark: SparkSession, target: Target) -> Iterator[LogEntry]:
     limit, oldest = 8 * _FROM_FILES, end + 1
     while oldest > 0:
         made = F.unix_micros("timestamp").alias("made")
-        names = "version", made, "userMetadata", "operationMetrics"
+        about = "operation", "operationParameters"
+        names = "version", made, "userMetadata", "operationMetrics", *about
         found = target.delta(spark).history(limit).select(*names).collect()
         for row in sorted(found, key=lambda row: -int(row.version)):
             if row.version < oldest:
                 oldest = int(row.version)
                 metrics = row.operationMetrics or {}
-                yield LogEntry(oldest, row.made / 1e6, row.userMetadata, metrics)
+                restores = find_restored(row.operation, row.operationParameters)
+                yield LogEntry(oldest, row.made / 1e6, row.userMetadata, metrics, restores)
         if len(found) < limit:
             return
         limit *= 8
+
+
+def find_restored(operation: str | None, parameters: Mapping[str, Any] | None) -> int | None:
+    """`LogEntry.restores` of a commit with this operation and its parameters."""
+    if operation != "RESTORE":
+        return None
+    version = (parameters or {}).get("version")
+    return int(version) if version not in (None, "null") else -1
 
 
 def _read_file(spark: SparkSession, log: Any, version: int) -> LogEntry | None:
@@ -86,7 +99,8 @@ def _read_file(spark: SparkSession, log: Any, version: int) -> LogEntry | None:
             if about := json.loads(lines.next()).get("commitInfo"):
                 made, metrics = about["timestamp"] / 1000, about.get("operationMetrics", {})
                 texts = {name: str(value) for name, value in metrics.items()}
-                return LogEntry(version, made, about.get("userMetadata"), texts)
+                restores = find_restored(about.get("operation"), about.get("operationParameters"))
+                return LogEntry(version, made, about.get("userMetadata"), texts, restores)
     finally:
         lines.close()
     return LogEntry(version, 0.0, None, {})

@@ -7,22 +7,17 @@ other."""
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.log.commit_log import LogEntry, read_log
-from cdc.delta.log.target import Target
 from cdc.errors import CdcError
 from cdc.model import WATERMARK, Coverage, Namespace, Timestamp, are_equal, timestamp
 from cdc.tasks import Group
 
-_KEPT = "mongodb-cdc.commit"
 # The batch before the first one.
 NO_BATCH = -1
 # Some hundred bytes, unless thousands of collections are listed by name: each commit of each table
@@ -176,59 +171,6 @@ def _with_offset(group: Group, offset: Any) -> Group:
     description = {**json.loads(mark.description or "{}"), "offset": offset}
     text = json.dumps(description, ensure_ascii=False)
     return replace(group, marks=(mark._replace(description=text),))
-
-
-def newest_commit(spark: SparkSession, target: Target) -> tuple[int, Commit] | None:
-    """Return the newest version of an existing table, and the newest commit of this project.
-
-    The commit is of that version or of an earlier one, or is what `keep` has stored; None if there
-    is no such commit.
-    """
-    newest = _newest(spark, target)
-    return (newest.version, newest.commit) if newest else None
-
-
-def keep(spark: SparkSession, target: Target, age: timedelta) -> None:
-    """Store the metadata of our newest commit beyond the retention of the log, if it is old."""
-    newest = _newest(spark, target)
-    if newest is None or newest.made is None or newest.made > time.time() - age.total_seconds():
-        return
-    text = newest.commit.text()
-    if target.properties(spark).get(_KEPT) != text:
-        target.set_property(spark, _KEPT, text)
-
-
-class NewestCommit(NamedTuple):
-    """The newest version of a table, and our newest commit up to it with its time.
-
-    The time is in seconds since 1970; None if only a property of the table still states the commit.
-    """
-
-    version: int
-    commit: Commit
-    made: float | None
-
-
-def _newest(spark: SparkSession, target: Target) -> NewestCommit | None:
-    return find_commit(read_log(spark, target), lambda: target.properties(spark))
-
-
-def find_commit(
-    entries: Iterable[LogEntry], properties: Callable[[], Mapping[str, str]]
-) -> NewestCommit | None:
-    """Find the newest commit of this project.
-
-    Args:
-        entries: The commits in the log of the table, the newest first.
-        properties: Reads the properties of the table.
-    """
-    version = None
-    for entry in entries:
-        version = entry.version if version is None else version
-        if commit := Commit.parse(entry.metadata):
-            return NewestCommit(version, commit, entry.made)
-    kept = Commit.parse(properties().get(_KEPT))
-    return NewestCommit(version, kept, None) if kept and version is not None else None
 
 
 def merging(spark: SparkSession, transaction: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -11,14 +11,19 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.log import target as by_spark
-from cdc.delta.log.commit_log import LogEntry
-from cdc.delta.log.commit_metadata import Commit, find_commit, newest_commit
+from cdc.delta.log.commit_log import LogEntry, find_restored
+from cdc.delta.log.newest_commit import (
+    NewestCommit,
+    find_commit,
+    newest_commit,
+    require_contained,
+)
 from cdc.delta.log.target import Target
 from cdc.tasks import DELTA_LOG, is_remote, local_path
 
@@ -61,8 +66,8 @@ class TableReader(Protocol):
 
     def schema(self, target: Target) -> StructType: ...
 
-    def newest_commit(self, target: Target) -> tuple[int, Commit] | None:
-        """See `cdc.delta.log.newest_commit`."""
+    def newest_commit(self, target: Target) -> NewestCommit | None:
+        """See `cdc.delta.log.newest_commit`. Raises TableRestored."""
 
 
 class SparkReader:
@@ -91,7 +96,7 @@ class SparkReader:
     def schema(self, target: Target) -> StructType:
         return target.read(self.spark).schema
 
-    def newest_commit(self, target: Target) -> tuple[int, Commit] | None:
+    def newest_commit(self, target: Target) -> NewestCommit | None:
         return newest_commit(self.spark, target)
 
 
@@ -126,10 +131,12 @@ class LocalReader:
     def schema(self, target: Target) -> StructType:
         return StructType.fromJson(json.loads(self._open(target).schema().to_json()))
 
-    def newest_commit(self, target: Target) -> tuple[int, Commit] | None:
+    def newest_commit(self, target: Target) -> NewestCommit | None:
         table = self._open(target)
-        found = find_commit(_entries(table), lambda: table.metadata().configuration)
-        return (found.version, found.commit) if found else None
+        newest = find_commit(_read_log(table), lambda: table.metadata().configuration)
+        if newest is not None:
+            require_contained(target, newest.commit, newest.undone)
+        return newest
 
 
 def _has_version(log: Path) -> bool:
@@ -167,15 +174,23 @@ def open_table(target: Target) -> DeltaTable:
         raise NeedsSpark(f"delta-rs cannot read the table {target}") from error
 
 
-def _entries(table: DeltaTable) -> Iterator[LogEntry]:
+def _read_log(table: DeltaTable) -> Iterator[LogEntry]:
     """The commits of a table, the newest first."""
-    found = table.history(_NEWEST)
-    yield from map(_entry, found)
+    found = read_local_log(table, _NEWEST)
+    yield from found
     if len(found) == _NEWEST:
-        yield from map(_entry, table.history()[_NEWEST:])
+        yield from read_local_log(table)[_NEWEST:]
 
 
-def _entry(about: dict[str, object]) -> LogEntry:
-    metadata = about.get("userMetadata")
+def read_local_log(table: DeltaTable, most: int | None = None) -> list[LogEntry]:
+    """The newest commits of an open table, the newest first; as many as `most`, or all."""
+    return [_entry(about) for about in table.history(most)]
+
+
+def _entry(about: dict[str, Any]) -> LogEntry:
+    metadata, metrics = about.get("userMetadata"), about.get("operationMetrics") or {}
     version, made = int(str(about["version"])), float(str(about.get("timestamp", 0))) / 1000
-    return LogEntry(version, made, None if metadata is None else str(metadata), {})
+    restores = find_restored(about.get("operation"), about.get("operationParameters"))
+    text = None if metadata is None else str(metadata)
+    texts = {name: str(value) for name, value in metrics.items()}
+    return LogEntry(version, made, text, texts, restores)

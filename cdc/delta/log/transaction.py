@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.log.commit_metadata import Commit
 from cdc.delta.log.conflict import Outdated
 from cdc.delta.log.live_files import LiveFile
+from cdc.delta.log.newest_commit import newest_commit
 from cdc.delta.log.suitable_table import require_changeable, require_suitable
 from cdc.delta.log.target import Target, delta_log, hadoop, metadata_of
 from cdc.errors import DataFileLost
@@ -115,7 +116,8 @@ def commit_files(
         before_commit: called right before the commit is tried. From then on the files may be part
             of the table, whatever is raised.
 
-    Raises TableExists if there is a table though `new` is given; UnsuitableTable; Outdated if there
+    Raises TableExists if there is a table though `new` is given; UnsuitableTable; TableRestored if
+    the table lacks its newest commit of this project; Outdated if there
     is a newer version than the one that was looked at; DataFileLost if Delta does not find a file:
     it may look for it in another place.
     """
@@ -135,6 +137,10 @@ def commit_files(
         transaction.readTxn().addOne(own.name)
         last = newest[1]
     else:
+        # Somebody else may have restored a version that lacks what this process wrote. Delta does
+        # not take that for a conflict.
+        if new is None:
+            newest_commit(spark, target)
         last = transaction.txnVersion(own.name)
     if last >= own.version:
         return None

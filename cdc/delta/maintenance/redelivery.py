@@ -112,7 +112,7 @@ def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFram
     rows = changelog.target.read(spark)
     if BATCH not in rows.columns:
         return None
-    applied = newest[1].batch if newest else NO_BATCH
+    applied = newest.commit.batch if newest else NO_BATCH
     is_late = F.col(BATCH) > applied
     if applied == NO_BATCH:  # a rebuild applies all rows
         is_late |= F.col(BATCH).isNull()

@@ -60,7 +60,7 @@ def _covering(
         raise NotCovered(
             f"There is no changelog at '{changelog}'.", "Check the path, or run replicate first."
         )
-    version, commit = newest
+    commit = newest.commit
     end = max(commit.watermark, complete_until or commit.watermark)
     whole = commit.state(namespace).whole
     if (span := whole.at(at, end)) is None:
@@ -70,7 +70,7 @@ def _covering(
             "Choose a time that is covered; a run in mode initial covers all from the end of the"
             " copy on.",
         )
-    return version, span
+    return newest.version, span
 
 
 def _beginning(

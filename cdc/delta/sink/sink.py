@@ -100,10 +100,12 @@ class Sink:
 
         The first batch does it, if nobody did before; but there may be none. `number` is that of
         the first batch to be written, `columns` are those of the source's rows. Raises
-        ChangelogTooShort.
+        ChangelogTooShort and TableRestored.
         """
-        for tables in self._tables.values():
+        for kind, tables in self._tables.items():
             tables.discover(spark)
+            if self._applies or kind not in KINDS:
+                tables.require_whole()
         if self._applies:
             self._followers.recover(spark, number, columns)
         self._has_begun = True

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import EVENT, Columns, Image
-from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, newest_commit
+from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, find_newest, require_contained
 from cdc.delta.tables.kind import Kind
 from cdc.delta.tables.layout import Table
 from cdc.delta.tables.ownership import identity
@@ -60,6 +60,7 @@ class KnownTable:
         begin: where it began, if it was created to follow changelogs.
         version: a version of the table that contains what `last` states: the one that it made, or
             a later one in which nobody else has applied a batch; None if it is not known.
+        undone: see `NewestCommit`.
     """
 
     table: Table
@@ -70,14 +71,17 @@ class KnownTable:
     names: frozenset[str]
     begin: Begin | None
     version: int | None = None
+    undone: int | None = None
 
     @classmethod
     def read(
         cls, spark: SparkSession, kind: Kind, table: Table, properties: Mapping[str, str]
     ) -> Self:
-        version, last = newest_commit(spark, table.target) or (None, None)
+        newest = find_newest(spark, table.target)
         known = cls.of_schema(kind, table, properties, table.target.read(spark).schema)
-        return replace(known, last=last, version=version)
+        if newest is None:
+            return known
+        return replace(known, last=newest.commit, version=newest.version, undone=newest.undone)
 
     @classmethod
     def of_schema(
@@ -139,6 +143,11 @@ class KnownTable:
         """Whether a table that the configuration creates now would have the same columns."""
         has_id = kind.new_image(table.options).has_id
         return self.find_changed_columns(kind, table) is None and self.image.has_id == has_id
+
+    def require_whole(self) -> None:
+        """Raise TableRestored if the table lacks its newest commit."""
+        if self.last is not None:
+            require_contained(self.table.target, self.last, self.undone)
 
     def require_not_ahead(self, now: Commit) -> None:
         """Raise ForeignOffset if the table is ahead of the checkpoint.

@@ -135,7 +135,10 @@ class Tables:
                 self._read(spark, table, properties)
 
     def learn(self, spark: SparkSession, namespace: Namespace) -> Table | None:
-        """Read the state of one namespace's table; None if this pipeline has not created it."""
+        """Read the state of one namespace's table; None if this pipeline has not created it.
+
+        Raises TableRestored.
+        """
         self._spark = spark
         table = self.of(namespace)
         if table is None or not table.target.exists(spark):
@@ -144,7 +147,17 @@ class Tables:
         if properties.get(PIPELINE) != self.pipeline:
             return None
         self._read(spark, table, properties)
+        self._known[table.target].require_whole()
         return table
+
+    def require_whole(self, rebuilt: Collection[Table] = ()) -> None:
+        """Raise TableRestored if a known table lacks its newest commit, as far as it was read.
+
+        Those that are to be `rebuilt` may lack it. See `refresh`.
+        """
+        for known in self._known.values():
+            if known.table not in rebuilt:
+                known.require_whole()
 
     def require_not_ahead(self, now: Commit) -> None:
         """Raises ForeignOffset if a known table is ahead of the checkpoint. After `discover`."""
@@ -223,6 +236,12 @@ class Tables:
             return
         properties = table.target.properties(spark)
         self.remember(KnownTable.read(spark, self.kind, table, properties))
+
+    def require_contained(self, spark: SparkSession, table: Table) -> None:
+        """Raise TableRestored if the table lacks its newest commit. It is read again, if known."""
+        if self.state(table) is not None:
+            self.refresh(spark, table)
+            self._known[table.target].require_whole()
 
     def require_current_columns(self, table: Table, schema: StructType) -> None:
         """Raise Outdated unless a table of this schema stores documents as it is known."""

@@ -80,7 +80,7 @@ def apply(
         to: where to write.
     """
     level = 0
-    to = _open(data, diff, diff_end, images, start, stop, False, 0, changes, frames[0], out, to)
+    to = _open(data, diff, diff_end, images, start, stop, False, 0, changes, frames[0], to)
     while to >= 0:
         frame = frames[level]
         # A step in a document writes each of its fields and each change at most once.
@@ -113,7 +113,6 @@ def apply(
                 frame[LAST],
                 changes,
                 frames[level],
-                out,
                 to,
             )
     return to
@@ -131,7 +130,6 @@ def _open(
     first: int,
     changes: Table,
     frame: Bytes,
-    out: Bytes,
     to: int,
 ) -> int:
     """Begin a document or an array; return the position of its first element, or REFUSED."""

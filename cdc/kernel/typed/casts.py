@@ -122,7 +122,6 @@ def cast_decimals(
 def cast_fixed(
     data: Bytes,
     starts: Numbers,
-    stops: Numbers,
     is_boolean: bool,
     is_date: bool,
     out: Numbers,

@@ -83,7 +83,7 @@ def write_rests(
                 copy(data, starts[at], stops[at], out, place)
             elif size:
                 left[0, WHERE] = place
-                _write(data, tree, found, sizes, at, left, out)
+                _write(data, tree, found, at, left, out)
             place += size
         at += 1
         ends[at] = place
@@ -155,9 +155,7 @@ def _next_field(tree: Table, found: Found, row: int, node: int, inner: int, inde
 
 
 @part
-def _write(
-    data: Bytes, tree: Table, found: Found, sizes: Table, row: int, left: Table, out: Bytes
-) -> None:
+def _write(data: Bytes, tree: Table, found: Found, row: int, left: Table, out: Bytes) -> None:
     """Write all places; each comes after the enclosing one, which sets its position."""
     for node in range(len(tree)):
         if left[node, SIZE]:

@@ -191,7 +191,7 @@ def backfill_window(
     newest = newest_commit(spark, table.target)
     # A collection without changes has no commit. What the checkpoint does not state, a commit does.
     known = [checkpoint.complete_until(config.checkpoint, namespace)]
-    known += [newest[1].watermark] if newest is not None else []
+    known += [newest.commit.watermark] if newest is not None else []
     written = max((time for time in known if time is not None), default=None)
     if written is None:
         raise NotComparable(f"The changelog of {namespace} has no batch.", "Run replicate first.")
@@ -260,7 +260,7 @@ def _lags(spark: SparkSession, config: Config, namespace: Namespace, state: Mirr
     if changelog is None or not changelog.target.exists(spark):
         return False
     newest = newest_commit(spark, changelog.target)
-    return newest is not None and newest[1].batch > state.batch
+    return newest is not None and newest.commit.batch > state.batch
 
 
 def _key(text: str) -> bytes:

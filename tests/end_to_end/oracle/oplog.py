@@ -19,9 +19,10 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 _EVER = Timestamp(0, 0)
-# A server does not know what a collection was at an earlier time: SnapshotTooOld, and
-# SnapshotUnavailable of one that was started again since.
-_FORGOTTEN = (239, 246)
+# A server does not know what a collection was at an earlier time: SnapshotTooOld,
+# SnapshotUnavailable of one that was started again since, and StaleChunkHistory of a shard that no
+# longer knows which chunks it had then.
+_FORGOTTEN = (239, 246, 250)
 _NAMES = {"i": "insert", "d": "delete"}
 
 
