@@ -20,10 +20,9 @@ from cdc.delta.log import (
     LogEntry,
     NeedsSpark,
     Target,
-    find_commit,
+    find_contained,
     open_table,
     read_local_log,
-    require_contained,
 )
 from cdc.delta.tables import begin_of
 from cdc.model import VOIDING, Namespace
@@ -106,8 +105,7 @@ def read_table_stats(target: Target) -> TableStats | None:
     except (NeedsSpark, TableNotFoundError):
         return None
     log = read_local_log(table, _COMMITS)
-    if newest := find_commit(log, dict):
-        require_contained(target, newest.commit, newest.undone)
+    find_contained(target, log, dict)
     ours = [(commit, entry) for entry in log if (commit := Commit.parse(entry.metadata))]
     commits = tuple(_describe(*each) for each in ours if not each[0].is_empty)
     begin = begin_of(table.metadata().configuration)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
@@ -14,16 +13,12 @@ from cdc.delta.log import LocalReader, Target
 from cdc.delta.reading import live
 from cdc.delta.tables import Layout
 from cdc.errors import TableRestored
-from cdc.model import Namespace
 from cdc.monitoring import read_table_stats
 from tests.delta import delta_rs
 from tests.delta.batches import batch, change, content, sink
-from tests.delta.test_rebuild import empty
+from tests.delta.test_followers import LOG, MIRROR, WITH_HISTORY
+from tests.delta.test_rebuild import HISTORY, ORDERS, empty
 from tests.slow import slow_but
-
-LOG, MIRROR, HISTORY = (f"shop/orders/{kind}" for kind in ("changelog", "mirror", "history"))
-_HISTORY = {"match": "shop.orders", "history": "{db}/{coll}/history"}
-ALL: dict[str, Any] = {"overrides": [_HISTORY]}
 
 
 def numbered(spark: SparkSession, number: int) -> DataFrame:
@@ -40,7 +35,7 @@ def numbered(spark: SparkSession, number: int) -> DataFrame:
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lakehouse of three batches, in which each table got a commit of each batch."""
     base = tmp_path_factory.mktemp("restored")
-    own = sink(base, **ALL)
+    own = sink(base, **WITH_HISTORY)
     for number in range(3):
         own.write_batch(numbered(spark, number), number)
     return base
@@ -64,7 +59,7 @@ def restore(spark: SparkSession, path: Path, back: int) -> int:
 
 def rebuild(spark: SparkSession, base: Path) -> None:
     """Do what `mongodb-cdc follow --rebuild` does."""
-    own = sink(base, **ALL)
+    own = sink(base, **WITH_HISTORY)
     for tables in own._tables.values():
         tables.discover(spark)
     own._followers.begin(3, numbered(spark, 0).schema)
@@ -81,14 +76,14 @@ def test_a_restored_table_ends_the_next_start_and_goes_on_when_that_is_undone(
     path = lake / name
     version = restore(spark, path, 2)
     with pytest.raises(TableRestored, match=f"lacks batch 2, which version {version} contained"):
-        sink(lake, **ALL).write_batch(numbered(spark, 3), 3)
+        sink(lake, **WITH_HISTORY).write_batch(numbered(spark, 3), 3)
     for read in (LocalReader().newest_commit, read_table_stats):
         with pytest.raises(TableRestored):
             read(Target(str(path)))
     assert newest(path) == version + 1
     assert set(content(lake / MIRROR)) <= {"a", "b", "k1", "k2"}
     DeltaTable.forPath(spark, str(path)).restoreToVersion(version)
-    sink(lake, **ALL).write_batch(numbered(spark, 3), 3)
+    sink(lake, **WITH_HISTORY).write_batch(numbered(spark, 3), 3)
     assert set(content(lake / MIRROR)) == {"a", "b", "k1", "k2", "k3"}
     assert len(delta_rs.rows(lake / LOG)) == len(delta_rs.rows(lake / HISTORY)) == 5
 
@@ -99,7 +94,7 @@ def test_a_table_that_is_restored_while_the_job_runs_ends_it_before_its_next_com
     spark: SparkSession, lake: Path, name: str, by_spark: bool
 ) -> None:
     """Guards: a commit of a batch after the RESTORE, behind which no later start would see it."""
-    own = sink(lake, by_spark=by_spark, **ALL)
+    own = sink(lake, by_spark=by_spark, **WITH_HISTORY)
     own.write_batch(numbered(spark, 3), 3)
     version = restore(spark, lake / name, 1)
     with pytest.raises(TableRestored, match="lacks batch 3"):
@@ -116,9 +111,9 @@ def test_a_restored_mirror_can_be_made_again_from_its_changelog(
     rebuild(spark, lake)
     restore(spark, lake / MIRROR, 3)
     with pytest.raises(TableRestored):
-        live(spark, Layout.parse(str(lake), {}), Namespace("shop", "orders"))
+        live(spark, Layout.parse(str(lake), {}), ORDERS)
     rebuild(spark, lake)
-    sink(lake, **ALL).write_batch(numbered(spark, 3), 3)
+    sink(lake, **WITH_HISTORY).write_batch(numbered(spark, 3), 3)
     assert set(content(lake / MIRROR)) == {"a", "b", "k1", "k2", "k3"}
 
 
@@ -130,11 +125,11 @@ def test_a_restore_by_time_counts_and_one_that_takes_back_no_batch_does_not(
     table = DeltaTable.forPath(spark, str(lake / MIRROR))
     table.optimize().executeCompaction()
     restore(spark, lake / MIRROR, 1)
-    sink(lake, **ALL).write_batch(numbered(spark, 3), 3)
+    sink(lake, **WITH_HISTORY).write_batch(numbered(spark, 3), 3)
     [made] = [each["timestamp"] for each in delta_rs.history(lake / MIRROR, 2)[1:]]
     table.restoreToTimestamp(_text(spark, int(made)))
     with pytest.raises(TableRestored, match="lacks batch 3"):
-        sink(lake, **ALL).write_batch(numbered(spark, 4), 4)
+        sink(lake, **WITH_HISTORY).write_batch(numbered(spark, 4), 4)
 
 
 def _text(spark: SparkSession, milliseconds: int) -> str:

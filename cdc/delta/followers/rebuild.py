@@ -51,9 +51,10 @@ _ALL_VERSIONS = 2**63 - 1
 
 def is_emptied(table: Table, tables: Tables) -> bool:
     """Whether the table was emptied to be rebuilt, and has got no batch since."""
-    last, known = tables.last(table), tables.state(table)
-    is_undone = known is not None and known.undone is not None
-    return last is not None and last.is_empty and not is_undone
+    known = tables.state(table)
+    if known is None or known.last is None:
+        return False
+    return known.last.is_empty and known.undone is None
 
 
 def empty(spark: SparkSession, table: Table, tables: Tables) -> None:

@@ -2,13 +2,7 @@
 
 from cdc.delta.log import conflict
 from cdc.delta.log.commit_log import LogEntry, newest_entry, read_log
-from cdc.delta.log.commit_metadata import (
-    NO_BATCH,
-    Commit,
-    State,
-    merging,
-    settings,
-)
+from cdc.delta.log.commit_metadata import NO_BATCH, Commit, State, merging, settings
 from cdc.delta.log.conflict import at_once
 from cdc.delta.log.deletion_vectors import UnknownVector, read_vector, write_vectors
 from cdc.delta.log.live_files import LiveFile, LiveFiles, files_of_batches
@@ -16,7 +10,7 @@ from cdc.delta.log.log_checkpoints import CHECKPOINT_INTERVAL, LogCheckpoints
 from cdc.delta.log.needed_files import list_unneeded
 from cdc.delta.log.newest_commit import (
     NewestCommit,
-    find_commit,
+    find_contained,
     find_newest,
     keep,
     newest_commit,
@@ -82,7 +76,7 @@ __all__ = [
     "create_table",
     "escape_glob",
     "files_of_batches",
-    "find_commit",
+    "find_contained",
     "find_newest",
     "hadoop",
     "is_local",

@@ -42,15 +42,22 @@ def newest_commit(spark: SparkSession, target: Target) -> NewestCommit | None:
 
     Raises TableRestored if the table does not contain it any more.
     """
-    newest = find_newest(spark, target)
-    if newest is not None:
-        require_contained(target, newest.commit, newest.undone)
-    return newest
+    return find_contained(target, read_log(spark, target), lambda: target.properties(spark))
 
 
 def find_newest(spark: SparkSession, target: Target) -> NewestCommit | None:
     """As `newest_commit`, whether the table contains the commit or not."""
     return find_commit(read_log(spark, target), lambda: target.properties(spark))
+
+
+def find_contained(
+    target: Target, entries: Iterable[LogEntry], properties: Callable[[], Mapping[str, str]]
+) -> NewestCommit | None:
+    """As `find_commit`. Raises TableRestored if the table does not contain the commit any more."""
+    newest = find_commit(entries, properties)
+    if newest is not None:
+        require_contained(target, newest.commit, newest.undone)
+    return newest
 
 
 def require_contained(target: Target, commit: Commit, undone: int | None) -> None:

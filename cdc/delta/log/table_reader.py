@@ -18,12 +18,7 @@ from pyspark.sql.types import StructType
 
 from cdc.delta.log import target as by_spark
 from cdc.delta.log.commit_log import LogEntry, find_restored
-from cdc.delta.log.newest_commit import (
-    NewestCommit,
-    find_commit,
-    newest_commit,
-    require_contained,
-)
+from cdc.delta.log.newest_commit import NewestCommit, find_contained, newest_commit
 from cdc.delta.log.target import Target
 from cdc.tasks import DELTA_LOG, is_remote, local_path
 
@@ -133,10 +128,7 @@ class LocalReader:
 
     def newest_commit(self, target: Target) -> NewestCommit | None:
         table = self._open(target)
-        newest = find_commit(_read_log(table), lambda: table.metadata().configuration)
-        if newest is not None:
-            require_contained(target, newest.commit, newest.undone)
-        return newest
+        return find_contained(target, _read_log(table), lambda: table.metadata().configuration)
 
 
 def _has_version(log: Path) -> bool:
