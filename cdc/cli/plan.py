@@ -32,7 +32,7 @@ from cdc.mongo.connection import Need, on_shards
 from cdc.mongo.inspect import Examination, Work, record_images_command
 from cdc.options import SourceOptions
 from cdc.pipeline import config as configuration
-from cdc.source import plan
+from cdc.source import LEAST_SPLITS, plan
 from cdc.terminal import Terminal
 
 # MiB per second; a low assumption for two cores, documents of a kilobyte, changelog and mirror.
@@ -57,7 +57,8 @@ def estimate(work: list[Work], options: SourceOptions, rate: float) -> Estimate:
 
     Work without splits is not counted, because it is not copied.
     """
-    per_batch, split = options.snapshot_splits_per_batch, options.split_size_mb
+    per_batch = options.snapshot_splits_per_batch or LEAST_SPLITS
+    split = options.split_size_mb
     size = sum(each.bytes for each in work if each.splits)
     splits = sum(each.splits for each in work)
     seconds = size / _MIB / rate

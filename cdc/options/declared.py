@@ -149,16 +149,18 @@ class SourceOptions:
         " 32 MiB as one.",
         least=1,
     )
-    snapshot_splits_per_batch: int = optional(
-        8,
-        "Snapshot splits in a micro-batch. More splits make the copy faster; fewer let changes"
-        " arrive earlier during the copy.",
+    snapshot_splits_per_batch: int | None = optional(
+        None,
+        "Maximum number of snapshot splits in a micro-batch. More splits make the copy faster;"
+        " fewer let changes arrive earlier during the copy. If absent, `replicate` sets four times"
+        " the cores that Spark has when the run starts, from 8 to 1,000; other streams have 8.",
         least=1,
     )
-    stream_parallelism: int = optional(
-        4,
-        "Number of time slices, on each shard, in which the changes of a micro-batch are read. A"
-        " small number of changes is read in one slice.",
+    stream_parallelism: int | None = optional(
+        None,
+        "Maximum number of time slices, on each shard, in which the changes of a micro-batch are"
+        " read. A slice has at least 1,000 changes. If absent, `replicate` sets the number of cores"
+        " that Spark has when the run starts, from 4 to 64; other streams have 4.",
         least=1,
     )
     max_events_per_batch: int = optional(

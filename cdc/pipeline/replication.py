@@ -29,7 +29,7 @@ from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
-from cdc.source import NAME, register, row_schema
+from cdc.source import NAME, fit_to_cores, register, row_schema
 from cdc.tasks import MANIFEST, discover_once, is_remote
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Replication:
         self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
+        options |= fit_to_cores(config.options, spark.sparkContext.defaultParallelism)
         self._rows = row_columns(config)
         reader = spark.readStream.format(NAME)
         if writes_by_tasks(spark, config):

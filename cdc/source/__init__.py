@@ -10,14 +10,17 @@ from cdc.source.data_source import NAME, MongoCdcSource, SqlNamedSource
 from cdc.source.inquiry import plan, preflight, query_status, sample_documents
 from cdc.source.registration import register
 from cdc.source.stream_reader import ChangeReader
+from cdc.source.translation import LEAST_SPLITS, fit_to_cores
 
 __all__ = [
+    "LEAST_SPLITS",
     "NAME",
     "ChangeReader",
     "MongoCdcSource",
     "SnapshotReader",
     "SqlNamedSource",
     "WindowReader",
+    "fit_to_cores",
     "plan",
     "preflight",
     "query_status",

@@ -23,6 +23,7 @@ from cdc.mongo.topology import OplogWatch, Source
 from cdc.options import SourceOptions
 from cdc.shutdown import silence
 from cdc.source.translation import (
+    LEAST_SPLITS,
     apply_limit,
     make_limits,
     make_partitions,
@@ -194,7 +195,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._open,
                 options.selection,
                 options.capture,
-                Sweeper(options.split_size_mb * 2**20, options.snapshot_splits_per_batch),
+                Sweeper(
+                    options.split_size_mb * 2**20,
+                    options.snapshot_splits_per_batch or LEAST_SPLITS,
+                ),
                 self._limits,
                 options.retry_seconds,
                 copies=options.copies,

@@ -32,6 +32,12 @@ T = TypeVar("T")
 _LEAST_MB = 32
 # Nobody knows here how many cores there are.
 _LEAST_TASKS = 16
+# Parts of a batch. Two cores need eight splits, so that one that has read a split finds another.
+LEAST_SPLITS, _LEAST_SLICES = 8, 4
+_SPLITS_PER_CORE = 4
+# A batch of a copy must end within the server's history of five minutes. A replica set needs one
+# or two for so many splits of 64 MiB. Each slice is a cursor on the server.
+_MOST_SPLITS, _MOST_SLICES = 1_000, 64
 # `pyspark.util.handle_worker_exception` omits the stack trace if it is set.
 _HIDES = "SPARK_HIDE_TRACEBACK"
 
@@ -129,8 +135,22 @@ def make_limits(options: SourceOptions) -> Limits:
     return Limits(
         options.max_events_per_batch,
         options.max_mb_per_batch * 2**20,
-        options.stream_parallelism,
+        options.stream_parallelism or _LEAST_SLICES,
     )
+
+
+def fit_to_cores(options: SourceOptions, cores: int) -> dict[str, str]:
+    """Return those of the options for the number of parts of a batch that are absent, as text.
+
+    `cores` is how many tasks Spark runs at once.
+    """
+    fitting = dict[str, str]()
+    if options.snapshot_splits_per_batch is None:
+        splits = min(max(_SPLITS_PER_CORE * cores, LEAST_SPLITS), _MOST_SPLITS)
+        fitting["snapshot.splits.per.batch"] = str(splits)
+    if options.stream_parallelism is None:
+        fitting["stream.parallelism"] = str(min(max(cores, _LEAST_SLICES), _MOST_SLICES))
+    return fitting
 
 
 def apply_limit(own: Limits, limit: ReadLimit) -> Limits:

@@ -33,6 +33,9 @@ _NAME = re.compile(re.escape(_PREFIX) + _UUID + re.escape(_SUFFIX))
 _ROW_GROUP_BYTES = 16 * 2**20
 _MOST_OPEN_FILES = 64
 _LARGEST_FILE = 2**27
+# A page and its compressed form fit into a core's own cache: a tenth of the CPU time of a
+# changelog's files.
+_PAGE_BYTES = 2**17
 # Columns whose values repeat. The others would fill a dictionary in vain.
 _REPEATED = (
     *("_position", "_cluster_time", "_cluster_inc", "document.metadata"),
@@ -167,6 +170,7 @@ class _OpenFile:
             self._stream,
             schema,
             compression="snappy",
+            data_page_size=_PAGE_BYTES,
             use_dictionary=[name for name in _REPEATED if _is_in(name, schema)],
             store_schema=False,
             # To compare whole documents takes a tenth of the time.
@@ -216,7 +220,7 @@ def _use_names(chunks: list[pa.StructArray], kind: pa.StructType) -> list[pa.Str
     valid = [np.asarray(chunk.is_valid()) for chunk in chunks]
     indices = [chunk.field(1).indices.fill_null(0).to_numpy() for chunk in chunks]
     pairs = zip(indices, valid, strict=True)
-    used = np.unique(np.concatenate([each[is_there] for each, is_there in pairs]))
+    used = np.flatnonzero(np.bincount(np.concatenate([each[is_there] for each, is_there in pairs])))
     names = chunks[0].field(1).dictionary
     if len(used) == len(names) and not any(chunk.field(1).null_count for chunk in chunks):
         return chunks
