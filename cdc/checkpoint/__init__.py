@@ -11,6 +11,7 @@ from cdc.checkpoint.checkpoint import (
 )
 from cdc.checkpoint.folder import OFFSETS, Files, Folder
 from cdc.checkpoint.hadoop_files import HadoopFiles
+from cdc.checkpoint.hold_file import hold, is_held
 from cdc.checkpoint.local_files import LocalFiles
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
@@ -26,6 +27,8 @@ __all__ = [
     "TableBatches",
     "WrittenBatch",
     "checkpoint",
+    "hold",
+    "is_held",
     "is_local",
     "lock_checkpoint",
     "plan_repair",

@@ -8,10 +8,11 @@ itself: each batch is in each table once, see `cdc.delta.followers`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import REPAIR, Folder, HadoopFiles
+from cdc.checkpoint import REPAIR, Folder, HadoopFiles, is_held
 from cdc.delta.followers import KINDS, Backlog, FollowerKind, Followers, FollowerThread
 from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import LogCheckpoints
@@ -46,7 +47,10 @@ class Following:
 
     def start(self) -> None:
         """Look for batches and apply them, in a thread, until `stop`."""
-        self._thread = FollowerThread(self._spark, self._followers, self._interval, self.find)
+        waits = partial(is_held, self._folder)
+        self._thread = FollowerThread(
+            self._spark, self._followers, self._interval, self.find, waits
+        )
 
     def has_caught_up(self) -> bool:
         """Whether all is applied that there was when the thread last looked for batches.

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import Folder, Step, lock_checkpoint, plan_repair, require_whole
-from cdc.delta.followers import ALL_KINDS, renew_view
+from cdc.checkpoint import (
+    Folder,
+    HadoopFiles,
+    Step,
+    hold,
+    lock_checkpoint,
+    plan_repair,
+    require_whole,
+)
+from cdc.delta.followers import ALL_KINDS, KINDS, renew_view
 from cdc.delta.log import SparkReader, TableReader
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
 from cdc.delta.maintenance import forecast as forecast_table
@@ -26,6 +36,8 @@ def maintain(
 ) -> list[Maintained]:
     """Maintain all tables at the configured locations, one after the other.
 
+    The followers of the pipeline wait while a mirror or a history is rewritten.
+
     Args:
         hours: Delete files that no version younger than this needs.
         days: Purge tombstones of documents that were deleted longer ago.
@@ -34,10 +46,11 @@ def maintain(
     Raises BadOption if `hours` is too short to be safe while jobs read and write.
     """
     require_safe(hours)
-    done = []
+    folder, done = Folder(HadoopFiles(spark), config.checkpoint), []
     for kind in ALL_KINDS:
         for table, _ in existing(SparkReader(spark), config.layout, kind.name):
-            done.append(maintain_table(spark, kind, table, hours, days, dry_run))
+            held = hold(folder) if kind in KINDS and not dry_run else nullcontext()
+            done.append(maintain_table(spark, kind, table, hours, days, dry_run, held))
             if kind.has_view and table.namespace is not None and not dry_run:
                 # Else a view of a quiet mirror would go on reading files that are vacuumed next.
                 renew_view(spark, config.layout, table.namespace)

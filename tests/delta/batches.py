@@ -151,6 +151,7 @@ def sink(
     by_spark: bool = False,
     interval: float | None = None,
     applies: bool = True,
+    waits: Callable[[], bool] = lambda: False,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
@@ -172,6 +173,7 @@ def sink(
         dead_letters_limit=limit,
         interval=interval,
         applies=applies,
+        waits=waits,
     )
 
 

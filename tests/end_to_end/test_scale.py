@@ -148,8 +148,7 @@ def _write_until(config: Config, job: Job, folder: Path, commits: int) -> None:
         assert time.monotonic() < changed + _STALL_SECONDS, job.said()
         if version >= maintained + _MAINTAINED_COMMITS:
             maintained = version
-            # Not in this process: its Java is made for short tests, and OPTIMIZE has to be done
-            # between two commits of the job.
+            # Not in this process: its Java is made for short tests.
             seconds = _seconds([sys.executable, "-m", "cdc.cli.maintain", *arguments(config)])
             print(f"maintained at {version:,} in {seconds:,.1f} s", flush=True)
         time.sleep(0.5)

@@ -35,6 +35,8 @@ class FollowerThread:
         interval: seconds.
         find: finds the batches that another process has written, before they are applied. None:
             this process adds them.
+        waits: whether the followers are to wait now, because another program writes their tables.
+            At its end the thread asks no more.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class FollowerThread:
         followers: Followers,
         interval: float,
         find: Callable[[SparkSession], None] | None = None,
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         # MERGE takes its transaction from the settings of the session.
         self._spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-        self._followers, self._interval, self._find = followers, interval, find
+        self._followers, self._interval = followers, interval
+        self._find, self._waits = find, waits
         self._poll = _POLL_SECONDS if find is None else _FIND_SECONDS
         self._has_found = False
         self._is_ending = threading.Event()
@@ -101,12 +105,13 @@ class FollowerThread:
             self._apply(_ATTEMPTS)
 
     def _apply(self, failures: int) -> bool:
-        """Whether the pending batches were applied. `failures`: how many attempts failed before."""
+        """Whether the attempt succeeded. `failures`: how many failed before it."""
         try:
             if self._find is not None:
                 self._find(self._spark)
-            self._followers.apply(self._spark)
-            self._has_found = True
+            if self._is_ending.is_set() or not self._waits():
+                self._followers.apply(self._spark)
+                self._has_found = True
         except (CdcError, Py4JError, PySparkException) as error:
             if isinstance(error, CdcError) or failures + 1 >= _ATTEMPTS:
                 self._error = error

@@ -32,7 +32,8 @@ class Outdated(Exception):
 
 
 _log = logging.getLogger(__name__)
-_PATIENCE_SECONDS = 300.0
+# A write is tried for that long, and at least so often: it may itself take longer.
+_PATIENCE_SECONDS, _LEAST_ATTEMPTS = 300.0, 3
 # In Scala the last is the base of all others; in Python it is not.
 _CONFLICTS = (
     ConcurrentAppendException,
@@ -52,11 +53,14 @@ def repeated(write: Callable[[], T], target: Target) -> T:
 
     The write must read the table anew each time. It may have been done already when it is repeated.
 
-    Raises ConflictsUnresolved if there were only conflicts for five minutes.
+    Raises ConflictsUnresolved after five minutes and three attempts with nothing but conflicts.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_CONFLICTS),
-        stop=tenacity.stop_after_delay(_PATIENCE_SECONDS),
+        stop=tenacity.stop_all(
+            tenacity.stop_after_delay(_PATIENCE_SECONDS),
+            tenacity.stop_after_attempt(_LEAST_ATTEMPTS),
+        ),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
         before_sleep=lambda state: _log.warning("%s was changed meanwhile, trying again", target),
     )
@@ -65,7 +69,8 @@ def repeated(write: Callable[[], T], target: Target) -> T:
     except tenacity.RetryError as error:
         raise ConflictsUnresolved(
             f"Others changed the table at '{target}' each time that it was to be written.",
-            "Let what else writes it (OPTIMIZE, a backfill) run at another time.",
+            "Use `mongodb-cdc maintain` instead of an OPTIMIZE of yours: the job waits for it. Or"
+            " let what else writes the table run at another time.",
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -37,25 +38,33 @@ class Maintained:
 
 
 def maintain(
-    spark: SparkSession, kind: Kind, table: Table, hours: float, days: float, dry_run: bool
+    spark: SparkSession,
+    kind: Kind,
+    table: Table,
+    hours: float,
+    days: float,
+    dry_run: bool,
+    held: AbstractContextManager[None],
 ) -> Maintained:
     """Purge tombstones, OPTIMIZE, VACUUM files that no retained version needs, abort old uploads.
 
     Tombstones are rows of documents that were deleted more than `days` ago, in mirrors with
     `delete = soft`. Versions and uploads younger than `hours` are retained.
 
-    The jobs that write the table may continue. Raises ConflictsUnresolved if they leave no gap.
+    The jobs that write the table may continue. Raises ConflictsUnresolved if they leave no gap;
+    while the table is rewritten, `held` lets them wait.
     """
     target, purged = table.target, 0
-    if kind.has_tombstones(table.options):
-        is_old = F.col("_deleted") & (F.col("_cluster_time") < _ago(days))
-        purged = target.read(spark).where(is_old).count()
-        if purged and not dry_run:
-            conflict.repeated(lambda: target.delta(spark).delete(is_old), target)
     rewritten, added = None, None
-    if not dry_run:
-        conflict.repeated(partial(keep, spark, target, KEEP_AFTER), target)
-        rewritten, added = conflict.repeated(partial(_compact, spark, table), target)
+    with held:
+        if kind.has_tombstones(table.options):
+            is_old = F.col("_deleted") & (F.col("_cluster_time") < _ago(days))
+            purged = target.read(spark).where(is_old).count()
+            if purged and not dry_run:
+                conflict.repeated(lambda: target.delta(spark).delete(is_old), target)
+        if not dry_run:
+            conflict.repeated(partial(keep, spark, target, KEEP_AFTER), target)
+            rewritten, added = conflict.repeated(partial(_compact, spark, table), target)
     vacuumed = _vacuum(spark, table, hours, dry_run)
     uploads = abort_uploads(spark, target, hours, dry_run)
     return Maintained(str(target), purged, rewritten, added, vacuumed, uploads)

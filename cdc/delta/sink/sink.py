@@ -62,6 +62,7 @@ class Sink:
             a batch is written when mirrors and histories contain it.
         applies: whether the followers run here. Else another program runs them; the sink creates
             their tables.
+        waits: whether the followers' thread is to wait now.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Sink:
         rows: StructType | None = None,
         interval: float | None = None,
         applies: bool = True,
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
         self._storage = layout.storage
@@ -92,7 +94,7 @@ class Sink:
         self._follows = all(
             CHANGELOG.name in options.routes or not kinds_of(options) for options in layout.all()
         )
-        self._interval, self._applies = interval, applies
+        self._interval, self._applies, self._waits = interval, applies, waits
         self._thread: FollowerThread | None = None
 
     def begin(self, spark: SparkSession, number: int, columns: StructType) -> None:
@@ -254,7 +256,7 @@ class Sink:
 
     def _start(self, spark: SparkSession, interval: float) -> None:
         if self._thread is None:
-            self._thread = FollowerThread(spark, self._followers, interval)
+            self._thread = FollowerThread(spark, self._followers, interval, waits=self._waits)
 
     def backlog(self) -> Backlog:
         """How far mirrors and histories lag. Raises the error that ended the followers."""

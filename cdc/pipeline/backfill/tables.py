@@ -15,7 +15,7 @@ from bson import json_util
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.checkpoint import checkpoint
+from cdc.checkpoint import Folder, HadoopFiles, checkpoint, hold
 from cdc.delta.columns import BATCH, in_form
 from cdc.delta.followers import MirrorState, mirror, renew_view
 from cdc.delta.log import newest_commit
@@ -117,7 +117,8 @@ def backfill_mirror(
         wrong = differences.where(F.col("what").isin(done))
         rows = _rows(source, wrong, namespace, at)
         if not dry:
-            repair_mirror(spark, table, namespace, rows, at, changes)
+            with hold(Folder(HadoopFiles(spark), config.checkpoint)):
+                repair_mirror(spark, table, namespace, rows, at, changes)
             renew_view(spark, config.layout, namespace)
     finally:
         differences.unpersist()
