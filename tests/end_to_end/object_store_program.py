@@ -17,6 +17,7 @@ from pymongo import MongoClient
 from pyspark.sql import functions as F
 from rich.console import Console
 
+from cdc.checkpoint import Folder, HadoopFiles, hold, is_held
 from cdc.cli.maintain import show
 from cdc.delta.columns import BATCH
 from cdc.errors import BadOption
@@ -55,6 +56,11 @@ def main(uri: str, checkpoint: str, endpoint: str) -> None:
     run(spark, config)
     found["before"], found["replayed"] = before, (counts(spark, config, name), data_files(config))
     found["equal again"] = verify(spark, config, name, False).is_equal
+
+    stored = Folder(HadoopFiles(spark), config.base)
+    with hold(stored):
+        found["held"] = [is_held(stored)]
+    found["held"].append(is_held(stored))
 
     begin_uploads(endpoint)
     for dry_run in (True, False):

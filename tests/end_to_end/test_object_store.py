@@ -40,6 +40,7 @@ def test_tables_in_an_object_store_equal_the_source_also_after_a_replay(
     assert found["replayed"] == found["before"]
     assert found["before"][1]
     assert not any("probe" in name for name in found["before"][1])
+    assert found["held"] == [True, False]
 
     begun, ended = sorted(sum(UPLOADS.values(), ())), UPLOADS["aborted"]
     expected = dict.fromkeys((f"s3a://lake/{key}" for key in ended), "2010-11-10T20:48:33+00:00")
