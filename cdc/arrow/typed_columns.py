@@ -1,7 +1,7 @@
 """Typed columns of many documents, as Arrow arrays.
 
-Compiled functions cast large columns, `cdc.model.typed.typed_columns` the others. Both return the
-same result for any document.
+Compiled functions cast them once this process has had enough documents, and
+`cdc.model.typed.typed_columns` the first ones. Both return the same result for any document.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from cdc.arrow.casts import Documents, Places
 from cdc.arrow.cells import Cells, validity
-from cdc.kernel import MISFIT, WORTH
+from cdc.kernel import MISFIT, WORTH, Total
 from cdc.model.typed import Plan, typed_columns
+
+_taken = Total()
 
 
 def take_columns(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Array:
@@ -23,7 +25,7 @@ def take_columns(documents: pa.Array, plan: Plan, kind: pa.StructType) -> pa.Arr
     The result is a struct array of type `kind`: the columns and, as its last field, the rescued
     rest; null for a null document. A VARIANT is a struct of two binaries, value and metadata.
     """
-    if documents.field(0).nbytes >= WORTH:
+    if _taken.add(documents.field(0).nbytes) >= WORTH:
         return convert_at_once(documents, plan, kind)
     return convert_one_by_one(documents, plan, kind)
 

@@ -38,10 +38,9 @@ def main(
     runs: int, documents: int, events: int, large: int, only: tuple[str, ...], name: str
 ) -> None:
     console, results, began = Console(), list[Result](), time.monotonic()
-    is_plain = not {"live"}.issuperset(only)
     with (
         tempfile.TemporaryDirectory() as folder,
-        stage(Path(folder), documents, events, is_plain) as scene,
+        stage(Path(folder), documents, events) as scene,
     ):
         for kind, work in _works(runs, large).items():
             if kind not in only:

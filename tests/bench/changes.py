@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.model import Namespace, StreamSplit
@@ -46,12 +47,16 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
             {
                 "changelog": lambda s: _stream(s, "log", TASKS, _NO_MIRROR),
                 "by streams": lambda s: _stream(s, "log", TASKS, _NO_MIRROR, _BY_STREAM),
-                "mongo-spark": lambda s: _theirs(s, s.fresh("theirs")),
+                "mongo-spark": lambda s: s.peers.run(
+                    _theirs, s.server.uri, s.window, s.fresh("theirs")
+                ),
                 "drain": lambda s: _drained(s, slices[s.window], workers, drains.entries),
                 "stream drain": lambda s: _drained(s, slices[s.window], workers, drains.events),
                 **{f"{n} slices": lambda s, n=n: _stream(s, "log", n, _NO_MIRROR) for n in _SLICES},
                 "mirror": lambda _: _followed(backlog, landed, stage.fresh("followed")),
-                "merge": lambda _: _plain_merge(backlog, parquet, stage.fresh("merged")),
+                "merge": lambda _: stage.peers.run(
+                    _plain_merge, backlog.window.count, parquet, stage.fresh("merged")
+                ),
             },
         )
     of_part = {"mirror", "merge"}
@@ -184,27 +189,25 @@ def _followed(stage: Stage, landed: Path, path: Path) -> None:
     following.stop(60.0)
 
 
-def _theirs(stage: Stage, path: Path) -> None:
+def _theirs(spark: SparkSession, uri: str, window: Window, path: Path) -> None:
     options = {
-        "connection.uri": stage.server.uri,
+        "connection.uri": uri,
         "database": CHANGED.db,
         "collection": CHANGED.coll,
         "change.stream.startup.mode": "timestamp",
-        "change.stream.startup.mode.timestamp.start.at.operation.time": str(
-            stage.window.after.time + 1
-        ),
+        "change.stream.startup.mode.timestamp.start.at.operation.time": str(window.after.time + 1),
         "change.stream.publish.full.document.only": "false",
         "change.stream.lookup.full.document": "whenAvailable",
         "change.stream.lookup.full.document.before.change": "whenAvailable",
         "change.stream.micro.batch.max.partition.count": str(TASKS),
     }
-    events = stage.spark.readStream.format("mongodb").options(**options).schema(_EVENT).load()
+    events = spark.readStream.format("mongodb").options(**options).schema(_EVENT).load()
     writer = events.writeStream.format("delta").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(path / "_checkpoint")).start(str(path / "t"))
     query.awaitTermination()
-    reported = stage.spark.read.format("delta").load(str(path / "t"))
+    reported = spark.read.format("delta").load(str(path / "t"))
     found = reported.where(F.col("operationType").isin("update", "replace")).count()
-    assert found == stage.window.count, f"mongo-spark: {found} events"
+    assert found == window.count, f"mongo-spark: {found} events"
 
 
 def _ours_by_batch(stage: Stage, path: Path) -> None:
@@ -216,12 +219,12 @@ def _ours_by_batch(stage: Stage, path: Path) -> None:
     spread.write.partitionBy("batch").parquet(str(path))
 
 
-def _plain_merge(stage: Stage, parquet: Path, path: Path) -> None:
-    rows = stage.spark.read.parquet(str(parquet))
+def _plain_merge(spark: SparkSession, count: int, parquet: Path, path: Path) -> None:
+    rows = spark.read.parquet(str(parquet))
     columns = rows.select("key", F.col("after").alias("document"), "position").schema
-    table = DeltaTable.create(stage.spark).location(str(path)).addColumns(columns)
+    table = DeltaTable.create(spark).location(str(path)).addColumns(columns)
     table = table.property("delta.enableDeletionVectors", "true").clusterBy("key").execute()
-    for batch in range(max(1, stage.window.count // _PER_BATCH)):
+    for batch in range(max(1, count // _PER_BATCH)):
         change = F.struct("op", F.col("after").alias("document"), "position")
         last = rows.where(F.col("batch") == batch).groupBy("key")
         last = last.agg(F.max_by(change, "position").alias("change")).select("key", "change.*")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
+from cdc.model import Namespace
 from cdc.pipeline import Replication
 from cdc.pipeline import config as configuration
 from cdc.source import SnapshotReader
@@ -49,8 +50,8 @@ def run(stage: Stage, runs: int) -> Iterator[Result]:
             {
                 **_copies(stage),
                 "drain": lambda s: drains.documents(s.server.uri, splits[s.orders], workers),
-                "parquet": lambda s: _land(
-                    s.spark.read.parquet(str(parquet[s.orders])), s.fresh("local")
+                "parquet": lambda s: s.peers.run(
+                    _land_parquet, parquet[s.orders], s.fresh("local")
                 ),
             },
         )
@@ -72,7 +73,9 @@ def _copies(stage: Stage) -> dict[str, Callable[[Stage], None]]:
         "variant": lambda s: land_snapshot(s, "variant", "table.mirror="),
         "both": lambda s: land_snapshot(s, "both"),
         "typed": lambda s: land_snapshot(s, "typed", file=str(typed)),
-        "mongo-spark": lambda s: _land(_theirs(s), s.fresh("theirs")),
+        "mongo-spark": lambda s: s.peers.run(
+            _land_theirs, s.server.uri, s.orders, s.fresh("theirs")
+        ),
     }
 
 
@@ -118,13 +121,14 @@ def _parquet(stage: Stage) -> Path:
     return path
 
 
-def _theirs(stage: Stage) -> DataFrame:
-    options = {"connection.uri": stage.server.uri, "database": stage.orders.db}
-    options |= {"collection": stage.orders.coll, "sampleSize": "1000"}
+def _land_theirs(spark: SparkSession, uri: str, orders: Namespace, path: Path) -> None:
+    options = {"connection.uri": uri, "database": orders.db}
+    options |= {"collection": orders.coll, "sampleSize": "1000"}
     # Of its partitioners the one that was fastest here: ranges of equal size by a sample.
     options["partitioner.options.partition.size"] = "64"
-    return stage.spark.read.format("mongodb").options(**options).load()
-
-
-def _land(rows: DataFrame, path: Path) -> None:
+    rows = spark.read.format("mongodb").options(**options).load()
     rows.write.format("delta").save(str(path))
+
+
+def _land_parquet(spark: SparkSession, parquet: Path, path: Path) -> None:
+    spark.read.parquet(str(parquet)).write.format("delta").save(str(path))

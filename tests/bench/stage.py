@@ -23,13 +23,10 @@ from cdc.demo import ReplicaSet, load_orders, make_order
 from cdc.kernel import loading
 from cdc.model import Namespace, timestamp
 from cdc.pipeline import session
-from cdc.pipeline.spark.spark_session import LOCAL, ONE_COMPILER
 from cdc.source import SnapshotReader, WindowReader
+from tests.bench.peers import SETTINGS, TASKS, Peers, peers
 
 Reader: TypeAlias = SnapshotReader | WindowReader
-TASKS = 2
-# The newest in Maven Central.
-MONGO_SPARK = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
 ORDERS, CHANGED = Namespace("bench", "orders"), Namespace("bench", "changed")
 # What is warmed up with.
 TENTH = Namespace("bench", "tenth")
@@ -74,6 +71,7 @@ class Stage:
     documents: int
     window: Window
     backlog: Window
+    peers: Peers
 
     @property
     def part(self) -> Stage:
@@ -103,41 +101,28 @@ class Stage:
         return path
 
 
-# What is compared with other connectors runs in a JVM as Spark starts it, and as they expect it.
-# With fewer compiled functions, as `session` starts a local JVM, they would be slower.
-_PLAIN_JAVA = LOCAL["spark.driver.extraJavaOptions"].replace(f"{ONE_COMPILER} ", "")
-
-
 @contextmanager
-def stage(folder: Path, documents: int, changes: int, is_plain: bool) -> Iterator[Stage]:
-    """With `is_plain` the JVM has Spark's own settings, otherwise those of our programs."""
+def stage(folder: Path, documents: int, changes: int) -> Iterator[Stage]:
     # The oplog holds all that is loaded and changed; the cache holds the orders; splits that are
     # planned once are read for longer than the five minutes for which a server keeps their time.
-    with ReplicaSet(
-        oplog_megabytes=8192,
-        cache_gigabytes=2.0,
-        set_parameters={"minSnapshotHistoryWindowInSeconds": 3600},
-    ) as server:
+    with (
+        ReplicaSet(
+            oplog_megabytes=8192,
+            cache_gigabytes=2.0,
+            set_parameters={"minSnapshotHistoryWindowInSeconds": 3600},
+        ) as server,
+        peers() as others,
+    ):
         load_orders(server.uri, ORDERS, documents, must_be_new=True)
         copied(server, TENTH, documents // 10)
         window, backlog = _change(server, changes)
-        spark = session(
-            "bench",
-            f"local[{TASKS}]",
-            {
-                "spark.jars.packages": MONGO_SPARK,
-                "spark.driver.memory": "4g",
-                **({"spark.driver.extraJavaOptions": _PLAIN_JAVA} if is_plain else {}),
-                # See docs/project/benchmarks.md.
-                "spark.python.unix.domain.socket.enabled": "true",
-            },
-        )
+        spark = session("bench", f"local[{TASKS}]", SETTINGS)
         cdc.register(spark)
         # Compiled and kept here, once: a task that had to do it would take time and memory for it.
         loading.columns()
         loading.typed()
         try:
-            yield Stage(server, spark, folder, ORDERS, documents, window, backlog)
+            yield Stage(server, spark, folder, ORDERS, documents, window, backlog, others)
         finally:
             spark.stop()
 
