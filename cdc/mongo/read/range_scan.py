@@ -25,8 +25,7 @@ from cdc.mongo.connection import (
 )
 from cdc.mongo.query import projection
 
-# A reply has 16 MiB at most. The arrays of a reply cost a task 4 ms, however short they are.
-_BATCH = 20_000
+_BATCH = 10_000
 
 
 class Documents(NamedTuple):
