@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from cdc.arrow import typed_columns
 from cdc.delta.columns import Columns, path_text
 from cdc.delta.columns.arrow_columns import plan_of
+from cdc.kernel import Total
 from cdc.model.encoding import encoder, pack_object
 from cdc.model.encoding.variant import pack_metadata
 from cdc.model.encoding.variant_bytes import DECIMAL4, DOUBLE, dictionary
@@ -342,17 +343,19 @@ def test_variants_have_no_names_but_their_own() -> None:
     }
 
 
-def test_few_documents_are_distinguished_from_many_by_their_bytes(
+def test_documents_are_converted_at_once_as_soon_as_a_process_has_had_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Guards: the many small batches of a mirror, which took ten times as long."""
+    monkeypatch.setattr(typed_columns, "_taken", Total())
     parsed = Columns.parse(PLACES)
     kind = to_arrow_type(StructType(parsed.fields()), timezone="UTC")
     seen = list[str]()
     for name in ("convert_one_by_one", "convert_at_once"):
         monkeypatch.setattr(typed_columns, name, lambda *_, name=name: seen.append(name))
     documents = variants([DOCUMENT])
-    for count in (0, 10, 10_000):
+    for count in (0, 10, 10_000, 10):
         typed_columns.take_columns(
             pa.concat_arrays([documents] * count + [documents[:0]]), plan_of(parsed.columns), kind
         )
-    assert seen == ["convert_one_by_one", "convert_one_by_one", "convert_at_once"]
+    assert seen == 2 * ["convert_one_by_one"] + 2 * ["convert_at_once"]
