@@ -360,8 +360,9 @@ def test_nothing_is_written_to_the_source(
     coll.drop()
     pipeline.run()
     entries = mongo.local["oplog.rs"].find({"ts": {"$gt": since}, "op": {"$ne": "n"}})
-    # Pre-images and their expiry are the server's own.
-    names = {entry["ns"] for entry in entries} - {"config.system.preimages"}
+    # The server's own: pre-images and their expiry, and every five minutes the sessions.
+    own = {f"config.{name}" for name in ("system.preimages", "system.sessions", "$cmd")}
+    names = {entry["ns"] for entry in entries} - own
     assert names <= {f"{database.name}.a", f"{database.name}.$cmd"}
 
 
