@@ -56,6 +56,7 @@ class Replication:
         register(spark)
         connect(spark, config.storage, config.base)
         self._spark, self._config, self._on_batch = spark, config, on_batch
+        self._folder = Folder(HadoopFiles(spark), config.checkpoint)
         self._sink: Sink | None = None
         self._meter = Meter(has_followers(config.layout))
         self._running = BatchClock()
@@ -88,14 +89,13 @@ class Replication:
 
     def _begin(self, spark: SparkSession) -> None:
         """Let mirrors and histories catch up, also if there will be no batch."""
-        folder = Folder(HadoopFiles(spark), self._config.checkpoint)
-        if pipeline := folder.pipeline():
-            following = folder.next_batch()
+        if pipeline := self._folder.pipeline():
+            following = self._folder.next_batch()
             self._sink = self._open_sink(pipeline)
             self._sink.begin(spark, following, self._rows)
             pending = self._sink.backlog().first
             known = {each - 1 for each in (pending, following) if each}
-            plans = {batch: folder.read_plan(batch) for batch in known}
+            plans = {batch: self._folder.read_plan(batch) for batch in known}
             self._meter.resume({batch: plan.offset.time for batch, plan in plans.items() if plan})
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
@@ -129,7 +129,7 @@ class Replication:
             rows=self._rows,
             interval=self._config.mirror_interval,
             applies=self._config.follow_by == REPLICATE,
-            waits=partial(is_held, Folder(HadoopFiles(self._spark), self._config.checkpoint)),
+            waits=partial(is_held, self._folder),
         )
 
     def is_active(self) -> bool:

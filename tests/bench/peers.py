@@ -7,9 +7,7 @@ as its users start it.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -18,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cdc.pipeline import session
 from cdc.pipeline.spark.spark_session import LOCAL, ONE_COMPILER
-from cdc.source import register
+from tests.bench import drains
 
 TASKS = 2
 # The newest in Maven Central.
@@ -31,7 +29,7 @@ SETTINGS = {"spark.driver.memory": "4g", "spark.python.unix.domain.socket.enable
 class Peers:
     """Runs works of others, one at a time."""
 
-    def __init__(self, process: ProcessPoolExecutor) -> None:
+    def __init__(self, process: drains.Pool) -> None:
         self._process = process
 
     def run(self, work: Callable[..., object], *arguments: Any) -> None:
@@ -42,7 +40,7 @@ class Peers:
 @contextmanager
 def peers() -> Iterator[Peers]:
     """The process starts Spark at its first work."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with drains.pool(1) as process:
         yield Peers(process)
 
 
@@ -54,6 +52,4 @@ def _run(work: Callable[..., object], *arguments: Any) -> None:
 def _session() -> SparkSession:
     java = LOCAL[_JAVA].replace(f"{ONE_COMPILER} ", "")
     own = {"spark.jars.packages": _MONGO_SPARK, _JAVA: java}
-    spark = session("peers", f"local[{TASKS}]", {**SETTINGS, **own})
-    register(spark)
-    return spark
+    return session("peers", f"local[{TASKS}]", {**SETTINGS, **own})

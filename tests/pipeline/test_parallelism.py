@@ -57,11 +57,12 @@ def test_a_batch_of_a_copy_has_four_splits_for_each_core_of_the_run(
     cores: int,
     batches: int,
 ) -> None:
+    large = Namespace(database.name, "large")
     documents = [{"_id": number, "text": "x" * 2**20} for number in range(12)]
-    database["large"].insert_many(documents)
+    database[large.coll].insert_many(documents)
     given = {
         "uri": mongod.uri,
-        "collections": str(Namespace(database.name, "large")),
+        "collections": str(large),
         "split.size.mb": "1",
         "mode": "snapshot",
         "sink.path": str(tmp_path),
@@ -71,6 +72,5 @@ def test_a_batch_of_a_copy_has_four_splits_for_each_core_of_the_run(
     replication = Replication(spark, config, available_now=True, on_batch=reports.append)
     assert replication.wait(120)
     replication.stop()
-    large = Namespace(database.name, "large")
     copied = [report.counts[large]["read"] for report in reports if large in report.counts]
     assert (len(copied), sum(copied)) == (batches, len(documents))
