@@ -108,7 +108,7 @@ class DataFiles:
 
     def add(self, part: Part) -> None:
         """Add at least one row. All parts of one folder have one schema."""
-        folder, size = part.folder, part.rows.nbytes
+        folder, size = part.folder, part.rows.get_total_buffer_size()
         if size >= LARGE_BYTES * len(part.rows):
             return_large_buffers()
         while self._sizes and sum(self._sizes.values()) + size > _ROW_GROUP_BYTES:
