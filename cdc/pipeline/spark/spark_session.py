@@ -72,6 +72,10 @@ SETTINGS = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     # A batch is cached only while it is written: its compression takes longer than it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # Delta writes a copy of the list of a small table's files at each commit, which nothing reads.
+    # It starts a Spark job for the first one and, where the time zone is not UTC, one for each
+    # commit: a commit then takes ten times as long.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
     # A run that is killed while it plans its first batch leaves a partial file. Spark would refuse
     # to start the next run. The program checks the checkpoint itself.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
