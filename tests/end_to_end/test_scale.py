@@ -34,7 +34,8 @@ _DOCUMENTS = int(os.environ.get("DOCUMENTS", "1000000"))
 _COMMITS = int(os.environ.get("COMMITS", "300"))
 _MOST_BYTES = 400e6
 _ORDERS = Namespace("scale", "orders")
-_FEW, _RATE = 2_000, 200
+# So small bulks that each batch has some: the commits come as fast as the job can make them.
+_FEW, _RATE, _BULK = 2_000, 200, 10
 # Between two runs of `maintain` beside the job, and until the first start is measured.
 _MAINTAINED_COMMITS, _FIRST_COMMITS = 1_000, 50
 _STALL_SECONDS = 600
@@ -116,7 +117,7 @@ def test_a_changelog_of_many_commits_starts_and_plans_as_fast_as_one_of_few(
         table = config.table("changelog", _ORDERS)
         assert table is not None
         folder, seconds = Path(table.target.address), dict[int, dict[str, float]]()
-        with Steady(server.uri, _ORDERS, _RATE, _FEW):
+        with Steady(server.uri, _ORDERS, _RATE, _FEW, _BULK):
             for commits in (_FIRST_COMMITS, _COMMITS):
                 job = Job(config, tmp_path)
                 try:

@@ -16,7 +16,6 @@ from cdc.demo import make_order
 from cdc.demo.load import Threads
 from cdc.model import Namespace
 
-_BULK = 250
 # Of ten writes; an insert's document is deleted when as many were inserted after it as there were
 # at first.
 _UPDATES, _INSERTS, _DELETES = 6, 2, 2
@@ -24,10 +23,14 @@ _UPDATES, _INSERTS, _DELETES = 6, 2, 2
 
 class Steady(Threads):
     """`rate` writes a second by one thread, as far as the server takes them: what it has not taken
-    is not made up for. `written` is how many so far."""
+    is not made up for. A bulk has `bulk` of them, a multiple of 10. `written` is how many so far.
+    """
 
-    def __init__(self, uri: str, namespace: Namespace, rate: int, documents: int) -> None:
+    def __init__(
+        self, uri: str, namespace: Namespace, rate: int, documents: int, bulk: int = 250
+    ) -> None:
         super().__init__(MongoClient(uri), self._write, 1)
+        self._size = bulk
         self._coll = self._client[namespace.db][namespace.coll]
         self._rate, self._documents = rate, documents
         self._numbers = itertools.count(documents)
@@ -43,12 +46,12 @@ class Steady(Threads):
             reply = self._coll.bulk_write(self._bulk(chance, fresh), ordered=False)
             changed = reply.modified_count + reply.inserted_count + reply.deleted_count
             self._count(changed)
-            due = max(due + _BULK / self._rate, time.monotonic() - 1.0)
+            due = max(due + self._size / self._rate, time.monotonic() - 1.0)
             self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _bulk(self, chance: random.Random, living: deque[int]) -> list[Any]:
         operations = list[Any]()
-        for _ in range(_BULK // (_UPDATES + _INSERTS + _DELETES)):
+        for _ in range(self._size // (_UPDATES + _INSERTS + _DELETES)):
             for key in (living[chance.randrange(len(living))] for _ in range(_UPDATES)):
                 state = {"$set": {"status": f"{chance.random()}"}, "$inc": {"n": 1}}
                 operations.append(UpdateOne({"_id": key}, state))
