@@ -57,6 +57,8 @@ def test_of_a_load_during_which_faults_befall_the_job_no_change_is_lost_or_repor
                 _befall(report, scene, server, seconds)
             last = client.admin.command("hello")["lastWrite"]["opTime"]["ts"]
             _wait(config, last)
+            # A job that is killed leaves its mirror some seconds behind.
+            assert job.end(_STALL_SECONDS) == 0
         report.endings += job.endings
         events, wrong = judged(spark, client, config, _ORDERS, last, tmp_path)
     report.documents_checked, report.events_checked = _DOCUMENTS, events
