@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "cdc.model.oplog": {"bson", "cdc.model", "cdc.model.bson"},
     "cdc.options": {"cdc.model"},
     "cdc.kernel": {
-        *("llvmlite", "numba", "numpy"),
+        *("llvmlite", "numba", "numpy", "pyarrow"),
         *("cdc.file_lock", "cdc.private_cache"),
         *("cdc.model.bson", "cdc.model.encoding", "cdc.model.typed"),
     },

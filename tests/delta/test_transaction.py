@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,8 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdc.delta.log import Commit, Target, UnsuitableTable, settings
+from cdc.delta.log import Commit, Target, UnsuitableTable, overwritten_commit, settings
 from cdc.delta.log import transaction as module
+from cdc.delta.log.conflict import Outdated
 from cdc.delta.log.transaction import NewTable, TableExists, Transaction, commit_files
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
@@ -133,6 +135,41 @@ def test_a_commit_is_a_blind_append_that_says_what_it_holds(table: Table) -> Non
     assert Commit.parse(newest.userMetadata) == Commit(7, Timestamp(8, 1))
     assert newest.operationMetrics["numOutputRows"] == "2"
     assert newest.operationMetrics["numOutputBytes"] == str(files[0].size)
+
+
+def test_a_commit_that_another_process_overwrites_at_the_same_moment_is_made_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a batch that is gone. On a local disk two processes can make one version: Delta looks
+    whether the file is there, and then renames its own to it.
+
+    The other one comes at the last moment, when Delta believes in its own commit.
+    """
+    table.commit(0, table.written(["a"]), first=True)
+    about = next(each for each in table.log(0) if "commitInfo" in each)
+    about["commitInfo"]["txnId"] = "another"
+    [file] = table.written(["b"])
+    lines = "".join(json.dumps(each) + "\n" for each in (about, module.added(file)))
+    aside, version = table.path / "aside", table.path / f"_delta_log/{1:020}.json"
+    aside.write_text(lines)
+
+    def overwrite(*arguments: Any) -> None:
+        if aside.exists():
+            table.target.snapshot(table.spark).setTransactions()
+            moment = version.stat().st_mtime_ns
+            os.utime(aside, ns=(moment, moment))
+            aside.replace(version)
+        overwritten_commit.require_found(*arguments)
+
+    monkeypatch.setattr(module, "require_found", overwrite)
+    files = table.written(["c"])
+    with pytest.raises(Outdated):
+        table.commit(1, files)
+    # It says which transactions the version contains.
+    assert not version.with_suffix(".crc").exists()
+    assert table.commit(1, files)
+    assert table.keys() == ["a", "b", "c"]
+    assert {"txn"} <= {name for each in table.log(2) for name in each}
 
 
 def test_a_batch_is_committed_once_also_by_a_process_that_never_saw_the_table(

@@ -12,6 +12,8 @@ Contract of `commit_files`:
   OPTIMIZE. It conflicts with a change of the table's schema, properties or protocol.
 * **Of one version,** if it changes files. The caller has looked at the rows of a version. So the
   commit conflicts with any other after that version that adds or removes rows.
+* **Found again.** A version that another process has made in its place is no commit; see
+  `cdc.delta.log.overwritten_commit`.
 * **Nothing before it is visible.** A crash before the commit leaves files that no commit names. A
   crash after it leaves a committed batch, which the replay finds by its `txn`.
 
@@ -36,6 +38,7 @@ from cdc.delta.log.commit_metadata import Commit
 from cdc.delta.log.conflict import Outdated
 from cdc.delta.log.live_files import LiveFile
 from cdc.delta.log.newest_commit import newest_commit
+from cdc.delta.log.overwritten_commit import require_found
 from cdc.delta.log.suitable_table import require_changeable, require_suitable
 from cdc.delta.log.target import Target, delta_log, hadoop, metadata_of
 from cdc.errors import DataFileLost
@@ -117,9 +120,9 @@ def commit_files(
             of the table, whatever is raised.
 
     Raises TableExists if there is a table though `new` is given; UnsuitableTable; TableRestored if
-    the table lacks its newest commit of this project; Outdated if there
-    is a newer version than the one that was looked at; DataFileLost if Delta does not find a file:
-    it may look for it in another place.
+    the table lacks its newest commit of this project; Outdated if there is a newer version than the
+    one that was looked at, or if another process has overwritten the commit; DataFileLost if Delta
+    does not find a file: it may look for it in another place.
     """
     delta = _Delta(spark)
     transaction = delta.start(target)
@@ -266,7 +269,9 @@ class _Delta:
         for action in actions:
             every.add(self.action(action))
         found = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(every)
-        return int(transaction.commit(found, operation))
+        version = int(transaction.commit(found, operation))
+        require_found(self._spark, transaction, version)
+        return version
 
 
 def added(file: DataFile) -> dict[str, Any]:
