@@ -22,7 +22,13 @@ from pyspark.sql.types import StructType
 from cdc.delta.log import Commit, Target, UnsuitableTable, overwritten_commit, settings
 from cdc.delta.log import transaction as module
 from cdc.delta.log.conflict import Outdated
-from cdc.delta.log.transaction import NewTable, TableExists, Transaction, commit_files
+from cdc.delta.log.transaction import (
+    NewTable,
+    TableExists,
+    Transaction,
+    commit_files,
+    create_table,
+)
 from cdc.model import Timestamp
 from cdc.model.encoding import encoder
 from cdc.tasks import DataFile, DataFiles, Part, Storage
@@ -170,6 +176,22 @@ def test_a_commit_that_another_process_overwrites_at_the_same_moment_is_made_aga
     assert table.commit(1, files)
     assert table.keys() == ["a", "b", "c"]
     assert {"txn"} <= {name for each in table.log(2) for name in each}
+
+
+def test_a_table_that_another_process_creates_at_the_same_moment_belongs_to_that_one(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: two pipelines that both take a table on a local disk for theirs."""
+
+    def overwrite(*arguments: Any) -> None:
+        [about] = [each for each in table.log(0) if "commitInfo" in each]
+        about["commitInfo"]["txnId"] = "another"
+        (table.path / f"_delta_log/{0:020}.json").write_text(json.dumps(about))
+        overwritten_commit.require_found(*arguments)
+
+    monkeypatch.setattr(module, "require_found", overwrite)
+    with pytest.raises(TableExists):
+        create_table(table.spark, table.target, table.new)
 
 
 def test_a_batch_is_committed_once_also_by_a_process_that_never_saw_the_table(

@@ -174,7 +174,10 @@ def create_table(spark: SparkSession, target: Target, new: NewTable) -> None:
     metadata = delta.action(_metadata(new))
     transaction.updateMetadataForNewTable(metadata)
     operation = delta.operations.CreateTable(metadata, False, False, delta.none)
-    delta.end(transaction, [_cluster_by(transaction, new.cluster)], operation)
+    try:
+        delta.end(transaction, [_cluster_by(transaction, new.cluster)], operation)
+    except Outdated as error:
+        raise TableExists from error
 
 
 def replace_table(spark: SparkSession, target: Target, new: NewTable, commit: Commit) -> None:
