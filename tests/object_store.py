@@ -23,6 +23,7 @@ from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from moto.sts.models import sts_backends
 
+from tests.jvm import INTERPRETED, with_spark_settings
 from tests.store_faults import StoreFaults
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +57,7 @@ class ObjectStore(NamedTuple):
         keys = {"S3_ACCESS": self.access_key, "S3_SECRET": self.secret_key}
         return subprocess.run(
             [sys.executable, "-m", program, *given],
-            env=os.environ | keys | more,
+            env={**os.environ, **with_spark_settings(INTERPRETED), **keys, **more},
             cwd=ROOT,
             capture_output=True,
             text=True,

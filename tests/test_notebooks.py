@@ -17,6 +17,7 @@ from nbformat.v4 import new_output
 from tests.mongo.access import Guarded
 from tests.notebooks import NAMES, ROOT, Run, execute, left_in, path_of, prepared, run, stripped
 from tests.security.leaks import Canary
+from tests.slow import slow_but
 
 # A path from the root of a machine, and no part of a connection string or a template.
 _PATH = re.compile(r"(?<![\w.:/}])/(?:home|root|tmp|var|usr|opt|mnt|work|Users)\b")
@@ -160,8 +161,7 @@ WRONG: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", slow_but([], WRONG, soak=["refused"]))
 def test_a_connection_string_that_is_wrong_is_not_shown_either(
     guarded: Guarded, canary: Canary, tmp_path: Path, wrong: str
 ) -> None:

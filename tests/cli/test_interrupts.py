@@ -25,6 +25,7 @@ from cdc.demo import ReplicaSet
 from cdc.model import Namespace, timestamp
 from tests.jvm import SHORT_LIVED
 from tests.mongo.capture import Client, failing, until
+from tests.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 # What hangs does so for longer than a program may take to end, on any machine.
@@ -141,10 +142,13 @@ def test_a_program_that_waits_for_its_source_is_ended_by_ctrl_c(
         ends_cleanly(started(pipeline, mongod, tmp_path, name, "-o", uri), silent.accept)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["backfill", "maintain", "replay-dead-letters", "restore", "verify"],
+    slow_but(
+        [],
+        ["backfill", "maintain", "replay-dead-letters", "restore", "verify"],
+        soak=["backfill", "replay-dead-letters", "restore"],
+    ),
 )
 def test_a_program_whose_jvm_starts_is_ended_by_ctrl_c_and_so_is_that(
     pipeline: Pipeline, mongod: ReplicaSet, tmp_path: Path, name: str

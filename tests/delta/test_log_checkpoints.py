@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc.delta.log import Target, log_checkpoints
 from cdc.delta.log.log_checkpoints import LogCheckpoints, write_if_due
+from cdc.delta.log.snapshot import delta_log
 from cdc.delta.tables import known_table
 from tests.delta.batches import batch, change, ops, sink
 
@@ -35,13 +36,16 @@ def fill(spark: SparkSession, base: Path, batches: range) -> None:
 def test_a_checkpoint_is_written_when_enough_commits_have_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Guards: a log that every reader replays from its first commit on, and that grows for ever."""
+    """Guards: a log that every reader replays from its first commit on, and that grows for ever;
+    so does the writer, which does not list the log again."""
     target, log = Target(str(tmp_path / LOG)), tmp_path / LOG / "_delta_log"
     fill(spark, tmp_path, range(4))
     assert write_if_due(spark, target, commits=5) == 4
     assert checkpoints(tmp_path / LOG) == []
     assert write_if_due(spark, target, commits=4) == 0
     assert checkpoints(tmp_path / LOG) == [3]
+    known = delta_log(spark, target.address).unsafeVolatileSnapshot().logSegment()
+    assert known.checkpointProvider().version() == 3
     assert write_if_due(spark, target, commits=1) == 0
     fill(spark, tmp_path, range(4, 6))
     long_ago = time.time() - timedelta(days=10).total_seconds()

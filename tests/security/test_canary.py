@@ -203,7 +203,7 @@ def ran(place: Place, name: str, command: list[str], environment: dict[str, str]
         ).returncode
 
 
-@pytest.mark.parametrize("way", slow_but([], ["plain", "env", "file"], soak=["env"]))
+@pytest.mark.parametrize("way", slow_but([], ["plain", "env", "file"], soak=["env", "file"]))
 def test_a_pipeline_writes_its_password_nowhere(planted: Planted, way: str, tmp_path: Path) -> None:
     """Guards: everything in the page *Security*, at work."""
     place, secrets = Place(tmp_path / "place"), tmp_path / "secrets"

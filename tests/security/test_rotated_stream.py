@@ -15,12 +15,12 @@ from tests.end_to_end.in_process import wait_until
 from tests.mongo.access import guarded_server
 from tests.mongo.capture import filled
 from tests.security.test_rotation import changed_password
+from tests.slow import slow_but
 
 ORDERS = Namespace("shop", "orders")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", ["file", "server"])
+@pytest.mark.parametrize("first", slow_but([], ["file", "server"], soak=["server"]))
 def test_a_stream_whose_password_is_changed_goes_on(
     spark: SparkSession, tmp_path: Path, first: str
 ) -> None:

@@ -16,6 +16,7 @@ from cdc.delta.log.newest_commit import (
     newest_commit,
     require_contained,
 )
+from cdc.delta.log.snapshot import Size, schema_of, stated_size
 from cdc.delta.log.suitable_table import UnsuitableTable, require_changeable, require_suitable
 from cdc.delta.log.table_reader import (
     LocalReader,
@@ -26,16 +27,7 @@ from cdc.delta.log.table_reader import (
     open_table,
     read_local_log,
 )
-from cdc.delta.log.target import (
-    Size,
-    Target,
-    escape_glob,
-    hadoop,
-    is_local,
-    schema_of,
-    stated_size,
-    under,
-)
+from cdc.delta.log.target import Target, escape_glob, hadoop, is_local, under
 from cdc.delta.log.transaction import (
     ChangedFiles,
     NewTable,

@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.delta.log.target import Target, delta_log
+from cdc.delta.log.snapshot import delta_log, listed_snapshot
+from cdc.delta.log.target import Target
 
 _log = logging.getLogger(__name__)
 # Delta's own interval: the limit above which a commit has to wait all the same.
@@ -101,4 +102,6 @@ def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
     if without < commits:
         return without
     log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+    # From now on Delta's snapshots begin with this checkpoint, not with an earlier one.
+    listed_snapshot(spark, log)
     return 0

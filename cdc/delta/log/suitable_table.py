@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from cdc.delta.log.target import metadata_of
+from cdc.delta.log.snapshot import metadata_of
 
 # Readers and writers of such tables need more of a file than its rows and statistics.
 _DEMANDING = (

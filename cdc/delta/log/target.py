@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from cdc.delta.log.snapshot import delta_log, listed_snapshot, metadata_of, newest_snapshot
 from cdc.delta.sql import literal, quoted
 from cdc.errors import TableOwnedElsewhere
 
@@ -134,8 +134,12 @@ class Target:
         )
 
     def snapshot(self, spark: SparkSession) -> Any:
-        """The newest version of the table, as Delta has it in the JVM. Starts no Spark job."""
-        return _newest(spark, self.delta(spark)._jdt.deltaLog())
+        """The newest version of the existing table, as Delta has it in the JVM."""
+        if not self.is_name:
+            found = newest_snapshot(spark, delta_log(spark, self._path(spark)))
+            if found.version() >= 0:
+                return found
+        return listed_snapshot(spark, self.delta(spark)._jdt.deltaLog())
 
     def folder(self, spark: SparkSession) -> str:
         """The URL of the existing table's folder, wherever a catalog has put it."""
@@ -160,32 +164,6 @@ class Target:
 
     def _path(self, spark: SparkSession) -> str:
         return self.settled(spark).address
-
-
-def metadata_of(snapshot: Any) -> dict[str, Any]:
-    """The action `metaData` of a snapshot, or of a transaction."""
-    found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
-    return found
-
-
-def schema_of(snapshot: Any) -> StructType:
-    """The columns of a snapshot."""
-    return StructType.fromJson(json.loads(metadata_of(snapshot)["schemaString"]))
-
-
-class Size(NamedTuple):
-    """The data files of a table: their number and their bytes."""
-
-    files: int
-    bytes: int
-
-
-def stated_size(snapshot: Any) -> Size | None:
-    """The size that Delta states in a file beside each commit; None if there is no such file."""
-    checksum = snapshot.checksumOpt()
-    if checksum.isEmpty():
-        return None
-    return Size(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
 
 
 def _parts(address: str) -> tuple[str, str]:
@@ -246,20 +224,7 @@ def _is_table(spark: SparkSession, path: str) -> bool:
     way, or that was killed, has made the folder alone: Delta's own test accepts that one.
     """
     is_there = DeltaTable.isDeltaTable(spark, path)
-    return is_there and int(_newest(spark, delta_log(spark, path)).version()) >= 0
-
-
-def delta_log(spark: SparkSession, path: str) -> Any:
-    """The log of the table at a path, as Delta has it in the JVM."""
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-
-
-def _newest(spark: SparkSession, log: Any) -> Any:
-    """The newest snapshot of a log; its version is -1 if there is none."""
-    jvm: Any = spark._jvm
-    nothing = jvm.scala.Option.empty()
-    return log.update(False, nothing, nothing)
+    return is_there and int(newest_snapshot(spark, delta_log(spark, path)).version()) >= 0
 
 
 def like(

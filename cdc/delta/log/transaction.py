@@ -39,8 +39,9 @@ from cdc.delta.log.conflict import Outdated
 from cdc.delta.log.live_files import LiveFile
 from cdc.delta.log.newest_commit import newest_commit
 from cdc.delta.log.overwritten_commit import require_found
+from cdc.delta.log.snapshot import delta_log, metadata_of, newest_snapshot
 from cdc.delta.log.suitable_table import require_changeable, require_suitable
-from cdc.delta.log.target import Target, delta_log, hadoop, metadata_of
+from cdc.delta.log.target import Target, hadoop
 from cdc.errors import DataFileLost
 from cdc.tasks import DataFile
 
@@ -215,7 +216,8 @@ class _Delta:
         self.none, self.some = jvm.scala.Option.empty(), jvm.scala.Option.apply
 
     def start(self, target: Target) -> Any:
-        return delta_log(self._spark, target.address).startTransaction(self.none, self.none)
+        log = delta_log(self._spark, target.address)
+        return log.startTransaction(self.none, self.some(newest_snapshot(self._spark, log)))
 
     def require_files(self, target: Target, files: Sequence[DataFile]) -> None:
         """Raise DataFileLost unless each file is complete where readers of the table look."""
