@@ -11,7 +11,7 @@ from cdc.checkpoint.checkpoint import (
 )
 from cdc.checkpoint.folder import OFFSETS, Files, Folder
 from cdc.checkpoint.hadoop_files import HadoopFiles
-from cdc.checkpoint.hold_file import hold, is_held
+from cdc.checkpoint.hold_file import gap, hold, is_held, leave_gaps
 from cdc.checkpoint.local_files import LocalFiles
 from cdc.checkpoint.repair_plan import Step, TableBatches, plan_repair, require_whole
 
@@ -27,9 +27,11 @@ __all__ = [
     "TableBatches",
     "WrittenBatch",
     "checkpoint",
+    "gap",
     "hold",
     "is_held",
     "is_local",
+    "leave_gaps",
     "lock_checkpoint",
     "plan_repair",
     "require_whole",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from pyspark.sql import SparkSession
 
@@ -11,6 +11,7 @@ from cdc.checkpoint import (
     HadoopFiles,
     Step,
     hold,
+    leave_gaps,
     lock_checkpoint,
     plan_repair,
     require_whole,
@@ -26,6 +27,9 @@ from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config
 from cdc.pipeline.table_commits import read_table_batches
 
+# How often Delta could list the log of a table from one commit of the job to the next.
+_LISTS_IN_A_GAP = 4
+
 
 def maintain(
     spark: SparkSession,
@@ -36,7 +40,8 @@ def maintain(
 ) -> list[Maintained]:
     """Maintain all tables at the configured locations, one after the other.
 
-    The followers of the pipeline wait while a mirror or a history is rewritten.
+    The followers of the pipeline wait while a mirror or a history is rewritten. Meanwhile
+    changelogs get commits as before, and fewer while they are maintained themselves.
 
     Args:
         hours: Delete files that no version younger than this needs.
@@ -49,8 +54,14 @@ def maintain(
     folder, done = Folder(HadoopFiles(spark), config.checkpoint), []
     for kind in ALL_KINDS:
         for table, _ in existing(SparkReader(spark), config.layout, kind.name):
-            held = hold(folder) if kind in KINDS and not dry_run else nullcontext()
-            done.append(maintain_table(spark, kind, table, hours, days, dry_run, held))
+            held: AbstractContextManager[None] = nullcontext()
+            gaps: AbstractContextManager[None] = nullcontext()
+            if kind in KINDS and not dry_run:
+                held = hold(folder)
+            elif not dry_run:
+                gaps = leave_gaps(folder, _LISTS_IN_A_GAP * table.target.time_of_list(spark))
+            with gaps:
+                done.append(maintain_table(spark, kind, table, hours, days, dry_run, held))
             if kind.has_view and table.namespace is not None and not dry_run:
                 # Else a view of a quiet mirror would go on reading files that are vacuumed next.
                 renew_view(spark, config.layout, table.namespace)

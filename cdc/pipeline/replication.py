@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from cdc.checkpoint import Folder, HadoopFiles, is_held, is_local
+from cdc.checkpoint import Folder, HadoopFiles, gap, is_held, is_local
 from cdc.delta.followers import Backlog, has_followers
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
@@ -130,6 +130,7 @@ class Replication:
             interval=self._config.mirror_interval,
             applies=self._config.follow_by == REPLICATE,
             waits=partial(is_held, self._folder),
+            gap=partial(gap, self._folder),
         )
 
     def is_active(self) -> bool:

@@ -152,6 +152,7 @@ def sink(
     interval: float | None = None,
     applies: bool = True,
     waits: Callable[[], bool] = lambda: False,
+    gap: Callable[[], float] = lambda: 0.0,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
@@ -174,6 +175,7 @@ def sink(
         interval=interval,
         applies=applies,
         waits=waits,
+        gap=gap,
     )
 
 

@@ -1,7 +1,9 @@
-"""A program that rewrites mirrors and histories lets their followers wait."""
+"""A program that rewrites mirrors and histories lets their followers wait, and one that rewrites a
+changelog lets the job leave gaps between its commits."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from functools import partial
@@ -11,7 +13,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.checkpoint import Folder, HadoopFiles, LocalFiles, hold, hold_file, is_held
+from cdc.checkpoint import (
+    Folder,
+    HadoopFiles,
+    LocalFiles,
+    gap,
+    hold,
+    hold_file,
+    is_held,
+    leave_gaps,
+)
 from cdc.delta.log import Target, conflict
 from cdc.delta.maintenance import table_maintenance
 from cdc.delta.sink import Sink
@@ -77,24 +88,48 @@ def test_a_run_that_ends_waits_no_more(
         assert content(tmp_path / MIRROR)["a"] == {"n": 2}
 
 
-@pytest.mark.slow
-def test_maintain_holds_mirrors_while_it_rewrites_them(
-    spark: SparkSession, tmp_path: Path, own: Sink, monkeypatch: pytest.MonkeyPatch
+def test_a_job_leaves_gaps_between_its_commits_while_another_program_wants_them(
+    spark: SparkSession, tmp_path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: a mirror that is written so often that it is never compacted."""
+    """Guards: a log that Delta cannot list between two commits, so that OPTIMIZE is always late."""
+    monkeypatch.setattr(conflict, "_LOOK_SECONDS", 0.1)
+    own = sink(tmp_path, with_mirror=False, gap=partial(gap, folder))
+    with leave_gaps(folder, _A_WHILE):
+        for number in range(3):
+            _update(spark, own, number)
+    assert gap(folder) == 0
+    files = sorted((tmp_path / LOG / "_delta_log").glob("*.json"))
+    made = [file.stat().st_mtime for file in files]
+    assert len(made) == 3
+    assert all(later - each >= _A_WHILE for each, later in itertools.pairwise(made))
+    assert own.close(None)
+
+
+@pytest.mark.slow
+def test_maintain_holds_mirrors_and_asks_for_gaps_while_it_rewrites_tables(
+    spark: SparkSession,
+    tmp_path: Path,
+    folder: Folder,
+    own: Sink,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: a table that is written so often that it is never compacted."""
     given = [f"sink.path={tmp_path}", "uri=mongodb://h", "collections=shop.orders"]
-    compact, seen = table_maintenance._compact, dict[str, bool]()
+    compact, seen, gaps = table_maintenance._compact, dict[str, bool](), dict[str, float]()
+    monkeypatch.setattr(Target, "time_of_list", lambda target, spark: 0.5)
 
     def compact_slowly(spark: SparkSession, table: Any) -> tuple[int, int]:
         before = commits(tmp_path / MIRROR)
         _update(spark, own, len(seen) + 1)
         time.sleep(_A_WHILE)
+        gaps[table.target.address] = gap(folder)
         seen[table.target.address] = commits(tmp_path / MIRROR) == before
         return compact(spark, table)
 
     monkeypatch.setattr(table_maintenance, "_compact", compact_slowly)
     maintain(spark, configuration.load(None, given))
     assert seen == {str(tmp_path / LOG): False, str(tmp_path / MIRROR): True}
+    assert gaps == {str(tmp_path / LOG): 2.0, str(tmp_path / MIRROR): 0.0}
     _catch_up(own)
     assert content(tmp_path / MIRROR) == {"a": {"n": 3}, "b": {"n": 1}}
     assert own.close(None)
@@ -119,14 +154,30 @@ def test_a_hold_is_renewed_and_ends_with_its_program(
 def test_a_hold_that_a_killed_program_or_a_wrong_clock_left_is_none(
     folder: Folder, seconds: float
 ) -> None:
-    folder.write_text("hold", json.dumps({"until": time.time() + seconds}))
+    for name in ("hold", "gaps"):
+        folder.write_text(name, json.dumps({"until": time.time() + seconds, "seconds": 1.0}))
     assert not is_held(folder)
+    assert gap(folder) == 0
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"until": "x"}', "\udcff"])
+@pytest.mark.parametrize("text", ["", "[1]", '{"until": "x", "seconds": 1.0}', "\udcff"])
 def test_a_damaged_hold_is_none(folder: Folder, text: str) -> None:
-    Path(folder.path, "hold").write_bytes(text.encode(errors="surrogateescape"))
+    for name in ("hold", "gaps"):
+        Path(folder.path, name).write_bytes(text.encode(errors="surrogateescape"))
     assert not is_held(folder)
+    assert gap(folder) == 0
+
+
+@pytest.mark.parametrize("seconds", [None, "1", -1.0, 3_600.0, float("nan")])
+def test_a_gap_without_a_sensible_length_is_none(folder: Folder, seconds: object) -> None:
+    folder.write_text("gaps", json.dumps({"until": time.time() + 30, "seconds": seconds}))
+    assert gap(folder) == 0
+
+
+def test_a_gap_is_never_so_long_that_a_job_seems_to_stand_still(folder: Folder) -> None:
+    with leave_gaps(folder, 600.0):
+        assert gap(folder) == 10
+    assert gap(folder) == 0
 
 
 def test_a_hold_makes_no_checkpoint(tmp_path: Path) -> None:
@@ -141,7 +192,7 @@ def test_a_folder_that_cannot_be_written_prevents_nothing(
     with hold(folder):
         assert not is_held(folder)
     [record] = caplog.records
-    assert "followers do not wait" in record.getMessage()
+    assert "the job makes no room" in record.getMessage()
 
 
 def test_a_write_that_takes_longer_than_the_patience_is_tried_three_times(

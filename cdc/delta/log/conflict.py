@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -32,6 +33,7 @@ class Outdated(Exception):
 
 
 _log = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
 # A write is tried for that long, and at least so often: it may itself take longer.
 _PATIENCE_SECONDS, _LEAST_ATTEMPTS = 300.0, 3
 # In Scala the last is the base of all others; in Python it is not.
@@ -72,6 +74,34 @@ def repeated(write: Callable[[], T], target: Target) -> T:
             "Use `mongodb-cdc maintain` instead of an OPTIMIZE of yours: the job waits for it. Or"
             " let what else writes the table run at another time.",
         ) from error
+
+
+class CommitGaps:
+    """Lets a batch wait before it commits.
+
+    Args:
+        wanted: returns how many seconds there are to be between two commits; 0 for none.
+    """
+
+    def __init__(self, wanted: Callable[[], float]) -> None:
+        self._wanted = wanted
+        self._committed = self._looked = time.monotonic()
+        self._gap = 0.0
+
+    def committed(self) -> None:
+        """Note that a batch has committed: the gap begins."""
+        self._committed = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the gap is over, or is not wanted any more."""
+        while (left := self._committed + self._find_gap() - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+
+    def _find_gap(self) -> float:
+        """The gap, read once a second at most: a store takes a while to answer."""
+        if time.monotonic() >= self._looked + _LOOK_SECONDS:
+            self._gap, self._looked = self._wanted(), time.monotonic()
+        return self._gap
 
 
 # Much of a small write is waiting: for the table's log, and for Spark to plan.

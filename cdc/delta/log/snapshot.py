@@ -67,7 +67,7 @@ def _is_newest(spark: SparkSession, log: Any, known: Any) -> bool:
         return False  # somebody has removed or replaced the table
     is_same = found.getLen() == last.getLen()
     is_same = is_same and found.getModificationTime() == last.getModificationTime()
-    return is_same and not system.exists(jvm.org.apache.hadoop.fs.Path(log.logPath(), following))
+    return is_same and not system.isFile(jvm.org.apache.hadoop.fs.Path(log.logPath(), following))
 
 
 def metadata_of(snapshot: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,6 +141,14 @@ class Target:
             if found.version() >= 0:
                 return found
         return listed_snapshot(spark, self.delta(spark)._jdt.deltaLog())
+
+    def time_of_list(self, spark: SparkSession) -> float:
+        """How many seconds it takes to list the log of the existing table."""
+        log = self.delta(spark)._jdt.deltaLog()
+        listed_snapshot(spark, log)  # the first one loads classes
+        began = time.monotonic()
+        listed_snapshot(spark, log)
+        return time.monotonic() - began
 
     def folder(self, spark: SparkSession) -> str:
         """The URL of the existing table's folder, wherever a catalog has put it."""

@@ -63,6 +63,7 @@ class Sink:
         applies: whether the followers run here. Else another program runs them; the sink creates
             their tables.
         waits: whether the followers' thread is to wait now.
+        gap: how many seconds there are to be between two commits of changelogs now.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Sink:
         interval: float | None = None,
         applies: bool = True,
         waits: Callable[[], bool] = lambda: False,
+        gap: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
         self._storage = layout.storage
@@ -84,7 +86,7 @@ class Sink:
         self._has_begun, self._is_first = False, True
         self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
-        self._checkpoints = LogCheckpoints()
+        self._checkpoints, self._gaps = LogCheckpoints(), conflict.CommitGaps(gap)
         self._followers = Followers(
             {kind: self._tables[kind] for kind in KINDS},
             self._tables[CHANGELOG],
@@ -199,7 +201,9 @@ class Sink:
             self._followers.create(spark, work, batch.number - 1, batch.columns)
         changelogs = self._tables[CHANGELOG]
         log = CHANGELOG if landed is None else LandedChangelog(landed)
+        self._gaps.wait()
         self._fill(spark, log, changelogs, work[CHANGELOG], batch)
+        self._gaps.committed()
         self._require_allowed(summary)
         phases.end("commit")
         count = len(work[DEAD_LETTERS]) + len(work[CHANGELOG])
