@@ -137,3 +137,7 @@ def test_above_a_limit_delta_writes_the_checkpoint_that_no_thread_has_written(
     monkeypatch.setitem(known_table._PROPERTIES, "delta.checkpointInterval", "3")
     fill(spark, tmp_path, range(5))
     assert checkpoints(tmp_path / LOG) == [3]
+    target = Target(str(tmp_path / LOG))
+    assert write_if_due(spark, target, commits=100) == 1
+    known = delta_log(spark, target.address).unsafeVolatileSnapshot().logSegment()
+    assert known.checkpointProvider().version() == 3, "or each commit would make it longer"

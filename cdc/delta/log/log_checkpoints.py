@@ -99,9 +99,10 @@ def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
     written = log.readLastCheckpointFile()
     last = written.get().version() if written.isDefined() else -1
     without = int(snapshot.version()) - int(last)
-    if without < commits:
-        return without
-    log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
-    # From now on Delta's snapshots begin with this checkpoint, not with an earlier one.
-    listed_snapshot(spark, log)
-    return 0
+    is_due = without >= commits
+    if is_due:
+        log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+    if is_due or last > snapshot.logSegment().checkpointProvider().version():
+        # From now on Delta's snapshots begin with the last checkpoint, whoever wrote it.
+        listed_snapshot(spark, log)
+    return 0 if is_due else without
