@@ -17,6 +17,7 @@ from cdc.checkpoint import (
     require_whole,
 )
 from cdc.delta.followers import ALL_KINDS, KINDS, renew_view
+from cdc.delta.landing import CHANGELOG
 from cdc.delta.log import SparkReader, TableReader
 from cdc.delta.maintenance import LEAST_RETENTION_HOURS, Delivery, Maintained, deliver
 from cdc.delta.maintenance import forecast as forecast_table
@@ -58,7 +59,7 @@ def maintain(
             gaps: AbstractContextManager[None] = nullcontext()
             if kind in KINDS and not dry_run:
                 held = hold(folder)
-            elif not dry_run:
+            elif kind is CHANGELOG and not dry_run:
                 gaps = leave_gaps(folder, _LISTS_IN_A_GAP * table.target.time_of_list(spark))
             with gaps:
                 done.append(maintain_table(spark, kind, table, hours, days, dry_run, held))

@@ -14,11 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc.delta.log.snapshot import is_missing_file
 from cdc.delta.log.target import Target
 
 # How many commits are read from files before a Spark job reads them.
 _FROM_FILES = 8
-_MISSING = "java.io.FileNotFoundException"
 
 
 class LogEntry(NamedTuple):
@@ -91,7 +91,7 @@ def _read_file(spark: SparkSession, log: Any, version: int) -> LogEntry | None:
     try:
         lines = log.store().readAsIterator(path, log.newDeltaHadoopConf())
     except Py4JJavaError as error:
-        if error.java_exception.getClass().getName() != _MISSING:
+        if not is_missing_file(error):
             raise
         return None
     try:

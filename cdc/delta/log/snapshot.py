@@ -9,8 +9,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-_MISSING = "java.io.FileNotFoundException"
-
 
 class Size(NamedTuple):
     """The data files of a table: their number and their bytes."""
@@ -62,12 +60,17 @@ def _is_newest(spark: SparkSession, log: Any, known: Any) -> bool:
     try:
         found = system.getFileStatus(path)
     except Py4JJavaError as error:
-        if error.java_exception.getClass().getName() != _MISSING:
+        if not is_missing_file(error):
             raise
         return False  # somebody has removed or replaced the table
     is_same = found.getLen() == last.getLen()
     is_same = is_same and found.getModificationTime() == last.getModificationTime()
     return is_same and not system.isFile(jvm.org.apache.hadoop.fs.Path(log.logPath(), following))
+
+
+def is_missing_file(error: Py4JJavaError) -> bool:
+    """Whether a file system reports that there is no such file."""
+    return bool(error.java_exception.getClass().getName() == "java.io.FileNotFoundException")
 
 
 def metadata_of(snapshot: Any) -> dict[str, Any]:
