@@ -29,7 +29,7 @@ test: $(INSTALLED) ## every test but the slow ones and the soak, against a real 
 test-of: $(INSTALLED) ## the tests of one subject, a folder or file below tests: SUBJECT=mongo/plan
 	@$(BIN)/pytest -n 0 tests/$(SUBJECT)
 
-test-slow: $(INSTALLED) ## programs with a Java of their own, and other tests of half a minute and more
+test-slow: $(INSTALLED) ## the tests of half a minute and more each; a third of them: SLOW_PART=1/3
 	@$(BIN)/pytest -m slow -n 3
 
 test-matrix: $(INSTALLED) ## the tests of the server against MongoDB 4.2 to 6.0: VERSIONS="5.0.32 6.0.27"

@@ -23,11 +23,14 @@ from cdc.pipeline.spark.spark_session import LOCAL
 from tests.jvm import INTERPRETED, SERIAL
 from tests.mongo.access import Guarded, GuardedCluster, guarded_cluster, guarded_server
 from tests.scheduling import ByScope, sort_tests
+from tests.slow import keep_part
 
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(trylast=True)  # of the tests that `-m` leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep_part(config, items)
     sort_tests(config, items)
 
 

@@ -243,7 +243,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @given(st.dictionaries(NAMES, TREES, max_size=4), st.sampled_from(["f()", "", None]))
 def test_whatever_names_a_document_has_it_is_restored_as_what_was_captured(
     fields: dict[str, Any], code: str | None

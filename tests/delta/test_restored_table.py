@@ -76,7 +76,7 @@ def rebuild(spark: SparkSession, base: Path) -> None:
     own._followers.apply(spark)
 
 
-@pytest.mark.parametrize("name", slow_but([MIRROR], [LOG, MIRROR, HISTORY]))
+@pytest.mark.parametrize("name", slow_but([], [LOG, MIRROR, HISTORY], soak=[HISTORY]))
 def test_a_restored_table_ends_the_job_and_each_start_until_that_is_undone(
     spark: SparkSession, request: pytest.FixtureRequest, name: str
 ) -> None:

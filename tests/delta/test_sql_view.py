@@ -82,6 +82,7 @@ def moved(spark: SparkSession) -> DataFrame:
     return batch(spark, [there, gone, older], until=54)
 
 
+@pytest.mark.slow
 def test_a_view_contains_what_its_mirror_lacks(spark: SparkSession, tmp_path: Path) -> None:
     table = tables(tmp_path)
     name = view_of(table)

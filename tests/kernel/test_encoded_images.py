@@ -27,7 +27,7 @@ from tests.model.test_merge_key import document as of_elements
 from tests.model.test_variant import BY_TYPE, DOCUMENTS, OID, REFUSED, nested, of, raw
 from tests.slow import slow_but
 
-PROPERTY = settings(max_examples=100, derandomize=True, deadline=None, database=None)
+PROPERTY = settings(max_examples=50, derandomize=True, deadline=None, database=None)
 
 
 def surrounded(documents: Iterable[bytes], fill: bytes) -> Places:

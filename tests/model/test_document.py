@@ -156,7 +156,7 @@ DOCUMENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@settings(max_examples=75, derandomize=True, deadline=None, database=None)
 @given(DOCUMENTS)
 def test_the_driver_reads_canonical_json_back_as_the_same_bytes(document: dict[str, Any]) -> None:
     data = bson.encode(document)

@@ -96,7 +96,7 @@ DECIMALS = st.builds(
 )
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 INTEGERS = st.builds(Int64, st.integers(-(2**63), 2**63 - 1))
-PROPERTY = settings(max_examples=300, derandomize=True, deadline=None, database=None)
+PROPERTY = settings(max_examples=200, derandomize=True, deadline=None, database=None)
 
 
 def exact(number: float | Int64 | Decimal128) -> Fraction:
@@ -206,7 +206,7 @@ def damaged(draw: random.Random, data: bytes, type_bits: bytes) -> list[tuple[by
     return [(data, bits) for data, bits in found if (data, bits) != (b"", b"")]
 
 
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=250, derandomize=True, deadline=None, database=None)
 @given(st.binary(max_size=40), st.binary(max_size=4))
 def test_any_bytes_are_a_key_or_are_refused(data: bytes, type_bits: bytes) -> None:
     for code in range(30, 52):

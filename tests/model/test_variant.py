@@ -23,7 +23,7 @@ from cdc.model.bson import MAX_DEPTH
 from cdc.model.encoding import variant
 
 OID = ObjectId("0123456789abcdef01234567")
-PROPERTY = settings(max_examples=150, derandomize=True, deadline=None, database=None)
+PROPERTY = settings(max_examples=75, derandomize=True, deadline=None, database=None)
 
 
 def of(value: Any) -> bytes:

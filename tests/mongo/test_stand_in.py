@@ -256,6 +256,7 @@ def test_a_replica_set_is_the_only_shard_of_a_cluster(mongod: ReplicaSet, databa
         assert list(client.config["collections"].find()) == []
 
 
+@pytest.mark.slow
 def test_it_follows_the_primary_and_may_take_a_deposed_one_for_it() -> None:
     with (
         three_members() as trio,

@@ -181,6 +181,7 @@ def test_the_first_token_may_be_later_than_what_any_shard_has(
     until(is_ahead)
 
 
+@pytest.mark.slow
 def test_a_cold_shard_delays_the_events_of_the_others(
     cluster: Cluster, router: StandIn, client: Client, db: str
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_looked_up_document_is_that_of_its_owner_by_then(
     assert [event["fullDocument"] for event in reader.events] == [found, found]
 
 
+@pytest.mark.slow
 def test_a_shard_that_joins_is_followed_from_its_first_document() -> None:
     with (
         Cluster(NOOPS) as cluster,
@@ -303,6 +305,7 @@ def test_a_shard_that_joins_is_followed_from_its_first_document() -> None:
             assert numbers(reader.events) == list(range(20))
 
 
+@pytest.mark.slow
 def test_a_stream_outlives_a_router_and_a_primary_by_its_token() -> None:
     with three_members() as trio, MongoClient[Document](trio.replica_set.uri) as directly:
         coll = directly["shop"]["orders"]

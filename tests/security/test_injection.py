@@ -34,7 +34,7 @@ FILLED_IN = st.sampled_from(
 TEXTS = st.lists(NASTY | FILLED_IN, max_size=4).map("".join)
 # A session of Spark is none that hypothesis could make anew for each example.
 ON_SPARK = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 _numbers = itertools.count(1)
 

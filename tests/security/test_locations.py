@@ -28,7 +28,7 @@ from tests.security.leaks import Canary
 
 # The session of Spark is none that hypothesis could make anew for each example.
 FUZZED = settings(
-    max_examples=800, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 SEED = 27
 PARTS = st.text("aB.%~!?#&=:@+ \\`'\"$;*[]é\u0435\u202e\n\0", max_size=6) | st.sampled_from(

@@ -297,6 +297,7 @@ def test_a_batch_that_copies_and_is_reported_by_one_shard_is_not_planned_again(
     assert len(pipeline.rows) == 100 + len(reported_by(cluster, ("createIndexes", "o")))
 
 
+@pytest.mark.slow
 def test_with_on_replaced_fail_a_collection_resharded_in_the_midst_of_its_copy_ends_the_run(
     cluster: Cluster, db: str
 ) -> None:

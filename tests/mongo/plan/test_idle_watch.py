@@ -16,6 +16,7 @@ from cdc.errors import TransientError
 from cdc.model import Offset
 from tests.mongo.abilities import abilities
 from tests.mongo.capture import Capture, Client, Document, failing, filled, until
+from tests.slow import slow_but
 
 Begin = Callable[..., Capture]
 
@@ -62,7 +63,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+# One of each kind that the stream reports in a way of its own.
+OFTEN = ["an insert", "a rename", "a dropped database"]
+
+
+@pytest.mark.parametrize("change", slow_but(OFTEN, CHANGES, soak=CHANGES))
 def test_a_change_makes_a_batch_at_once(
     reader: Callable[..., Reader], database: Database[Document], change: str
 ) -> None:

@@ -48,7 +48,7 @@ def begin(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capture]
 @pytest.mark.parametrize(
     "fault",
     slow_but(
-        ["a rollback"], [name for name in FAULTS if "network" not in name], soak=["a stepdown"]
+        [], [name for name in FAULTS if "network" not in name], soak=["a stepdown", "a failover"]
     ),
 )
 def test_a_slice_that_a_fault_interrupts_has_the_same_rows_by_both_methods(

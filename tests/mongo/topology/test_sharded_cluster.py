@@ -1080,6 +1080,7 @@ def test_a_shard_that_joins_is_read_from_then_on_and_one_that_was_emptied_may_go
         assert ServerClock(lambda: known).now() is not None, "a shard that was removed is not asked"
 
 
+@pytest.mark.slow
 def test_what_happened_on_a_new_shard_while_nothing_ran_is_not_lost(growing: Cluster) -> None:
     """Guards: the shards of the offset are those that have been read, whatever is found at the
     start."""
@@ -1149,6 +1150,7 @@ def test_a_shard_that_came_and_went_while_nothing_ran_is_not_lost_in_silence(
     same(anew, orders)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> None:
     """Guards: what a shard had to report that is gone would be missing."""
     growing.create_database("early")
@@ -1161,6 +1163,7 @@ def test_a_run_does_not_start_before_shards_joined_or_left(growing: Cluster) -> 
             check(pipeline.source, wanted)
 
 
+@pytest.mark.slow
 def test_what_a_shard_brings_along_is_copied(growing: Cluster) -> None:
     """Guards: no event reports what was there before it joined."""
     growing.create_database("stays")
