@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -26,6 +27,10 @@ from tests.scheduling import ByScope, sort_tests
 from tests.slow import keep_part
 
 _numbers = itertools.count(1)
+
+# Hypothesis fails an example that takes 200 ms, which any does on a busy machine now and then.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that `-m` leaves
