@@ -23,8 +23,7 @@ SINK_KEYS = {
     + declared.explain_duration("s"),
     "write.by": "Who writes the data files of changelogs: `tasks`, which read the source, or"
     " `spark`. By default `auto`: tasks, unless they cannot (tables of a catalog, a store"
-    " that pyarrow cannot write, a `form` that is not `event`, a mirror or history without"
-    " changelog).",
+    " that pyarrow cannot write, a `form` that is not `event`).",
     "file.size.mb": "Size at which a task begins a new data file; 128 by default.",
     "follow.by": "Which program applies changelogs to mirrors and histories: `replicate` (default),"
     " or `follow`: `mongodb-cdc follow`, which may run elsewhere.",

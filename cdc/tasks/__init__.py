@@ -21,7 +21,7 @@ from cdc.tasks.storage import (
     parse_location,
     scheme_of,
 )
-from cdc.tasks.summary import Group, Mark, merge
+from cdc.tasks.summary import Group, Mark, find_placeholders, merge
 from cdc.tasks.task import (
     discover_once,
     discover_source,
@@ -47,6 +47,7 @@ __all__ = [
     "discover_source",
     "explain",
     "explain_change_streams",
+    "find_placeholders",
     "foreign_manifest",
     "is_data_file",
     "is_foreign",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -33,6 +33,8 @@ _NAME = re.compile(re.escape(_PREFIX) + _UUID + re.escape(_SUFFIX))
 _ROW_GROUP_BYTES = 16 * 2**20
 _MOST_OPEN_FILES = 64
 _LARGEST_FILE = 2**27
+# A folder, and whether the rows are copies.
+_Place: TypeAlias = tuple[str, bool]
 # A page and its compressed form fit into a core's own cache: a tenth of the CPU time of a
 # changelog's files.
 _PAGE_BYTES = 2**17
@@ -80,7 +82,7 @@ class DataFile:
 
 
 class Part(NamedTuple):
-    """Rows for the table in `folder`; see `DataFile`."""
+    """Rows for the folder of a table; see `DataFile`."""
 
     folder: str
     rows: pa.RecordBatch
@@ -101,27 +103,27 @@ class DataFiles:
 
     def __init__(self, file_bytes: int, storage: Storage) -> None:
         self._file_bytes, self._storage = file_bytes, storage
-        self._waiting: dict[str, list[Part]] = {}
-        self._sizes: dict[str, int] = {}
-        self._open: dict[str, _OpenFile] = {}
+        self._waiting: dict[_Place, list[Part]] = {}
+        self._sizes: dict[_Place, int] = {}
+        self._open: dict[_Place, _OpenFile] = {}
         self._done: list[DataFile] = []
 
     def add(self, part: Part) -> None:
-        """Add at least one row. All parts of one folder have one schema."""
-        folder, size = part.folder, part.rows.get_total_buffer_size()
+        """Add at least one row. All rows of one folder have one schema, and so have its copies."""
+        place, size = (part.folder, part.is_copy), part.rows.get_total_buffer_size()
         if size >= LARGE_BYTES * len(part.rows):
             return_large_buffers()
         while self._sizes and sum(self._sizes.values()) + size > _ROW_GROUP_BYTES:
             self._write(max(self._sizes, key=lambda each: self._sizes[each]))
-        self._waiting.setdefault(folder, []).append(part)
-        self._sizes[folder] = self._sizes.get(folder, 0) + size
+        self._waiting.setdefault(place, []).append(part)
+        self._sizes[place] = self._sizes.get(place, 0) + size
 
     def finish(self) -> list[DataFile]:
         """Write what waits, close all files and return them."""
-        for folder in list(self._waiting):
-            self._write(folder)
-        for folder in list(self._open):
-            self._close(folder)
+        for place in list(self._waiting):
+            self._write(place)
+        for place in list(self._open):
+            self._close(place)
         return self._done
 
     def discard(self) -> None:
@@ -131,19 +133,19 @@ class DataFiles:
         self._open.clear()
         remove(self._done, self._storage)
 
-    def _write(self, folder: str) -> None:
-        parts = self._waiting.pop(folder)
-        table = pa.Table.from_batches([part.rows for part in parts])
-        del self._sizes[folder]
-        if folder not in self._open:
+    def _write(self, place: _Place) -> None:
+        table = pa.Table.from_batches([part.rows for part in self._waiting.pop(place)])
+        del self._sizes[place]
+        if place not in self._open:
             if len(self._open) >= _MOST_OPEN_FILES:
                 self._close(next(iter(self._open)))
-            self._open[folder] = _OpenFile(folder, self._storage, table.schema, parts[0].is_copy)
-        if self._open[folder].write(table) >= self._file_bytes:
-            self._close(folder)
+            folder, is_copy = place
+            self._open[place] = _OpenFile(folder, self._storage, table.schema, is_copy)
+        if self._open[place].write(table) >= self._file_bytes:
+            self._close(place)
 
-    def _close(self, folder: str) -> None:
-        self._done.append(self._open.pop(folder).close())
+    def _close(self, place: _Place) -> None:
+        self._done.append(self._open.pop(place).close())
 
 
 def write_parts(parts: Iterable[Part], storage: Storage) -> list[DataFile]:

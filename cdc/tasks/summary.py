@@ -153,7 +153,9 @@ def _summarize_part(db: str | None, coll: str | None, op: str, rows: pa.RecordBa
         greatest=keys["max"].as_py(),
         across_shards=len(shards) - shards.null_count,
         inexact=len(inexact),
-        unmappable=sum(_count_placeholders(rows.column(name)) for name in ("before", "after")),
+        unmappable=sum(
+            find_placeholders(rows.column(name)).true_count for name in ("before", "after")
+        ),
         oldest=committed["min"].as_py(),
         newest=committed["max"].as_py(),
         exact_from=_find_exact_from(inexact.column("description")),
@@ -174,20 +176,21 @@ def _find_exact_from(descriptions: pa.Array) -> Timestamp | None:
     return max((timestamp.parse(text) for text in found if text is not None), default=None)
 
 
-def _count_placeholders(images: pa.Array) -> int:
-    """Count the documents that could not be mapped. Raw bytes are never mapped."""
+def find_placeholders(images: pa.Array) -> pa.BooleanArray:
+    """Whether each document could not be mapped; never null. Raw bytes are never mapped."""
     if pa.types.is_string(images.type):
-        found = pc.match_substring_regex(images, PLACEHOLDER_JSON)
-        return int(pc.sum(found).as_py() or 0)
-    if not pa.types.is_struct(images.type):
-        return 0
-    names = pc.struct_field(images, "metadata")
-    if pa.types.is_dictionary(names.type):
-        is_one = pc.equal(names.dictionary, _PLACEHOLDER_NAMES)
-        named = is_one.take(names.indices) if is_one.true_count else pa.array([], pa.bool_())
-    else:
-        named = pc.equal(names, _PLACEHOLDER_NAMES)
-    return sum(map(_is_placeholder, images.filter(named).to_pylist())) if len(named) else 0
+        return pc.fill_null(pc.match_substring_regex(images, PLACEHOLDER_JSON), False)
+    found = np.zeros(len(images), bool)
+    if pa.types.is_struct(images.type):
+        names = pc.struct_field(images, "metadata")
+        if pa.types.is_dictionary(names.type):
+            is_one = pc.equal(names.dictionary, _PLACEHOLDER_NAMES)
+            named = is_one.take(names.indices) if is_one.true_count else pa.array([], pa.bool_())
+        else:
+            named = pc.equal(names, _PLACEHOLDER_NAMES)
+        for number in np.flatnonzero(pc.fill_null(named, False)):
+            found[number] = _is_placeholder(images[int(number)].as_py())
+    return pa.array(found)
 
 
 def _is_placeholder(image: Mapping[str, bytes]) -> bool:

@@ -37,6 +37,8 @@ _GOALS = (
     ("variant", "snapshot to changelog, VARIANT", 3.5),
     ("both", "snapshot to changelog and mirror, VARIANT", 3),
     ("typed", "snapshot to changelog and mirror of typed columns", 3),
+    ("mirror", "snapshot to mirror alone, VARIANT", 5),
+    ("typed mirror", "snapshot to mirror alone, typed columns", 5),
 )
 
 
@@ -73,6 +75,10 @@ def _copies(stage: Stage) -> dict[str, Callable[[Stage], None]]:
         "variant": lambda s: land_snapshot(s, "variant", "table.mirror="),
         "both": lambda s: land_snapshot(s, "both"),
         "typed": lambda s: land_snapshot(s, "typed", file=str(typed)),
+        "mirror": lambda s: land_snapshot(s, "mirror", "table.changelog="),
+        "typed mirror": lambda s: land_snapshot(
+            s, "typed-mirror", "table.changelog=", file=str(typed)
+        ),
         "mongo-spark": lambda s: s.peers.run(
             _land_theirs, s.server.uri, s.orders, s.fresh("theirs")
         ),

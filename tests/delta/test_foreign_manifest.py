@@ -107,15 +107,15 @@ OUTSIDE = f"cdc-{uuid4()}.parquet"
 FORGED: dict[str, tuple[Callable[[Written], object], str]] = {
     "a folder outside": (
         lambda written: with_file(written, folder=str(written.base.parent / "else")),
-        "is in no changelog of this batch",
+        "is in no folder for rows of this batch",
     ),
     "the folder of another kind": (
         lambda written: with_file(written, folder=str(written.base / MIRROR)),
-        "is in no changelog of this batch",
+        "is in no folder for rows of this batch",
     ),
     "a copy that is none": (
         lambda written: with_file(written, is_copy=True),
-        "is in no mirror of this batch",
+        "is in no folder for copies of this batch",
     ),
     "a mirror's file as one of a changelog": (
         lambda written: with_file(written, MIRROR, is_copy=False, folder=str(written.base / LOG)),
@@ -123,7 +123,7 @@ FORGED: dict[str, tuple[Callable[[Written], object], str]] = {
     ),
     "a table that the batch does not write": (
         lambda written: with_file(written, folder=str(written.base / "shop/new/changelog")),
-        "is in no changelog of this batch",
+        "is in no folder for rows of this batch",
     ),
     "a name that leads out of the folder": (
         lambda written: with_file(written, name=f"../../../../{OUTSIDE}"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,20 @@ def test_a_run_that_ends_waits_no_more(
         _update(spark, own, 1)
         assert own.close(None, is_complete=True)
         assert content(tmp_path / MIRROR)["a"] == {"n": 2}
+
+
+def test_a_batch_without_a_changelog_waits_while_another_program_holds_its_mirror(
+    spark: SparkSession, tmp_path: Path, folder: Folder
+) -> None:
+    own = sink(tmp_path, with_changelog=False, waits=partial(is_held, folder))
+    with ExitStack() as stack:
+        stack.enter_context(hold(folder))
+        threading.Timer(_A_WHILE, stack.close).start()
+        began = time.monotonic()
+        rows = [change("insert", "a", {"n": 1}, time=1)]
+        own.write_batch(batch(spark, rows, until=1), 0)
+        assert time.monotonic() - began >= _A_WHILE
+    assert content(tmp_path / MIRROR) == {"a": {"n": 1}}
 
 
 def test_a_job_leaves_gaps_between_its_commits_while_another_program_wants_them(

@@ -345,14 +345,14 @@ def test_tasks_write_where_a_table_of_an_earlier_version_lies(
     name = Namespace("shop", "a b")
     table = layout.table("changelog", name)
     assert table is not None
-    assert Destinations.discover(spark, layout, True).changelog(name) == str(
+    assert Destinations.discover(spark, layout, True).folder(name) == str(
         tmp_path / "shop/a!20b/changelog"
     )
     former = tmp_path / "shop/a%20b/changelog"
     spark.range(1).write.format("delta").save(str(former))
     found = Destinations.parse(Destinations.discover(spark, layout, True).text())
-    assert found.changelog(name) == str(former)
-    assert found.changelog(Namespace("shop", "c d")) == str(tmp_path / "shop/c!20d/changelog")
+    assert found.folder(name) == str(former)
+    assert found.folder(Namespace("shop", "c d")) == str(tmp_path / "shop/c!20d/changelog")
 
 
 def test_each_collection_has_the_folder_that_the_layout_gives_it(
@@ -362,14 +362,17 @@ def test_each_collection_has_the_folder_that_the_layout_gives_it(
     overrides = [
         {"match": "shop.one", "changelog": "_one"},
         {"match": "shop.none", "changelog": "", "mirror": ""},
+        {"match": "shop.alone", "changelog": ""},
+        {"match": "shop.past", "changelog": "", "mirror": "", "history": "_past"},
         {"match": "eu.*", "changelog": "_all/{db}"},
     ]
     layout = Layout.parse(str(tmp_path), {}, overrides)
     found = Destinations.parse(Destinations.discover(spark, layout, True).text())
-    for text in ("shop.one", "shop.none", "eu.a", "eu.b", "shop.x/../y", "us.ä"):
+    kinds = {"shop.alone": "mirror", "shop.past": "history"}
+    for text in ("shop.one", "shop.none", "eu.a", "eu.b", "shop.x/../y", "us.ä", *kinds):
         name = Namespace.parse(text)
-        table = layout.table("changelog", name)
-        assert found.changelog(name) == (table and table.target.address)
+        table = layout.table(kinds.get(text, "changelog"), name)
+        assert found.folder(name) == (table and table.target.address)
 
 
 def test_a_mirror_gets_copies_and_changes_without_a_merge(

@@ -29,7 +29,7 @@ ORDERS, ZEBRAS, RIDES = ("shop", "orders"), ("shop", "zebras"), ("fair", "rides"
 class Pipeline:
     """A sink of mirrors that is fed one hand-made batch after the other.
 
-    Spark merges them, as there is no changelog, unless the sink is made otherwise.
+    Spark merges them, unless there is a changelog.
     """
 
     def __init__(self, spark: SparkSession, base: Path, with_changelog: bool = False) -> None:
@@ -42,7 +42,8 @@ class Pipeline:
         self.sink.write_batch(frame, next(self._ids))
 
     def restart(self) -> None:
-        self.sink = sink(self.base, with_changelog=self._with_changelog)
+        by_spark = not self._with_changelog
+        self.sink = sink(self.base, with_changelog=self._with_changelog, by_spark=by_spark)
 
     def mirror(self, path: str = MIRROR) -> dict[str, Any]:
         return content(self.base / path)

@@ -60,7 +60,7 @@ def test_a_task_that_fails_leaves_nothing_in_the_store(storage: Storage) -> None
     [done] = files.finish()  # closed; removed all the same
     half = DataFiles(2**40, storage)
     half.add(Part(f"{BASE}/open", ROWS))
-    half._write(f"{BASE}/open")
+    half._write((f"{BASE}/open", False))
     files.discard()
     half.discard()
     assert done.size

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
@@ -77,6 +77,10 @@ class Image:
         if self.typed is not None:
             return self.typed.select(rows, _DOCUMENT)
         return rows.withColumn(ID, F.expr(id_text(_KEY))) if self.has_id else rows
+
+    def document(self) -> Column:
+        """The document of a row with these columns. For typed columns see `Columns.document`."""
+        return self.typed.document() if self.typed is not None else F.col(_DOCUMENT)
 
     def take(self, keys: pa.StringArray, documents: pa.Array) -> dict[str, pa.Array]:
         """The columns of documents, by name. The values are those of `select`; for tasks."""

@@ -34,6 +34,7 @@ from cdc.delta.followers.pending import Pending
 from cdc.delta.followers.pending_batches import PendingBatches, feeds
 from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import TableWriter, contains
+from cdc.delta.landing import Batch
 from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, NewTable, Target, at_once
 from cdc.delta.tables import Begin, Kind, Table, Tables, writes
 
@@ -234,6 +235,17 @@ class Followers:
             self._find(spark, lacking, {})
         return len(done)
 
+    def write(
+        self, spark: SparkSession, found: Mapping[Kind, Sequence[Table]], batch: Batch
+    ) -> int:
+        """Write a batch that is in no changelog to tables of each kind; return to how many.
+
+        May be repeated after any failure.
+        """
+        for writer in self._writers:
+            at_once(spark, partial(_write, writer, batch), found[writer.kind])
+        return sum(len(found[writer.kind]) for writer in self._writers)
+
     def discard(self) -> None:
         """Remove the data files that no table needs. Pending batches are recovered by the next
         run."""
@@ -279,6 +291,10 @@ class Followers:
             is_read = not pending.changelogs.isdisjoint(feeds(table, tables, self.changelogs))
             if is_read and tables.applied(table) is not None:
                 yield table
+
+
+def _write(writer: TableWriter, batch: Batch, spark: SparkSession, table: Table) -> None:
+    writer.write(spark, table, batch)
 
 
 def _remove_leftovers(pending: Iterable[Pending]) -> None:

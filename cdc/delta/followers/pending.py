@@ -129,12 +129,12 @@ def join(unit: Sequence[Pending], table: Table, tables: Tables, columns: StructT
     read = partial(_read_batches, sources=sources, first=first, last=last, columns=columns)
     follows = frozenset(target.relative_to(table.target) for target in sources)
     summary = join_summaries([each.summary for each in unit])
-    find_files = partial(_find_files, unit, table, sources, tables.layout.storage)
+    find_files = partial(_find_files, unit, sources, tables.layout.storage)
     return Batch(last, summary, columns, read, follows, find_files)
 
 
 def _find_files(
-    unit: Sequence[Pending], table: Table, sources: Iterable[Target], storage: Storage
+    unit: Sequence[Pending], sources: Iterable[Target], storage: Storage, table: Table
 ) -> BatchFiles | None:
     """The data files that the commits of the batches name, and the copies of this process.
 
@@ -143,7 +143,7 @@ def _find_files(
     copies, copied = list[DataFile](), set[int]()
     for each in unit:
         counts = each.summary.counts.get(table.namespace, {}) if table.namespace else {}
-        own = each.landed.files_of(table.target.address) if each.landed else []
+        own = each.landed.copies_of(table.target.address) if each.landed else []
         if own and counts.get("read", 0) == sum(file.rows for file in own):
             copies += own
             copied.add(each.batch)

@@ -47,7 +47,7 @@ class TableWriter:
         """
         for unit in units(pending):
             batch = join(unit, table, self.tables, columns)
-            if not self._write(spark, table, batch):
+            if not self.write(spark, table, batch):
                 return
 
     def rebuild(
@@ -63,9 +63,9 @@ class TableWriter:
         if batch is None:
             _log.warning("%s waits for the next batch of its changelog to be rebuilt", table.target)
             return
-        self._write(spark, table, batch)
+        self.write(spark, table, batch)
 
-    def _write(self, spark: SparkSession, table: Table, batch: Batch) -> bool:
+    def write(self, spark: SparkSession, table: Table, batch: Batch) -> bool:
         """Write a batch; return whether the table contains it.
 
         It does not if another process emptied the table: there the batch would be taken for all

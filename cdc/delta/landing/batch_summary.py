@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
+from cdc.delta.tables import Table
 from cdc.model import (
     GAP,
     RESYNC,
@@ -156,7 +157,7 @@ class BatchFiles(NamedTuple):
     """The data files that contain a batch, for one mirror.
 
     Attributes:
-        changes: files of changelogs, and for each whether its copied documents are left out.
+        changes: files with rows, and for each whether its copied documents are left out.
         copies: files of the mirror that contain those documents, which no commit names yet.
         mark_attempted: to be called right before a commit of copies is tried.
     """
@@ -176,7 +177,8 @@ class Batch:
         columns: the columns of the rows.
         read: returns the rows in a session. They are read as often as it is used.
         follows: the changelogs from which `read` takes the rows; see `Target.relative_to`.
-        find_files: returns the data files that contain the rows; None if they are not known.
+        find_files: returns the data files with what the batch has for a mirror; None if they are
+            not known.
     """
 
     number: int
@@ -184,7 +186,7 @@ class Batch:
     columns: StructType
     read: Callable[[SparkSession], DataFrame]
     follows: frozenset[str] = frozenset()
-    find_files: Callable[[], BatchFiles | None] = lambda: None
+    find_files: Callable[[Table], BatchFiles | None] = lambda _: None
 
     @property
     def document(self) -> DataType:

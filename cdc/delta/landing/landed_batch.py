@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -13,11 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.delta.columns import BATCH
-from cdc.delta.landing.batch_summary import BatchSummary
-from cdc.delta.landing.destinations import with_batch
+from cdc.delta.columns import BATCH, Image
+from cdc.delta.landing.batch_summary import BatchFiles, BatchSummary
+from cdc.delta.landing.destinations import mirror_columns, rows_of_copies, with_batch
 from cdc.delta.landing.summarize import summary_of
 from cdc.delta.log import escape_glob
+from cdc.delta.tables import Table
+from cdc.model import Namespace
 from cdc.tasks import (
     MANIFEST,
     DataFile,
@@ -49,9 +52,9 @@ class LandedBatch:
 
     def __init__(self, manifest: Manifest, storage: Storage) -> None:
         self._manifest, self._storage, self.is_repeated = manifest, storage, False
-        self._files: dict[str, list[DataFile]] = {}
+        self._files: dict[tuple[str, bool], list[DataFile]] = {}
         for file in manifest.files:
-            self._files.setdefault(file.folder, []).append(file)
+            self._files.setdefault((file.folder, file.is_copy), []).append(file)
         self._attempted: set[str] = set()
         self._lock, self._is_removed = Lock(), False
 
@@ -75,24 +78,55 @@ class LandedBatch:
     def summary(self) -> BatchSummary | None:
         return summary_of(self._manifest.groups)
 
-    def require_folders(self, changelogs: Collection[str], mirrors: Collection[str]) -> None:
-        """Raise ForeignManifest unless copies lie in mirrors, and all other files in changelogs."""
+    def require_folders(self, rows: Collection[str], mirrors: Collection[str]) -> None:
+        """Raise ForeignManifest unless copies lie in mirrors, and all other files in `rows`."""
         for file in self._manifest.files:
-            if file.folder not in (mirrors if file.is_copy else changelogs):
+            if file.folder not in (mirrors if file.is_copy else rows):
                 # `remove_leftovers` must not remove what is perhaps somebody else's.
                 self._attempted.update(each.name for each in self._manifest.files)
-                kind = "mirror" if file.is_copy else "changelog"
-                raise foreign_manifest(f"{file.path} is in no {kind} of this batch")
+                kind = "copies" if file.is_copy else "rows"
+                raise foreign_manifest(f"{file.path} is in no folder for {kind} of this batch")
 
     def files_of(self, folder: str) -> list[DataFile]:
-        """The files in a folder; none after `remove_leftovers`."""
-        return [] if self._is_removed else self._files.get(folder, [])
+        """The files with rows of the source in a folder; none after `remove_leftovers`."""
+        return [] if self._is_removed else self._files.get((folder, False), [])
 
-    def document_rows(self, spark: SparkSession, schema: StructType) -> DataFrame:
-        """The rows that are about one document, read from the files."""
-        return read_files(
-            spark, [file for file in self._manifest.files if not file.is_copy], schema
-        )
+    def copies_of(self, folder: str) -> list[DataFile]:
+        """The files with rows of the mirror in a folder; none after `remove_leftovers`."""
+        return [] if self._is_removed else self._files.get((folder, True), [])
+
+    def batch_files(self, rows: str, mirror: str, copied: int) -> BatchFiles:
+        """The files that contain what the batch has for one mirror.
+
+        Args:
+            rows: the folder of the rows of its collection.
+            mirror: the folder of the mirror.
+            copied: how many documents of the collection the batch copies.
+        """
+        copies = self.copies_of(mirror)
+        # The rows of documents that could not be mapped are in no copy.
+        are_whole = copied == sum(file.rows for file in copies)
+        changes = [(file, are_whole) for file in self.files_of(rows)]
+        return BatchFiles(changes, copies, self.mark_attempted)
+
+    def document_rows(
+        self, spark: SparkSession, schema: StructType, alone: Mapping[Namespace, Table]
+    ) -> DataFrame:
+        """The rows that are about one document, read from the files.
+
+        Args:
+            spark: reads them.
+            schema: the columns of the source.
+            alone: the mirrors whose copies lie in their own files alone.
+        """
+        staged = [file for file in self._manifest.files if not file.is_copy]
+        frames = [read_files(spark, staged, schema)]
+        for namespace, table in alone.items():
+            if copies := self.copies_of(table.target.address):
+                image = Image.of_new(table.options.columns)
+                found = read_files(spark, copies, mirror_columns(image, schema))
+                frames.append(rows_of_copies(found, namespace, image, schema))
+        return reduce(DataFrame.unionByName, frames)
 
     def all_rows(self, document_rows: DataFrame) -> DataFrame:
         """The rows of the files and of the manifest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -35,11 +36,13 @@ from cdc.delta.landing import (
 )
 from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
 from cdc.delta.sink.batch_report import BatchReport, Latency, Phases
+from cdc.delta.sink.landed_rows import LandedRows
 from cdc.delta.tables import Kind, Layout, Table, Tables, small_write_settings
 from cdc.errors import TooManyDeadLetters
 from cdc.model import Namespace
 
 _log = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
 # What could not be mapped is stored before a changelog refers to it.
 _KINDS: Sequence[DeadLetters | Changelog | FollowerKind] = (DEAD_LETTERS, CHANGELOG, *KINDS)
 
@@ -62,7 +65,7 @@ class Sink:
             a batch is written when mirrors and histories contain it.
         applies: whether the followers run here. Else another program runs them; the sink creates
             their tables.
-        waits: whether the followers' thread is to wait now.
+        waits: whether mirrors and histories are not to be written now.
         gap: how many seconds there are to be between two commits of changelogs now.
     """
 
@@ -80,7 +83,7 @@ class Sink:
         gap: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
-        self._storage = layout.storage
+        self._layout, self._storage = layout, layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
         self._has_begun, self._is_first = False, True
@@ -132,12 +135,10 @@ class Sink:
                 return self._write_rows(rows, batch_id, phases)
             finally:
                 rows.unpersist()
-        assert self._rows is not None, "manifests do not say which columns the rows have"
         landed = LandedBatch.collect(batch, batch_id, self._storage)
         try:
             summary = landed.summary()
-            read = partial(landed.document_rows, schema=self._rows)
-            now = None if summary is None else Batch(batch_id, summary, self._rows, read)
+            now = None if summary is None else self._find_rows().batch(landed, batch_id, summary)
             return self._write_batch(batch.sparkSession, now, batch_id, phases, landed)
         except BaseException:
             landed.remove_leftovers()
@@ -147,6 +148,10 @@ class Sink:
         summary = read_summary(rows)
         now = None if summary is None else Batch(batch_id, summary, rows.schema, lambda _: rows)
         return self._write_batch(rows.sparkSession, now, batch_id, phases, None)
+
+    def _find_rows(self) -> LandedRows:
+        assert self._rows is not None, "manifests do not say which columns the rows have"
+        return LandedRows(self._layout, self._tables, self._rows)
 
     def _write_batch(
         self,
@@ -188,9 +193,8 @@ class Sink:
             kind: kind.targets(summary, self._tables[kind]) for kind in _KINDS
         }
         if landed is not None:
-            landed.require_folders(
-                *({table.target.address for table in work[kind]} for kind in (CHANGELOG, MIRROR))
-            )
+            mirrors = {table.target.address for table in work[MIRROR]}
+            landed.require_folders(self._find_rows().folders(summary), mirrors)
         document = batch.document.simpleString()
         for kind, found in work.items():
             for table in found:
@@ -226,10 +230,11 @@ class Sink:
         # its commits, was killed between the changelog and what follows it.
         self._followers.apply(spark)
         self._followers.create(spark, work, None, batch.columns)
-        for kind in KINDS:
-            self._fill(spark, kind, self._tables[kind], work[kind], batch)
-            count += len(work[kind])
+        self._wait()
+        count += self._followers.write(spark, work, batch)
         self._followers.renew_views(spark, work)
+        if landed is not None:
+            landed.remove_leftovers()
         return count
 
     def _fill(
@@ -261,6 +266,11 @@ class Sink:
     def _start(self, spark: SparkSession, interval: float) -> None:
         if self._thread is None:
             self._thread = FollowerThread(spark, self._followers, interval, waits=self._waits)
+
+    def _wait(self) -> None:
+        """Wait as long as another program rewrites mirrors and histories."""
+        while self._waits():
+            time.sleep(_LOOK_SECONDS)
 
     def backlog(self) -> Backlog:
         """How far mirrors and histories lag. Raises the error that ended the followers."""

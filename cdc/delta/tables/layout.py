@@ -23,6 +23,8 @@ OLD_NAMES = {"dead_letters": "dead.letters", "track_history_columns": TRACK}
 TRUNCATE, KEEP, FAIL = "truncate", "keep", "fail"
 HARD, SOFT = "hard", "soft"
 _TRUTH = ("true", "false")
+# A task writes the rows of a collection into the folder of the first of these that it has.
+ROW_KINDS = ("changelog", "mirror", "history")
 
 
 class Key(NamedTuple):
@@ -105,6 +107,15 @@ class Options:
     delete: str = HARD
     on_drop: str = TRUNCATE
     on_rename: str = TRUNCATE
+
+    @property
+    def row_kind(self) -> str | None:
+        """The kind of table into whose folder tasks write rows; None if nothing stores them.
+
+        Without a changelog no commit names the files of these rows. They are removed when the
+        mirror and the history contain the batch.
+        """
+        return next((kind for kind in ROW_KINDS if kind in self.routes), None)
 
     @classmethod
     def parse(

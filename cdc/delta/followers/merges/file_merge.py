@@ -71,7 +71,7 @@ class FileMerge:
             return False
         known = self._files.setdefault(table.target, LiveFiles(table.target))
         try:
-            if (files := batch.find_files()) is None:
+            if (files := batch.find_files(table)) is None:
                 return False
             _Merge(self.kind, table, tables, batch, files).commit(spark, known)
             return True
