@@ -17,6 +17,7 @@ from tests.delta import delta_rs
 from tests.delta.batches import LandingSink, batch, change, commits, content, sink
 from tests.delta.test_dead_letters import BROKEN, images
 from tests.delta.test_file_merge import apply, batches_of
+from tests.delta.test_followers import lagging
 from tests.delta.test_landing import HISTORY, MIRROR, STATES, copying_batches, state
 from tests.delta.test_mirror import CASES
 from tests.slow import slow_but
@@ -229,6 +230,18 @@ def test_collections_with_and_without_a_changelog_share_a_pipeline(
     assert not (tmp_path / "shop/orders/changelog").exists()
     assert commits(tmp_path / "shop/other/changelog").count("STREAMING UPDATE") == 2
     assert commits(tmp_path / MIRROR) == ["CREATE TABLE", BY_FILES, BY_FILES]
+
+
+def test_a_pipeline_whose_changelog_is_taken_away_applies_what_its_mirror_lacks_of_it_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a mirror that lacked batches when the configuration changed, for ever."""
+    first, second, third = copying_batches(spark)
+    own = lagging(tmp_path, 0, first)
+    own.write_batch(second, 1)
+    assert content(tmp_path / MIRROR) == {}
+    alone(tmp_path).write_batch(third, 2)
+    assert state(spark, tmp_path) == STATES[2]
 
 
 def test_more_changes_than_fit_into_memory_reach_a_mirror_alone_by_spark(

@@ -55,15 +55,15 @@ Phase = Callable[[list[Frontier]], bool]
 
 def arguments(config: Config, *more: str) -> list[str]:
     """By which a program gets the source's options, where and by whom a pipeline writes, how often
-    it renews mirrors, its histories, and more."""
+    it renews mirrors, which tables it has, and more."""
     options = [f"{name}={value}" for name, value in config.source.items()]
     routes = config.layout.default.routes
     options += [f"sink.path={routes['mirror'].base}", f"sink.checkpoint={config.checkpoint}"]
     options.append(f"sink.mirror.interval={config.mirror_interval:.0f}")
     options += [f"sink.write.by={config.write_by}", f"sink.follow.by={config.follow_by}"]
     options += [f"storage.{name}={value}" for name, value in config.storage.options.items()]
-    if "history" in routes:
-        options.append(f"table.history={routes['history'].template}")
+    for kind in ("changelog", "history"):
+        options.append(f"table.{kind}={routes[kind].template if kind in routes else ''}")
     options += more
     return [item for option in options for item in ("-o", option)]
 

@@ -75,16 +75,18 @@ def _some_batches_later(checkpoint: Checkpoint) -> Phase:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", [[], ["table.changelog="]], ids=["changelog", "mirror alone"])
 def test_a_job_killed_in_its_copy_and_at_the_hand_over_loses_and_doubles_no_change(
     mongod: ReplicaSet,
     database: Database[dict[str, Any]],
     spark: SparkSession,
     pipeline: Callable[..., Config],
     tmp_path: Path,
+    options: list[str],
 ) -> None:
     orders = Namespace(database.name, "orders")
     load_orders(mongod.uri, orders, 8_000, must_be_new=True)
-    config = pipeline(str(orders))
+    config = pipeline(str(orders), *options)
     truth = OfReplicaSet(database.client)
 
     def problems(checkpoint: Checkpoint) -> list[str]:

@@ -65,6 +65,9 @@ _OPTIONS = {
     "sink.write.by": ("auto", "auto", "spark"),
     "sink.follow.by": ("replicate", "replicate", "follow"),
 }
+# A round in so many has mirrors without changelogs.
+_MIRRORS_ALONE = 5
+_ALONE = ("table.changelog=", "table.history=", "sink.follow.by=replicate")
 _COMMANDS = (IN_PYTHON, IN_PYTHON, WITH_AN_EXECUTOR)
 
 
@@ -103,6 +106,7 @@ class Campaign:
         method = next(self._methods)
         options = [f"{name}={chance.choice(values)}" for name, values in _OPTIONS.items()]
         place, lakehouse = chance.choice(self._places), folder / "lakehouse"
+        options += _ALONE if chance.randrange(_MIRRORS_ALONE) == 0 else ()
         options += ["heartbeat.interval=1", f"read.by={method}", *self._source.options]
 
         def configured(*where: str) -> Config:
@@ -198,14 +202,18 @@ class Campaign:
         truth = self._source.truth()
         for namespace in namespaces:
             found = violations(self._spark, truth, config, checkpoint, namespace)
-            found += self._judge_live_view(truth, config, checkpoint, namespace)
-            self.report.violations += found[:_MOST_SHOWN]
             table = config.table("changelog", namespace)
-            assert table is not None
-            rows = table.target.read(self._spark)
-            copied = rows.where("op = 'read'").count()
-            self.report.documents_checked += copied
-            self.report.events_checked += rows.count() - copied
+            if table is not None:
+                found += self._judge_live_view(truth, config, checkpoint, namespace)
+                rows = table.target.read(self._spark)
+                copied = rows.where("op = 'read'").count()
+                self.report.documents_checked += copied
+                self.report.events_checked += rows.count() - copied
+            else:
+                table = config.table("mirror", namespace)
+                assert table is not None
+                self.report.documents_checked += table.target.read(self._spark).count()
+            self.report.violations += found[:_MOST_SHOWN]
             self.report.unnamed_files += len(unnamed_files(Path(table.target.address)))
 
     def _judge_live_view(

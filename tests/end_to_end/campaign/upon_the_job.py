@@ -42,7 +42,7 @@ def disturbances(scene: Scene, refuse: Refuse) -> Disturbances:
     job, follower = scene.job, scene.follower
     apart: Disturbances = {"follower killed": (2, follower.kill)} if follower else {}
     of_tables: Disturbances = {
-        "killed before a table's commit": (0.7, killed("*/*/changelog/cdc-*.parquet")),
+        "killed before a table's commit": (0.7, killed("*/*/*/cdc-*.parquet")),
         "killed after a table's commit": (1, killed("*/*/*/_delta_log/[0-9]*.json")),
         "table compacted by another": (3, lambda: _compacted(scene)),
         "mirror rewritten by another": (3, lambda: _rewritten(scene)),
@@ -184,7 +184,6 @@ def _rewritten(scene: Scene) -> None:
 def _written(scene: Scene, kinds: list[str], write: Callable[[DeltaTable], object]) -> None:
     namespace = scene.chance.choice(scene.namespaces)
     table = scene.config.table(scene.chance.choice(kinds), namespace)
-    assert table is not None
     with suppress(PySparkException, Py4JError):  # the job may have been the first
-        if table.target.exists(scene.spark):
+        if table is not None and table.target.exists(scene.spark):
             write(table.target.delta(scene.spark))

@@ -41,7 +41,7 @@ def violations(
 
     The changelog is judged as of the last committed batch (one written in part since is not its
     fault), mirror and history as of the last batch that they contain. A mirror that lags after a
-    run that was not killed is wrong too: see `lag`.
+    run that was not killed is wrong too: see `lag`. A mirror without a changelog never lags.
     """
     judge = _Judge(spark, truth, config, checkpoint, namespace)
     return list(judge.violations())
@@ -106,12 +106,25 @@ class _Judge:
         yield from (found := self._wrong_logs())
         if any("missing" in each for each in found):
             return  # nobody can read the rows
-        version, _ = self._newest("changelog", self._batch)
-        rows, story = self._rows("changelog", version), self._truth.story(self._namespace)
-        wrong = changelog.changelog_violations(rows, story, self._namespace, frontier)
-        yield from _named(CHANGELOG, wrong)
-        yield from self._wrong_documents()
+        if self._config.table(CHANGELOG, self._namespace) is None:
+            yield from self._wrong_mirror_alone()
+        else:
+            version, _ = self._newest("changelog", self._batch)
+            rows, story = self._rows("changelog", version), self._truth.story(self._namespace)
+            wrong = changelog.changelog_violations(rows, story, self._namespace, frontier)
+            yield from _named(CHANGELOG, wrong)
+            yield from self._wrong_documents()
         yield from self._wrong_contents()
+
+    def _wrong_mirror_alone(self) -> Iterator[str]:
+        """What is wrong with a mirror that is written with each batch that changes it.
+
+        A kill may have left it a batch ahead of the checkpoint.
+        """
+        version, contained = self._newest(MIRROR)
+        rows, frontier = self._rows(MIRROR, version), self._planned[max(contained, self._batch)]
+        wrong = documents.wrong_documents(rows, self._truth, self._namespace, frontier)
+        yield from _named(MIRROR, wrong)
 
     def _wrong_documents(self) -> Iterator[str]:
         for kind in ("mirror", "history"):
