@@ -54,7 +54,7 @@ def test_copies_and_changes_reach_a_mirror_alone_without_a_merge(
     assert not (tmp_path / "shop/orders/changelog").exists()
 
 
-@pytest.mark.parametrize("count", slow_but([4], [12]))
+@pytest.mark.parametrize("count", slow_but([4], [4, 12]))
 def test_any_batches_leave_of_each_key_its_last_image_in_a_mirror_alone(
     spark: SparkSession, tmp_path: Path, count: int
 ) -> None:
@@ -124,7 +124,7 @@ def copied(spark: SparkSession, time: int) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("columns", [{}, TYPED], ids=["documents", "typed columns"])
+@pytest.mark.parametrize("columns", slow_but([TYPED], [{}, TYPED]))
 def test_copies_of_keys_that_a_mirror_alone_contains_are_merged_by_spark(
     spark: SparkSession, tmp_path: Path, columns: dict[str, str]
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_collection_that_is_dropped_and_copied_again_is_in_its_mirror_alone(
     assert content(tmp_path / MIRROR).keys() == {"0", "1", "2", "3", "new 5"}
 
 
-@pytest.mark.parametrize("form", ["variant", "json"])
+@pytest.mark.parametrize("form", slow_but(["variant"], ["variant", "json"]))
 def test_a_copied_document_that_cannot_be_mapped_is_a_dead_letter_of_a_mirror_alone(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
