@@ -69,7 +69,7 @@ class Following:
         Raises the error that ended the thread.
         """
         has_ended = self._thread is None or self._thread.end(seconds, is_complete=False)
-        self._checkpoints.close()
+        self._checkpoints.close(seconds)
         return has_ended
 
     def find(self, spark: SparkSession) -> None:

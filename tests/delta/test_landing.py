@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from cdc.delta.followers import mirror
 from cdc.delta.landing import Destinations, LandedBatch, read_summary
 from cdc.delta.log import Commit, Target, transaction
+from cdc.delta.log.snapshot import delta_log
 from cdc.delta.sink import Sink
 from cdc.delta.tables import Layout, writes
 from cdc.errors import DataFileLost
@@ -127,6 +128,27 @@ def test_a_batch_that_is_replayed_adds_no_row_and_leaves_no_file(
     assert report.counts[Namespace(*ORDERS)] == {"insert": 1, "drop": 1}
     assert ops(tmp_path / LOG) == [("insert", "a"), ("drop", None)]
     assert data_files(tmp_path / LOG) == before
+
+
+def test_the_batch_after_a_repeated_one_does_not_look_through_the_whole_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: seconds after each kill, the more the longer the log is."""
+    steps = [
+        batch(spark, [change("insert", key, {}, time=time)], until=time)
+        for time, key in enumerate("abc", 1)
+    ]
+    own = sink(tmp_path, with_mirror=False)
+    for number in range(2):
+        own.write_batch(steps[number], number)
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # as in a new process
+    own = sink(tmp_path, with_mirror=False)
+    own.write_batch(steps[1], 1)
+    known = delta_log(spark, str(tmp_path / LOG)).unsafeVolatileSnapshot()
+    own.write_batch(steps[2], 2)
+    assert not known.stateReconstructionTriggered()
+    assert ops(tmp_path / LOG) == [("insert", key) for key in "abc"]
 
 
 def test_the_rows_of_a_batch_are_read_and_written_by_one_run_of_each_task(

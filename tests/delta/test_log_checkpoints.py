@@ -42,8 +42,10 @@ def test_a_checkpoint_is_written_when_enough_commits_have_none(
     fill(spark, tmp_path, range(4))
     assert write_if_due(spark, target, commits=5) == 4
     assert checkpoints(tmp_path / LOG) == []
+    shared = delta_log(spark, target.address).unsafeVolatileSnapshot()
     assert write_if_due(spark, target, commits=4) == 0
     assert checkpoints(tmp_path / LOG) == [3]
+    assert not shared.stateReconstructionTriggered(), "a commit would wait for it"
     known = delta_log(spark, target.address).unsafeVolatileSnapshot().logSegment()
     assert known.checkpointProvider().version() == 3
     assert write_if_due(spark, target, commits=1) == 0
@@ -69,6 +71,18 @@ def test_the_commits_of_a_sink_are_followed_by_checkpoints_of_another_thread(
     assert checkpoints(tmp_path / LOG)
     properties = Target(str(tmp_path / LOG)).properties(spark)
     assert properties["delta.checkpointInterval"] == "1000"
+
+
+def test_a_short_run_completes_the_checkpoint_that_it_began(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a log without checkpoints, if all its commits are those of short runs."""
+    fill(spark, tmp_path, range(2))
+    monkeypatch.setattr(LogCheckpoints, "commits", 3)
+    own = sink(tmp_path, with_mirror=False)
+    own.write_batch(batch(spark, [change("insert", "2", {}, time=3)], until=4), 2)
+    own.close(None)
+    assert checkpoints(tmp_path / LOG) == [2]
 
 
 def test_checkpoints_that_fail_are_counted_and_do_not_end_their_thread(
@@ -115,7 +129,7 @@ def test_only_a_run_that_goes_on_warns_of_a_checkpoint_that_fails(
     own = LogCheckpoints()
     own.committed(session, Target("/orders"))
     if has_ended:
-        own.close()
+        own.close(0)
     may_fail.set()
 
     def records() -> list[logging.LogRecord]:  # threads of other tests log too

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL = 1000
 # How many commits of ours pass between two looks at a table's log.
 _LOOK = 10
+_MOST_SECONDS_TO_COMPLETE = 10.0
 
 
 class LogCheckpoints:
@@ -63,14 +64,18 @@ class LogCheckpoints:
         with self._lock:
             return max(self._without.values(), default=0)
 
-    def close(self) -> None:
-        """Start no further checkpoint.
+    def close(self, seconds: float | None = None) -> None:
+        """Look at no further commits.
 
-        A checkpoint that is being written is completed or left unfinished. No reader sees an
-        unfinished one.
+        Waits until the checkpoints that are due are written, or else every short run could leave
+        its own unfinished; but no longer than `seconds`, and ten at most. No reader sees an
+        unfinished checkpoint.
         """
         self._is_closed.set()
         self._due.put(None)
+        if self._thread is not None:
+            limit = _MOST_SECONDS_TO_COMPLETE
+            self._thread.join(limit if seconds is None else min(seconds, limit))
 
     def _run(self) -> None:
         while (due := self._due.get()) is not None:
@@ -101,7 +106,13 @@ def write_if_due(spark: SparkSession, target: Target, commits: int) -> int:
     without = int(snapshot.version()) - int(last)
     is_due = without >= commits
     if is_due:
-        log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+        # A commit that began with the same object would wait until its state is computed: seconds.
+        parts = snapshot.path(), snapshot.version(), snapshot.logSegment(), log
+        own = jvm.org.apache.spark.sql.delta.Snapshot(*parts, snapshot.checksumOpt())
+        try:
+            log.checkpointAndCleanUpDeltaLog(own, jvm.scala.Option.empty())
+        finally:
+            own.uncache()
     if is_due or last > snapshot.logSegment().checkpointProvider().version():
         # From now on Delta's snapshots begin with the last checkpoint, whoever wrote it.
         listed_snapshot(spark, log)

@@ -295,7 +295,7 @@ class Sink:
         With `is_complete` the followers apply all that is pending before.
         """
         has_ended = self._thread is None or self._thread.end(seconds, is_complete)
-        self._checkpoints.close()
+        self._checkpoints.close(seconds)
         if has_ended:
             self._followers.discard()
         return has_ended

@@ -14,7 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc.delta.columns import EVENT, Columns, Image
-from cdc.delta.log import CHECKPOINT_INTERVAL, Commit, find_newest, require_contained
+from cdc.delta.log import (
+    CHECKPOINT_INTERVAL,
+    Commit,
+    find_newest,
+    require_contained,
+    schema_of,
+)
 from cdc.delta.tables.kind import Kind
 from cdc.delta.tables.layout import Table
 from cdc.delta.tables.ownership import identity
@@ -78,7 +84,9 @@ class KnownTable:
         cls, spark: SparkSession, kind: Kind, table: Table, properties: Mapping[str, str]
     ) -> Self:
         newest = find_newest(spark, table.target)
-        known = cls.of_schema(kind, table, properties, table.target.read(spark).schema)
+        # Not the columns as Spark reads them: Delta would list the log once more.
+        schema = schema_of(table.target.snapshot(spark))
+        known = cls.of_schema(kind, table, properties, schema)
         if newest is None:
             return known
         return replace(known, last=newest.commit, version=newest.version, undone=newest.undone)

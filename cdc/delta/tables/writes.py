@@ -135,8 +135,12 @@ def add_files(
         raise _created_elsewhere(spark, table, tables) from error
     if known is None:
         tables.created(table, new)
+    is_new = version is not None
+    if known and known.last and known.last.batch == commit.batch:
+        # Repeated: without its version the next commit would look through the whole log.
+        version = known.version
     tables.committed(table, commit, version)
-    return version is not None
+    return is_new
 
 
 def _newest(known: KnownTable, tables: Tables) -> tuple[int, int] | None:
