@@ -15,7 +15,11 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import BadOption
 
-_UNREADABLE = ("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException")
+# Or removed just now.
+_UNREADABLE = (
+    *("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException"),
+    "java.io.FileNotFoundException",
+)
 
 
 @dataclass(frozen=True, slots=True)

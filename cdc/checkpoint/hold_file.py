@@ -64,12 +64,7 @@ def leave_gaps(folder: Folder, seconds: float) -> Iterator[None]:
 
 def gap(folder: Folder) -> float:
     """How many seconds the job of a pipeline is to wait between two commits of changelogs."""
-    try:
-        seconds = (_read(folder, _GAPS) or {}).get("seconds")
-    except (OSError, Py4JError) as error:
-        # Not worth the end of a run.
-        _log.warning("no gap is left between commits, because of %s", error)
-        return 0.0
+    seconds = (_read(folder, _GAPS) or {}).get("seconds")
     return seconds if isinstance(seconds, float) and 0 < seconds <= _LONGEST_GAP else 0.0
 
 
@@ -95,8 +90,13 @@ def _kept(folder: Folder, name: str, state: Mapping[str, Any]) -> Iterator[None]
 
 
 def _read(folder: Folder, name: str) -> dict[str, Any] | None:
-    """The state in a file; None if it does not count now."""
-    state = parse_json(folder.read_text(name))
+    """The state in a file; None if it does not count now, or cannot be read."""
+    try:
+        state = parse_json(folder.read_text(name))
+    except (OSError, Py4JError) as error:
+        # Not worth the end of a run.
+        _log.warning("the job makes no room, because %s cannot be read: %s", folder.path, error)
+        return None
     until = state.get("until") if isinstance(state, dict) else None
     counts = isinstance(until, float) and 0 < until - time.time() <= _MOST_SECONDS
     return state if counts else None

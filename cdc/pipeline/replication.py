@@ -62,7 +62,7 @@ class Replication:
         self._running = BatchClock()
         self._edge, self._asking = LiveEdge(), threading.Lock()
         self._source: Source | None = None
-        self._writing, self._is_stopped = threading.Lock(), False
+        self._writing, self._is_stopped, self._is_ending = threading.Lock(), False, False
         self._comment = _make_comment(config)
         self._end_leftovers()
         options = {**config.source, "emit.watermark": "true", "comment": self._comment}
@@ -129,9 +129,13 @@ class Replication:
             rows=self._rows,
             interval=self._config.mirror_interval,
             applies=self._config.follow_by == REPLICATE,
-            waits=partial(is_held, self._folder),
+            waits=self._waits,
             gap=partial(gap, self._folder),
         )
+
+    def _waits(self) -> bool:
+        """Whether another program rewrites mirrors and histories. A run that ends asks no more."""
+        return not self._is_ending and is_held(self._folder)
 
     def is_active(self) -> bool:
         """Whether the query runs, or mirrors and histories still lack batches of a query that ended
@@ -174,7 +178,7 @@ class Replication:
         Returns whether the query has ended, some seconds later at most. Otherwise it is in an
         operation that cannot be interrupted, and this process should end.
         """
-        began = time.monotonic()
+        self._is_ending, began = True, time.monotonic()
         is_between = self._writing.acquire(timeout=-1 if seconds is None else seconds)
         self._is_stopped, is_active = True, self.query.isActive
         if is_between:

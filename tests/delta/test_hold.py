@@ -184,6 +184,17 @@ def test_a_damaged_hold_is_none(folder: Folder, text: str) -> None:
     assert gap(folder) == 0
 
 
+def test_a_hold_that_cannot_be_read_is_none(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards: a run that ends because a store did not answer this question."""
+    for name in ("hold", "gaps"):
+        Path(folder.path, name).mkdir()
+    assert not is_held(folder)
+    assert gap(folder) == 0
+    assert len([each for each in caplog.messages if "cannot be read" in each]) == 2
+
+
 @pytest.mark.parametrize("seconds", [None, "1", -1.0, 3_600.0, float("nan")])
 def test_a_gap_without_a_sensible_length_is_none(folder: Folder, seconds: object) -> None:
     folder.write_text("gaps", json.dumps({"until": time.time() + 30, "seconds": seconds}))

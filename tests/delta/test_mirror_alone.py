@@ -232,6 +232,22 @@ def test_collections_with_and_without_a_changelog_share_a_pipeline(
     assert commits(tmp_path / MIRROR) == ["CREATE TABLE", BY_FILES, BY_FILES]
 
 
+@pytest.mark.parametrize("with_changelog", slow_but([False], [False, True]))
+def test_a_mirror_whose_columns_somebody_gave_other_names_in_its_files_is_merged_by_spark(
+    spark: SparkSession, tmp_path: Path, with_changelog: bool
+) -> None:
+    """Guards: Delta's notes of these names inside of structs, taken for other columns."""
+    options: dict[str, Any] = {"with_changelog": with_changelog, "columns": TYPED}
+    sink(tmp_path, **options).write_batch(copied(spark, 1), 0)
+    mode = "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / MIRROR}` {mode}")
+    changed = [change("update", "0", {"n": 5, "inner": {"a": 1, "b": "x"}}, time=2)]
+    sink(tmp_path, **options).write_batch(batch(spark, changed, until=2), 1)
+    rows = spark.read.format("delta").load(str(tmp_path / MIRROR)).where("key = '0'").collect()
+    assert [(row.n, row.inner.b) for row in rows] == [(5, "x")]
+    assert commits(tmp_path / MIRROR)[-1] == BY_SPARK
+
+
 def test_a_pipeline_whose_changelog_is_taken_away_applies_what_its_mirror_lacks_of_it_first(
     spark: SparkSession, tmp_path: Path
 ) -> None:

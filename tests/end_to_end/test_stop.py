@@ -17,9 +17,11 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql import SparkSession
 
+from cdc.checkpoint import Folder, LocalFiles, hold
+from cdc.delta.sink import BatchReport
 from cdc.demo import ReplicaSet, load_orders
 from cdc.model import Namespace
-from cdc.pipeline import Config
+from cdc.pipeline import Config, Replication
 from tests.end_to_end.in_process import replicated
 from tests.end_to_end.job import Job
 from tests.end_to_end.oracle import Checkpoint, OfReplicaSet, lag, violations
@@ -48,6 +50,33 @@ def hanging(client: Client, command: str) -> Iterator[None]:
 
 def refusing(client: Client, command: str) -> AbstractContextManager[None]:
     return failing(client, "alwaysOn", failCommands=[command], errorCode=11600)
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_wait_for_a_program_that_holds_a_mirror_without_a_changelog(
+    mongod: ReplicaSet,
+    database: Database[dict[str, Any]],
+    spark: SparkSession,
+    pipeline: Callable[..., Config],
+) -> None:
+    """Guards: a stop that waits for `maintain`, and gives the batch up."""
+    orders = Namespace(database.name, "orders")
+    load_orders(mongod.uri, orders, _DOCUMENTS, must_be_new=True)
+    config = pipeline(str(orders), "table.changelog=")
+    replicated(spark, config)
+    database["orders"].update_one({"_id": 1}, {"$set": {"n": 1}})
+    reports = list[BatchReport]()
+    with hold(Folder(LocalFiles(), config.checkpoint)):
+        replication = Replication(spark, config, on_batch=reports.append)
+        until(lambda: replication.status().running is not None, _START_SECONDS)
+        time.sleep(_STOP_SECONDS)
+        assert reports == []
+        began = time.monotonic()
+        assert replication.stop(_END_SECONDS)
+        assert time.monotonic() - began < _END_SECONDS / 2
+    assert len(reports) == 1
+    truth = OfReplicaSet(database.client)
+    assert violations(spark, truth, config, Checkpoint(config), orders) == []
 
 
 class Case(NamedTuple):

@@ -294,7 +294,8 @@ class Followers:
 
 
 def _write(writer: TableWriter, batch: Batch, spark: SparkSession, table: Table) -> None:
-    writer.write(spark, table, batch)
+    if not writer.write(spark, table, batch):
+        raise RuntimeError(f"Delta passes over batch {batch.number}, which '{table.target}' lacks.")
 
 
 def _remove_leftovers(pending: Iterable[Pending]) -> None:

@@ -9,6 +9,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+_MAPPING = "delta.columnMapping."
+
 
 class Size(NamedTuple):
     """The data files of a table: their number and their bytes."""
@@ -80,8 +82,13 @@ def metadata_of(snapshot: Any) -> dict[str, Any]:
 
 
 def schema_of(snapshot: Any) -> StructType:
-    """The columns of a snapshot."""
-    return StructType.fromJson(json.loads(metadata_of(snapshot)["schemaString"]))
+    """The columns of a snapshot, as Spark reads them: without Delta's own notes of other names."""
+    text = metadata_of(snapshot)["schemaString"]
+    return StructType.fromJson(json.loads(text, object_hook=_without_mapping))
+
+
+def _without_mapping(each: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in each.items() if not name.startswith(_MAPPING)}
 
 
 def stated_size(snapshot: Any) -> Size | None:
