@@ -135,9 +135,10 @@ def test_the_live_edge_is_never_before_the_floor(
     cluster: Cluster, db: str, router: StandIn
 ) -> None:
     source = discover(router.uri, TIMEOUT_MS)
-    for seconds in (0, 100):
-        floor = Timestamp(newest_time(cluster).time + seconds, 7)
-        assert source.live_edge(floor) == floor
+    floor = Timestamp(newest_time(cluster).time, 7)
+    assert source.live_edge(floor) >= floor  # a server may write just now
+    floor = Timestamp(newest_time(cluster).time + 100, 7)
+    assert source.live_edge(floor) == floor
 
 
 # --- copies --------------------------------------------------------------------------------------
