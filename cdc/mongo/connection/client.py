@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pymongo
 import tenacity
 from bson.codec_options import DatetimeConversion
+from pymongo.server_description import ServerDescription
 from pymongo.uri_parser import parse_uri
 
 from cdc.errors import BadOption
@@ -30,6 +32,7 @@ Client = pymongo.MongoClient[dict[str, Any]]
 _APP_NAME = "mongodb-cdc"
 # A member that answered a moment ago, and cannot be reached for this long, is replaced by another.
 _GONE_MS = 3000
+_AVOIDED_SECONDS = 600.0
 _OVERWRITE_SECONDS = 1.0
 
 
@@ -106,6 +109,34 @@ def drop_clients() -> None:
     _connect_directly.cache_clear()
 
 
+def avoid(address: str) -> None:
+    """Let the clients of this process select other members than this one for ten minutes.
+
+    It is still selected where the read preference admits no other. The driver alone would select it
+    again if it is the nearest one: a member that stands still goes on answering.
+
+    Args:
+        address: `host:port`, as the member names itself.
+    """
+    _avoided_since[address] = time.monotonic()
+
+
+_avoided_since: dict[str, float] = {}
+
+
+def _omit_avoided(admitted: Sequence[ServerDescription]) -> Sequence[ServerDescription]:
+    """Return the members to select from, of those that a read preference admits."""
+    since = time.monotonic() - _AVOIDED_SECONDS
+    avoided = {address for address, at in list(_avoided_since.items()) if at > since}
+    others = [each for each in admitted if format_address(*each.address) not in avoided]
+    return others or admitted
+
+
+def format_address(host: str, port: int | None) -> str:
+    """Return `host:port`, with the brackets of an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _open_client(uri: str, settings: Mapping[str, Any]) -> Client:
     # By default the driver ignores a misspelt option: `tls=yes` would mean no TLS.
     translate_uri_errors(functools.partial(parse_uri, uri, warn=False))
@@ -124,6 +155,7 @@ def _settings(timeout_ms: int) -> dict[str, Any]:
         "timeoutMS": None,
         # Each read sets its own level: a change stream accepts only majority (72).
         "readConcernLevel": None,
+        "server_selector": _omit_avoided,
         "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
     }
 

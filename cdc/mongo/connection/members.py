@@ -7,6 +7,7 @@ member, or resumes a cursor by itself, would break the rules of `cdc.mongo.read.
 
 from __future__ import annotations
 
+import time
 from _thread import start_new_thread
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,9 +26,11 @@ from cdc.errors import SourceUnreachable, TransientError
 from cdc.model import Namespace
 from cdc.mongo.connection.client import (
     Client,
+    avoid,
     connect,
     connect_directly,
     drop_clients,
+    format_address,
 )
 from cdc.mongo.connection.error_codes import is_login
 from cdc.mongo.connection.reply import CursorBatch
@@ -44,7 +47,7 @@ CONFIRM_MS = 10_000
 LONGEST_MS = 3_600_000
 # A lagging member is waited for while it advances. One that does not advance for this long is
 # replaced by another.
-STALL_SECONDS = 600.0
+_STALL_SECONDS = 600.0
 _KILL_SECONDS, _KILL_WAIT_SECONDS = 10.0, 1.0
 _HELLO_TIMEOUT_MS = 1500
 _NO_SUCH_COMMAND = 59
@@ -61,9 +64,14 @@ class Member:
     is_router = False
     _pace, _comment = UNLIMITED, ""
 
-    def __init__(self, client: Client, session: ClientSession) -> None:
+    def __init__(self, client: Client, session: ClientSession, address: str = "") -> None:
+        """A member with its own session.
+
+        `address` is `host:port` as the member names itself; empty for a server without another one.
+        """
         self._client = client
         self._session = session
+        self._address = address
 
     def configure(self, comment: str, pace: Pace = UNLIMITED) -> Self:
         """Set the comment of this member's cursors and the pace of its reads; return the member.
@@ -125,6 +133,25 @@ class Member:
         Without it, a server refuses reads at times later than those it knows.
         """
         self._session.advance_cluster_time(cluster_time)
+
+    def require_advance(self, since: float, waited_for: str, reached: Timestamp | None) -> None:
+        """Raise TransientError if the member has stood still for too long.
+
+        The next attempts of this process read another member, if the read preference admits one.
+
+        Args:
+            since: when it last advanced, by the monotonic clock.
+            waited_for: the first words of the message.
+            reached: where it stands.
+        """
+        if time.monotonic() - since <= _STALL_SECONDS:
+            return
+        if self._address:
+            avoid(self._address)
+        raise TransientError(
+            f"{waited_for}: the server has remained at {reached} for {_STALL_SECONDS:.0f} s.",
+            "Check that a majority of the replica set is up.",
+        )
 
     def kill_cursor(self, namespace: str, cursor: int) -> None:
         """Close a cursor on the server; return after at most a second, and ignore a failure.
@@ -188,12 +215,12 @@ def member(
     The read preference is that of `uri` if none is given. Raises the driver's errors.
     """
     client = connect(uri, timeout_ms, shard)
-    me = hello_of_preferred(client, preference).get("me")
+    address, me = "", hello_of_preferred(client, preference).get("me")
     # The client itself is used for a mongos, and for a member that 'uri' names as the only one. It
     # may not be reachable by its name in the replica set.
     if me is not None and client.topology_description.topology_type_name != "Single":
-        client = connect_directly(uri, timeout_ms, me)
-    return Member(client, client.start_session(causal_consistency=False))
+        client, address = connect_directly(uri, timeout_ms, me), me
+    return Member(client, client.start_session(causal_consistency=False), address)
 
 
 def hello_of_preferred(client: Client, other: _ServerMode | None = None) -> dict[str, Any]:
@@ -234,16 +261,12 @@ def hello(client: Client, **options: Any) -> dict[str, Any]:
 def hello_of(uri: str, host: str, port: int) -> dict[str, Any] | None:
     """Return one member's own `hello`, or None if it does not answer in about 1.5 s."""
     try:
-        direct = connect_directly(uri, _HELLO_TIMEOUT_MS, _address(host, port))
+        direct = connect_directly(uri, _HELLO_TIMEOUT_MS, format_address(host, port))
         # Without this timeout, an open connection to a machine that is gone waits for a heartbeat.
         with pymongo.timeout(_HELLO_TIMEOUT_MS / 1000):
             return hello(direct)
     except (SourceUnreachable, pymongo.errors.PyMongoError):
         return None
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def each_member(client: Client, uri: str) -> Iterator[Client]:
@@ -254,8 +277,7 @@ def each_member(client: Client, uri: str) -> Iterator[Client]:
     """
     hello(client)  # The driver learns the members at the first command.
     for host, port in sorted(client.nodes):
-        address = _address(host, port or 27017)
-        yield connect_directly(uri, _HELLO_TIMEOUT_MS, address)
+        yield connect_directly(uri, _HELLO_TIMEOUT_MS, format_address(host, port or 27017))
 
 
 def term_of(client: Client) -> int | None:

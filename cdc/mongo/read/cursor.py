@@ -14,14 +14,12 @@ import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from cdc.errors import TransientError
 from cdc.kernel import NONE, WORTH
 from cdc.model import StreamSplit, resume_token
 from cdc.mongo.connection import (
     FIELD_UNKNOWN,
     LONGEST_MS,
     RAW,
-    STALL_SECONDS,
     CursorBatch,
     Member,
     reply_time,
@@ -242,18 +240,13 @@ class Cursor:
 
     def _adjust_wait(self, has_events: bool, reached: Timestamp) -> None:
         """Wait longer for a member that lags; raise TransientError if it does not advance."""
-        now = time.monotonic()
         if has_events or reached > self.reached:
-            self._advanced_at, self._wait_ms = now, self._least_wait_ms
+            self._advanced_at, self._wait_ms = time.monotonic(), self._least_wait_ms
         else:
             self._wait_ms = min(self._wait_ms * 2, self._longest_wait_ms)
         self.reached = max(self.reached, reached)
-        if now - self._advanced_at > STALL_SECONDS:
-            raise TransientError(
-                f"Reading changes up to {self._split.upto}: the server has not passed"
-                f" {reached} for {STALL_SECONDS:.0f} s.",
-                "Check that a majority of the replica set is up.",
-            )
+        waited_for = f"Reading changes up to {self._split.upto}"
+        self._member.require_advance(self._advanced_at, waited_for, reached)
 
     def close(self) -> None:
         """Close the cursor on the server, unless the server has already done so."""

@@ -18,7 +18,6 @@ from cdc.mongo.connection import (
     CONFIRM_MS,
     LONGEST_MS,
     SNAPSHOT_REFUSED,
-    STALL_SECONDS,
     CursorBatch,
     Member,
     reply_time,
@@ -97,18 +96,12 @@ def _await_time(member: Member, split: SnapshotSplit) -> None:
         try:
             member.command(split.namespace.db, probe)
             return
-        except pymongo.errors.ExecutionTimeout as late:
-            now = time.monotonic()
+        except pymongo.errors.ExecutionTimeout:
             # A router does not report how far the shards are.
             written = member.hello().get("lastWrite", {}).get("opTime", {}).get("ts")
             if written != reached:
-                reached, moved = written, now
-            elif now - moved > STALL_SECONDS:
-                raise TransientError(
-                    f"Copying {split.namespace} at {split.at}: the server has remained at {reached}"
-                    f" for {STALL_SECONDS:.0f} s.",
-                    "Check that a majority of the replica set is up.",
-                ) from late
+                reached, moved = written, time.monotonic()
+            member.require_advance(moved, f"Copying {split.namespace} at {split.at}", reached)
 
 
 def _find(
