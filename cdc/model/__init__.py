@@ -80,7 +80,7 @@ from cdc.model.offset import (
 )
 from cdc.model.point_range import point_range
 from cdc.model.resume_token import Token
-from cdc.model.selection import Namespace, Selection, full_name
+from cdc.model.selection import INTERNAL_DATABASES, Namespace, Selection, full_name
 from cdc.model.split import (
     MAX_KEY,
     MIN_KEY,
@@ -101,6 +101,7 @@ __all__ = [
     "CONNECTION_STRING",
     "DROPPED",
     "GAP",
+    "INTERNAL_DATABASES",
     "MARKING",
     "MAX_KEY",
     "MIN_KEY",

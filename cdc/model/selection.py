@@ -41,9 +41,13 @@ _NO_NAME = re.compile("[\0\ud800-\udfff]")
 _ITEM_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
+# The databases of the server itself. A change stream of a deployment omits them, but its oplog has
+# their changes.
+INTERNAL_DATABASES = frozenset({"admin", "config", "local"})
 # Collections that a regular expression never matches: the server's own, and the temporary ones of
 # $out, convertToCapped and a rename across databases, which are renamed at the end.
-_INTERNAL = r"[^.]+\.(?:system\.|tmp\.agg_out\.|tmp[A-Za-z0-9]{5}\.(?:convertToC|renameC))"
+_INTERNAL_COLLECTION = r"(?:system\.|tmp\.agg_out\.|tmp[A-Za-z0-9]{5}\.(?:convertToC|renameC))"
+_INTERNAL = rf"(?:{'|'.join(sorted(INTERNAL_DATABASES))})\.|[^.]+\.{_INTERNAL_COLLECTION}"
 
 
 class Namespace(NamedTuple):
@@ -105,6 +109,12 @@ class Selection:
                 "Correct the names.",
             )
         for name in self.names:
+            if name.db in INTERNAL_DATABASES:
+                raise BadOption(
+                    f"Option 'collections' contains '{name}', but '{name.db}' is a database of the"
+                    " server itself, and has no change stream.",
+                    "Leave it out.",
+                )
             if _NO_DATABASE.search(name.db):
                 raise BadOption(
                     f"Option 'collections' contains '{name.db}', but no database can have that"

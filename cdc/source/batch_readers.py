@@ -123,7 +123,7 @@ class WindowReader(DataSourceReader):
         limits = make_limits(self._options)
         after, until = self._narrow_window(source, after, until)
         splits = window_splits(source, selection, capture, after, until, limits, patience)
-        return self._narrow_events(splits)
+        return self._narrow_events(splits, source.shard_keys(selection, until) is not None)
 
     def _narrow_window(
         self, source: Source, after: Timestamp, until: Timestamp
@@ -139,9 +139,12 @@ class WindowReader(DataSourceReader):
             after = max(after, timestamp.before(max(wanted.first, wanted.after)))
         return after, min(until, wanted.last, wanted.before)
 
-    def _narrow_events(self, splits: list[StreamSplit]) -> list[StreamSplit]:
-        """Let the server select events, where that is faster than reading the oplog in bulk."""
-        operations, keys = self._rare_operations(), self.row_filter.keys
+    def _narrow_events(self, splits: list[StreamSplit], has_whole_keys: bool) -> list[StreamSplit]:
+        """Let the server select events, where that is faster than reading the oplog in bulk.
+
+        `has_whole_keys` says that whole document keys may be keys of rows.
+        """
+        operations, keys = self._rare_operations(has_whole_keys), self.row_filter.keys
         if (operations is None and keys is None) or self._options.read_by == "oplog":
             return splits
         lower = None if keys is None else [each.lower for each in keys]
@@ -154,16 +157,17 @@ class WindowReader(DataSourceReader):
             for split in splits
         ]
 
-    def _rare_operations(self) -> frozenset[str] | None:
+    def _rare_operations(self, has_whole_keys: bool) -> frozenset[str] | None:
         """Return the types of events that may become wanted rows; None for most or all of them.
 
-        With a capture filter, an update or replacement may become an insert or a delete.
+        With a capture filter, an update or replacement may become an insert or a delete. With whole
+        document keys, one that changes the key becomes both.
         """
         wanted = self.row_filter.ops
         if wanted is None or wanted & {"update", "replace"}:
             return None
-        is_filtered = self._options.capture.condition is not None
-        return None if is_filtered and wanted & set(ROW_EVENTS) else wanted
+        may_change = self._options.capture.condition is not None or has_whole_keys
+        return None if may_change and wanted & set(ROW_EVENTS) else wanted
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_rows(partition, self._options, self._schema, may_be_void=False)

@@ -18,7 +18,7 @@ from pymongo.database import Database
 from cdc import options as declared
 from cdc.cli import plan
 from cdc.demo import ReplicaSet
-from cdc.model import MIN_KEY, Namespace, Selection
+from cdc.model import Copying, Namespace, Selection
 from cdc.mongo.collections import enumerator
 from cdc.mongo.connection import OPLOG, PRE_IMAGES, Need, connect
 from cdc.mongo.connection.privileges import optional_needs, required_needs
@@ -69,7 +69,7 @@ def test_each_line_is_true(orders: Any, mongo: Client, mongod: ReplicaSet, run: 
     [work] = found["collections"]
     stats = orders.database.command("collStats", "orders")
     namespace = Namespace(orders.database.name, "orders")
-    cut = enumerator.ranges(connect(mongod.uri, 3000), namespace, MIN_KEY, 1000, MIB)
+    cut = enumerator.ranges(connect(mongod.uri, 3000), Copying(namespace, b"", None), 1000, MIB)
     assert work["documents"] == stats["count"] == 500
     assert work["bytes"] == stats["size"]
     assert work["splits"] == len(cut)

@@ -13,12 +13,14 @@ from typing import Any
 import bson
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo
 
 from cdc import Pipeline
 from cdc.delta.sink import BatchReport
 from cdc.model import Namespace
 from tests.end_to_end.in_process import STALL_SECONDS
 from tests.mongo.cluster import Cluster
+from tests.mongo.plan.test_change_window import window
 from tests.mongo.stand_in import StandIn
 from tests.mongo.topology.test_sharded_cluster import Orders
 
@@ -130,7 +132,8 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
     assert pipeline.plan().problems == []
     copied_twin = {"_id": 4, "region": 6, "number": 4, "n": 0}
     orders.run("s2", {"insert": "orders", "documents": [copied_twin]})
-    run(pipeline)
+    copied = pipeline.mirrored_until(orders.full) if run(pipeline) else None
+    assert copied is not None
     moved = {"_id": 1, "region": 6, "number": 1, "n": 7}
     delete = {"delete": "orders", "deletes": [{"q": {"_id": 1, "region": 1}, "limit": 1}]}
     transaction = cluster.transaction(
@@ -162,6 +165,12 @@ def test_documents_that_move_between_shards_are_mirrored_whichever_half_comes_fi
     assert bson.decode(bytes(rekeyed[0]["before"]))["number"] == 3
     assert bson.decode(bytes(rekeyed[1]["after"]))["number"] == 33
     assert rekeyed[1]["key"] == '3\t{"number":33,"region":3}'
+    everything = window(router.uri, orders.full, from_=copied)
+    for op in ("delete", "insert"):
+        narrowed = window(router.uri, orders.full, [EqualTo(("op",), op)], from_=copied)
+        assert [row for row in narrowed if row.op == op] == [
+            row for row in everything if row.op == op
+        ], "the server left out an update that changes the key"
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ from cdc.model import (
     NEVER,
     SEPARATOR,
     Change,
+    Copying,
     KeyRange,
-    Namespace,
     Offset,
     SnapshotSplit,
     Split,
@@ -89,10 +89,9 @@ class Batch:
         return [name for op, name in self.ops if op in ops]
 
 
-def cut_every(
-    count: int, client: Client, namespace: Namespace, lower: bytes, most: int, *_: Any
-) -> list[KeyRange]:
+def cut_every(count: int, client: Client, copying: Copying, most: int, *_: Any) -> list[KeyRange]:
     """Stands in for `enumerator.ranges`: a split for every `count` documents, however small."""
+    namespace, lower = copying.namespace, copying.below
     database = client.get_database(namespace.db, codec_options=RAW)
     command = {
         "find": namespace.coll,

@@ -10,9 +10,13 @@ from cdc.demo import ReplicaSet
 from cdc.mongo.topology import windows
 from tests.mongo.capture import Client, until
 
+TEST_COMMANDS = {"enableTestCommands": True}
+
 
 def forgetful() -> ReplicaSet:
-    return ReplicaSet(oplog_megabytes=1, arguments=["--syncdelay", "1"])
+    return ReplicaSet(
+        oplog_megabytes=1, arguments=["--syncdelay", "1"], set_parameters=TEST_COMMANDS
+    )
 
 
 def push_out(client: Client, moment: Timestamp) -> None:

@@ -2,7 +2,6 @@
 
 from cdc.mongo.collections.collection_size import Size, estimate_size
 from cdc.mongo.collections.enumerator import (
-    INTERNAL,
     Collection,
     Listing,
     estimate_documents,
@@ -31,7 +30,6 @@ from cdc.mongo.collections.split_points import (
 
 __all__ = [
     "FIND_ANY",
-    "INTERNAL",
     "Choice",
     "Collection",
     "Listing",

@@ -17,12 +17,19 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import UnsuitableSource
-from cdc.model import MAX_KEY, Copying, KeyRange, Namespace, Selection, merge_key
+from cdc.model import (
+    INTERNAL_DATABASES,
+    MAX_KEY,
+    Copying,
+    KeyRange,
+    Namespace,
+    Selection,
+    merge_key,
+)
 from cdc.mongo.collections.split_points import cut_points
 from cdc.mongo.connection import LONGEST_MS, Client, reply_time, term_of, translate_error
 
 _log = logging.getLogger(__name__)
-INTERNAL = frozenset({"admin", "config", "local"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,7 @@ def list_databases(client: Client, selection: Selection, times: list[Timestamp])
         return sorted(selection.databases)
     reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
     times.append(reply_time(reply))
-    there = {entry["name"] for entry in reply["databases"]} - INTERNAL
+    there = {entry["name"] for entry in reply["databases"]} - INTERNAL_DATABASES
     return sorted(there | {name.db for name in selection.names})
 
 
@@ -137,7 +144,7 @@ def _all_batches(client: Client, db: str, reply: dict[str, Any]) -> Iterator[dic
 def _select(namespace: Namespace, info: dict[str, Any], selection: Selection) -> list[Collection]:
     if not selection.matches(namespace):
         return []
-    system = namespace.coll.startswith("system.") or namespace.db in INTERNAL
+    system = namespace.coll.startswith("system.") or namespace.db in INTERNAL_DATABASES
     if info["type"] != "collection" or system:
         what = "system collection" if system else info["type"]
         if namespace in selection.names:
@@ -169,26 +176,24 @@ def _log_left_out(namespace: Namespace, what: str) -> None:
 
 def ranges(
     client: Client,
-    namespace: Namespace,
-    lower: bytes,
+    copying: Copying,
     most: int,
     split_bytes: int,
     shard: str = "",
 ) -> list[KeyRange]:
-    """Return at most `most` adjacent ranges from `lower` on, each of about `split_bytes`.
+    """Return at most `most` adjacent ranges from the frontier on, each of about `split_bytes`.
 
     The last range ends at MaxKey if the rest of the collection fits; else it ends where the next
     call must begin. There is always a range. Raises our errors for those of the server.
 
     Args:
         client: a client of the replica set or of one shard.
-        namespace: the collection.
-        lower: the key at which the first range begins.
+        copying: the collection, and the frontier at which the first range begins.
         most: the greatest number of ranges.
         split_bytes: bytes of documents, uncompressed.
         shard: the name of the shard, for the log.
     """
-    cuts = cut_points(client, namespace, lower, most, split_bytes, shard)
+    lower, cuts = copying.below, cut_points(client, copying, most, split_bytes, shard)
     # Several shards may have a document with the same _id.
     distinct = {merge_key(cut): cut for cut in cuts}
     keys = [lower, *(cut for cut in distinct.values() if cut not in (lower, MAX_KEY))]

@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 import pymongo.errors
 from bson.raw_bson import RawBSONDocument
 
-from cdc.model import MAX_KEY, MIN_KEY, Namespace, literal
+from cdc.model import MAX_KEY, MIN_KEY, Copying, Namespace, literal
 from cdc.mongo.collections.collection_size import SPLIT_VECTOR, Size, estimate_size, refusal
 from cdc.mongo.connection import LONGEST_MS, RAW, Client, translate_error
 
@@ -65,21 +65,29 @@ class Choice(NamedTuple):
 class _Sample:
     """The split points of a whole collection from a frontier on; the frontier is the first key."""
 
-    namespace: Namespace
+    incarnation: tuple[Namespace, bytes]
     split_bytes: int
     keys: list[bytes]
     reason: str
     drawn: float
 
-    def serves(self, namespace: Namespace, lower: bytes, split_bytes: int) -> bool:
-        """Whether an earlier batch stopped at `lower` in this sample, less than 5 minutes ago."""
-        is_same = (self.namespace, self.split_bytes) == (namespace, split_bytes)
-        return is_same and time.monotonic() - self.drawn < _SAMPLE_SECONDS and lower in self.keys
+    def serves(self, copying: Copying, split_bytes: int) -> bool:
+        """Whether an earlier batch stopped at the frontier in this sample, within 5 minutes.
+
+        Another incarnation of the collection may have another collation, and so another order.
+        """
+        is_new = time.monotonic() - self.drawn < _SAMPLE_SECONDS
+        is_same = (self.incarnation, self.split_bytes) == (_incarnation(copying), split_bytes)
+        return is_new and is_same and copying.below in self.keys
 
     def cut(self, lower: bytes, most: int) -> tuple[Choice, list[bytes]]:
         """Return at most `most` split points above `lower`."""
         begin = self.keys.index(lower) + 1
         return Choice(SAMPLING, self.reason), self.keys[begin : begin + most]
+
+
+def _incarnation(copying: Copying) -> tuple[Namespace, bytes]:
+    return copying.namespace, copying.uuid
 
 
 # Collections are copied one after the other, so each client needs only its newest sample.
@@ -88,27 +96,26 @@ _samples: WeakKeyDictionary[Client, _Sample] = WeakKeyDictionary()
 
 def cut_points(
     client: Client,
-    namespace: Namespace,
-    lower: bytes,
+    copying: Copying,
     most: int,
     split_bytes: int,
     shard: str = "",
 ) -> list[bytes]:
-    """Return at most `most` increasing keys above `lower`, at most about `split_bytes` apart.
+    """Return at most `most` increasing keys above the frontier, about `split_bytes` apart.
 
     There are fewer than `most` if at most one split remains after the last key. The strategy and
     its reason are logged at INFO. Raises our errors for those of the server that are no refusals.
 
     Args:
         client: a client of the replica set or of one shard.
-        namespace: the collection.
-        lower: the frontier.
+        copying: the collection and its frontier.
         most: the greatest number of keys.
         split_bytes: bytes of documents, uncompressed.
         shard: the name of the shard, for the log.
     """
+    namespace = copying.namespace
     try:
-        choice, cuts = _try_strategies(client, namespace, lower, most, split_bytes)
+        choice, cuts = _try_strategies(client, copying, most, split_bytes)
     except pymongo.errors.PyMongoError as error:
         raise translate_error(error, f"Cutting {namespace} into splits") from error
     what = f"{namespace} on {shard}" if shard else str(namespace)
@@ -152,10 +159,11 @@ def _prefers_sample(size: Size, split_bytes: int) -> bool:
 
 
 def _try_strategies(
-    client: Client, namespace: Namespace, lower: bytes, most: int, split_bytes: int
+    client: Client, copying: Copying, most: int, split_bytes: int
 ) -> tuple[Choice, list[bytes]]:
+    namespace, lower = copying.namespace, copying.below
     sample = _samples.get(client)
-    if sample is not None and sample.serves(namespace, lower, split_bytes):
+    if sample is not None and sample.serves(copying, split_bytes):
         return sample.cut(lower, most)
     refusals = list[str]()
 
@@ -164,7 +172,7 @@ def _try_strategies(
         return _describe_walk(cuts, split_bytes), cuts
 
     def draw() -> tuple[Choice, list[bytes]]:
-        return _cut_by_sample(client, namespace, lower, most, split_bytes, size, refusals)
+        return _cut_by_sample(client, copying, most, split_bytes, size, refusals)
 
     strategies = [(SPLIT_VECTOR, walk)]
     try:
@@ -215,8 +223,7 @@ def _describe_walk(cuts: list[bytes], split_bytes: int) -> Choice:
 
 def _cut_by_sample(
     client: Client,
-    namespace: Namespace,
-    lower: bytes,
+    copying: Copying,
     most: int,
     split_bytes: int,
     size: Size,
@@ -224,9 +231,10 @@ def _cut_by_sample(
 ) -> tuple[Choice, list[bytes]]:
     if size.bytes <= split_bytes:
         return Choice(SINGLE, _fits_reason(size.bytes, split_bytes)), []
-    keys = _draw_sample(client, namespace, lower, size, split_bytes)
-    reason = _describe_sample(size, refusals)
-    sample = _Sample(namespace, split_bytes, [lower, *keys], reason, time.monotonic())
+    lower = copying.below
+    keys = [lower, *_draw_sample(client, copying.namespace, lower, size, split_bytes)]
+    reason, incarnation = _describe_sample(size, refusals), _incarnation(copying)
+    sample = _Sample(incarnation, split_bytes, keys, reason, time.monotonic())
     _samples[client] = sample
     return sample.cut(lower, most)
 

@@ -118,7 +118,7 @@ def avoid(address: str) -> None:
     Args:
         address: `host:port`, as the member names itself.
     """
-    _avoided_since[address] = time.monotonic()
+    _avoided_since[address.lower()] = time.monotonic()  # as the driver writes it
 
 
 _avoided_since: dict[str, float] = {}
@@ -126,10 +126,13 @@ _avoided_since: dict[str, float] = {}
 
 def _omit_avoided(admitted: Sequence[ServerDescription]) -> Sequence[ServerDescription]:
     """Return the members to select from, of those that a read preference admits."""
-    since = time.monotonic() - _AVOIDED_SECONDS
-    avoided = {address for address, at in list(_avoided_since.items()) if at > since}
-    others = [each for each in admitted if format_address(*each.address) not in avoided]
-    return others or admitted
+    return [each for each in admitted if not is_avoided(format_address(*each.address))] or admitted
+
+
+def is_avoided(address: str) -> bool:
+    """Whether `avoid` was called for that member within the last ten minutes."""
+    since = _avoided_since.get(address.lower())
+    return since is not None and time.monotonic() - since < _AVOIDED_SECONDS
 
 
 def format_address(host: str, port: int | None) -> str:

@@ -20,7 +20,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
-from pymongo.read_preferences import _ServerMode
+from pymongo.read_preferences import Primary, SecondaryPreferred, _ServerMode
 
 from cdc.errors import SourceUnreachable, TransientError
 from cdc.model import Namespace
@@ -31,6 +31,7 @@ from cdc.mongo.connection.client import (
     connect_directly,
     drop_clients,
     format_address,
+    is_avoided,
 )
 from cdc.mongo.connection.error_codes import is_login
 from cdc.mongo.connection.reply import CursorBatch
@@ -216,6 +217,11 @@ def member(
     """
     client = connect(uri, timeout_ms, shard)
     address, me = "", hello_of_preferred(client, preference).get("me")
+    mode = preference or client.read_preference
+    if me is not None and isinstance(mode, SecondaryPreferred) and is_avoided(me):
+        # The driver selects no primary as long as it knows a secondary.
+        with suppress(pymongo.errors.PyMongoError):
+            me = hello_of_preferred(client, Primary())["me"]
     # The client itself is used for a mongos, and for a member that 'uri' names as the only one. It
     # may not be reachable by its name in the replica set.
     if me is not None and client.topology_description.topology_type_name != "Single":

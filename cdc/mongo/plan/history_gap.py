@@ -19,6 +19,7 @@ from cdc.errors import (
     UnsuitableSource,
 )
 from cdc.model import Offset, Selection, Timestamp, mark_read, pass_gap, timestamp
+from cdc.mongo.connection import OPLOG, Client
 from cdc.mongo.topology import Source, oldest_common_time, oplog_window
 
 _REMEDY = (
@@ -27,28 +28,51 @@ _REMEDY = (
 )
 
 
-def require_lost(source: Source, start: Offset) -> None:
-    """Raise TransientError if only some members of a replica set lost the changes after `start`.
+def require_lost(source: Source, start: Offset, is_certain: bool = True) -> None:
+    """Raise TransientError unless all members of a replica set or shard lack what follows `start`.
 
-    A member that was synchronized anew, or that has a smaller oplog, lacks what others have.
+    A member that was synchronized anew, or that has a smaller oplog, lacks what others have. A
+    member that does not answer cannot be read either, and does not count.
+
+    Args:
+        source: the source whose server has refused to read the changes.
+        start: the end of the last batch.
+        is_certain: also raise if the user may not read how far the oplogs of other members reach.
     """
-    if not source.has_oplog or len(source.clients) > 1:  # of a cluster, a shard may be gone
+    if not source.has_oplog:
         return
-    reaches = dict[str, bool]()
-    for client in source.each_member():
-        with suppress(CdcError):  # a member that does not answer cannot be read either
-            if (window := oplog_window(client)) is not None:
-                reaches[":".join(map(str, client.address or ()))] = window.first <= start.time
-    if set(reaches.values()) == {True, False}:
-        short, others = (
-            ", ".join(name for name, reach in reaches.items() if reach is which)
-            for which in (False, True)
-        )
+    asked = [(shard, *_reach(client, start.time)) for shard, client in source.each_member()]
+    for shard in start.shards:
+        answers = {reach for part, _, reach in asked if part == shard} - {None}
+        if answers == {False}:
+            return
+    at = timestamp.text(start.time)
+    short, others = (
+        ", ".join(name for _, name, reach in asked if reach is which) for which in (False, True)
+    )
+    if others:
         raise TransientError(
-            f"The changes after {timestamp.text(start.time)} are no longer in the oplog of {short},"
+            f"The changes after {at} are no longer in the oplog of {short or 'one member'},"
             f" but still in that of {others}.",
             "Let readPreference and readPreferenceTags in 'uri' select a member that has them.",
         )
+    if is_certain and len(asked) > 1:
+        raise TransientError(
+            f"The changes after {at} are no longer in the oplog of one member. Whether others have"
+            " them is unknown.",
+            f"Grant find on {OPLOG}, or the role clusterMonitor.",
+        )
+
+
+def _reach(client: Client, time: Timestamp) -> tuple[str, bool | None]:
+    """Return the name of a member, and whether its oplog has the changes after `time`.
+
+    None if the user may not read that, or the member does not answer.
+    """
+    with suppress(CdcError):
+        if (window := oplog_window(client)) is not None:
+            return ":".join(map(str, client.address or ())), window.first <= time
+    return "", None
 
 
 def explain_loss(source: Source, start: Offset, lost: HistoryLost) -> HistoryLost:
@@ -92,9 +116,16 @@ def skip(source: Source, start: Offset) -> Offset:
 
 
 def is_past(source: Source, end: Offset) -> bool:
-    """Whether the oplog has lost even the changes after `end`: the next batch is a gap too."""
+    """Whether the oplog has lost even the changes after `end`: the next batch is a gap too.
+
+    Raises TransientError if only some members have lost them, see `require_lost`.
+    """
     first = _first_readable(source)
-    return first is not None and first > end.time
+    if first is None or first <= end.time:
+        return False
+    if end.time >= source.topology_time:  # else a shard has joined or left
+        require_lost(source, end)
+    return True
 
 
 def _first_readable(source: Source) -> Timestamp | None:

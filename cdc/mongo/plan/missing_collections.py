@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import pymongo.errors
 
 from cdc.errors import UnsuitableSource
-from cdc.model import Namespace, Selection
-from cdc.mongo.collections import INTERNAL, Listing
+from cdc.model import INTERNAL_DATABASES, Namespace, Selection
+from cdc.mongo.collections import Listing
 from cdc.mongo.connection import LONGEST_MS, Client
 from cdc.mongo.topology import Source
 
@@ -79,7 +79,7 @@ def _nearest(source: Source, name: Namespace) -> str:
 def _near(client: Client, name: Namespace) -> Iterator[str]:
     """Yield similar full names, those in the most similar database first."""
     reply = client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
-    databases = {entry["name"] for entry in reply["databases"]} - INTERNAL
+    databases = {entry["name"] for entry in reply["databases"]} - INTERNAL_DATABASES
     for db in _close(name.db, databases, _MOST_DATABASES):
         listed = client.get_database(db).command(
             "listCollections",

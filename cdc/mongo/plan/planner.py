@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bson.timestamp import Timestamp
+from pymongo.errors import PyMongoError
 
 from cdc.errors import ContentReplaced, HistoryLost, TransientError
 from cdc.model import (
@@ -132,7 +133,8 @@ class Planner:
         return True
 
     def _plan_gap(self, start: Offset, lost: HistoryLost) -> Offset:
-        history_gap.require_lost(self.source, start)
+        if isinstance(lost.__cause__, PyMongoError):  # else a shard was removed
+            history_gap.require_lost(self.source, start, self.on_history_lost != "fail")
         if self.on_history_lost == "fail":
             raise history_gap.explain_loss(self.source, start, lost) from lost
         _log.warning("%s", history_gap.explain_loss(self.source, start, lost).message)

@@ -77,6 +77,11 @@ class Undoing:
         elif newer is not None and filter_marks(event.raw).before is not False:
             self._inexact[key] = newer
 
+    def leave_out(self, key: bytes) -> None:
+        """Leave out the document of a key that was yielded before."""
+        self._documents.pop(merge_key(key), None)
+        self._inexact.pop(merge_key(key), None)
+
     def documents(self, until: Timestamp) -> Iterator[Documents]:
         """Yield the documents, to be called after the last event.
 
@@ -110,6 +115,8 @@ def next_part(
     for events in change_stream.read(open_member, part, BEFORE_IMAGES, RETRY_SECONDS):
         for event in events:
             undoing.undo(event)
+    if rest.is_begun:
+        undoing.leave_out(rest.lower)
     if is_refilled(rest.split, until, open_member):
         raise Void
     rest.lower, rest.is_begun = (upper, True) if upper else (MAX_KEY, True)
@@ -140,8 +147,9 @@ def _newest_state(
 
 
 def _part_events(rest: UnreadRange, upper: bytes | None, until: Timestamp) -> StreamSplit:
-    above = "$gt" if rest.is_begun else "$gte"
-    keys = [{above: ["$documentKey._id", literal(rest.lower)]}]
+    # Also the events of the last key that was read: under a collation, the first document of this
+    # part may have an equal key, `A` in place of `a`, that was inserted since.
+    keys = [{"$gte": ["$documentKey._id", literal(rest.lower)]}]
     if upper is not None:
         keys.append({"$lte": ["$documentKey._id", literal(upper)]})
     elif not rest.split.range.is_last:

@@ -30,7 +30,7 @@ def end_cursors(open_source: Callable[[], Source], comment: str) -> None:
     """
     with pymongo.timeout(_PATIENCE_SECONDS):
         try:
-            for member in open_source().each_member():
+            for _, member in open_source().each_member():
                 _end_on(member, comment)
         except (CdcError, pymongo.errors.PyMongoError) as error:
             _log.info("open cursors are left for the servers to close: %s", type(error).__name__)

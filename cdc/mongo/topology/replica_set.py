@@ -59,8 +59,8 @@ class ReplicaSet(OnePart):
     def clients(self) -> Mapping[str, Client]:
         return {"": self.client}
 
-    def each_member(self) -> Iterator[Client]:
-        return each_member(self.client, self.uri)
+    def each_member(self) -> Iterator[tuple[str, Client]]:
+        return (("", member) for member in each_member(self.client, self.uri))
 
     @property
     def names_one_member(self) -> bool:
@@ -84,7 +84,7 @@ class ReplicaSet(OnePart):
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""
         label = self.name if self.shard else ""
-        return ranges(self.client, copying.namespace, copying.below, most, split_bytes, label)
+        return ranges(self.client, copying, most, split_bytes, label)
 
     def live_edge(self, floor: Timestamp) -> Timestamp:
         """Return the newest majority-committed time that any member knows, at least `floor`.

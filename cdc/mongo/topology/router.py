@@ -89,8 +89,8 @@ class Router(OnePart):
     def clients(self) -> Mapping[str, Client]:
         return {"": self.client}
 
-    def each_member(self) -> Iterator[Client]:
-        return each_member(self.client, self.uri)
+    def each_member(self) -> Iterator[tuple[str, Client]]:
+        return (("", member) for member in each_member(self.client, self.uri))
 
     def configure(self, comment: str, pace: Pace) -> Self:
         return replace(self, comment=comment, pace=pace)
@@ -209,7 +209,7 @@ class Router(OnePart):
 
     def ranges(self, copying: Copying, most: int, split_bytes: int) -> list[KeyRange]:
         """Return at most `most` adjacent ranges from the frontier on, see `enumerator.ranges`."""
-        return ranges(self.client, copying.namespace, copying.below, most, split_bytes)
+        return ranges(self.client, copying, most, split_bytes)
 
 
 def discover(uri: str, timeout_ms: int, database: str | None) -> Router:

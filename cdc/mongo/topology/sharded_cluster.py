@@ -17,8 +17,18 @@ import pymongo.errors
 from bson.timestamp import Timestamp
 
 from cdc.errors import HistoryLost, UnsuitableSource
-from cdc.model import NEVER, Copying, KeyRange, Namespace, Offset, Selection, ShardKey, Times
-from cdc.mongo.collections import INTERNAL, Listing, list_collections
+from cdc.model import (
+    INTERNAL_DATABASES,
+    NEVER,
+    Copying,
+    KeyRange,
+    Namespace,
+    Offset,
+    Selection,
+    ShardKey,
+    Times,
+)
+from cdc.mongo.collections import Listing, list_collections
 from cdc.mongo.connection import (
     UNLIMITED,
     Client,
@@ -81,9 +91,9 @@ class Cluster:
             **{shard: part.client for shard, part in self.parts.items()},
         }
 
-    def each_member(self) -> Iterator[Client]:
-        for part in self.parts.values():
-            yield from part.each_member()
+    def each_member(self) -> Iterator[tuple[str, Client]]:
+        for shard, part in self.parts.items():
+            yield from ((shard, member) for _, member in part.each_member())
 
     @property
     def ownership(self) -> Metadata:
@@ -221,7 +231,7 @@ class Cluster:
         by_shard: dict[str, list[str]] = {}
         for entry in self.metadata.find("databases", {}):
             database = entry["_id"]
-            is_any = wanted is None and database not in INTERNAL
+            is_any = wanted is None and database not in INTERNAL_DATABASES
             if is_any or database in (wanted or named):
                 by_shard.setdefault(entry["primary"], []).append(database)
         return by_shard

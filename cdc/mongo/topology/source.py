@@ -81,8 +81,8 @@ class Source(Protocol):
         """A client of each of `shards`; under an empty name that of the server in `uri`."""
         ...
 
-    def each_member(self) -> Iterator[Client]:
-        """Yield a direct client of each member of each part that is known now.
+    def each_member(self) -> Iterator[tuple[str, Client]]:
+        """Yield each part, as splits name it, with a direct client of each member known now.
 
         Raises SourceUnreachable and the driver's errors.
         """

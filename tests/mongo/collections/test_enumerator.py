@@ -14,7 +14,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from cdc.errors import TransientError
-from cdc.model import MAX_KEY, MIN_KEY, KeyRange, Namespace
+from cdc.model import MAX_KEY, MIN_KEY, Copying, KeyRange, Namespace
 from cdc.mongo.collections import (
     Size,
     choose_strategy,
@@ -49,7 +49,10 @@ def many(database: Database[Document]) -> Any:
 def ranges(coll: Any, lower: bytes = MIN_KEY, most: int = 100, size: int = MIB) -> list[KeyRange]:
     """As the connector's own client asks."""
     client = Capture(uri(coll), f"{coll.database.name}.{coll.name}").source.client
-    return enumerator.ranges(client, Namespace(coll.database.name, coll.name), lower, most, size)
+    [listed] = coll.database.list_collections(filter={"name": coll.name})
+    namespace = Namespace(coll.database.name, coll.name)
+    copying = Copying(namespace, bytes(listed["info"]["uuid"]), None, lower)
+    return enumerator.ranges(client, copying, most, size)
 
 
 def uri(coll: Any) -> str:
@@ -210,15 +213,19 @@ def test_the_rest_after_a_late_frontier_is_cut_as_the_beginning(
     assert 1 <= len(found) <= 3
 
 
+@pytest.mark.parametrize("is_dropped", [True, False])
 def test_a_collection_that_was_refilled_is_sampled_anew(
-    many: Any, mongo: Client, monkeypatch: pytest.MonkeyPatch
+    many: Any, mongo: Client, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
 ) -> None:
-    """Guards: cuts that all lie below the new keys."""
+    """Guards: cuts that all lie below the new keys, or that another collation does not order."""
     with failing(mongo, "alwaysOn", failCommands=["splitVector"], errorCode=13):
         ranges(many)
-        many.drop()
+        if is_dropped:
+            many.drop()
+        else:
+            many.delete_many({})
+            monkeypatch.setattr(split_points, "_SAMPLE_SECONDS", 0.0)
         many.insert_many([{"_id": n, "pad": "x" * 480} for n in range(100_000, 112_000)])
-        monkeypatch.setattr(split_points, "_SAMPLE_SECONDS", 0.0)
         found = ranges(many)
     sizes = [held(many, each) for each in found]
     assert max(sizes) < 11_000, sizes

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from cdc import source
 from cdc.demo import ReplicaSet
 from cdc.errors import HistoryLost, TransientError
 from cdc.model import resume_token, timestamp
-from cdc.mongo.plan import Limits, next_scan
+from cdc.mongo.plan import Limits, history_gap, next_scan
 from cdc.source import inquiry
-from tests.mongo.capture import Capture, Client, Contents, contents, filled, until
-from tests.mongo.forgetful import forgetful, oldest, push_out
+from tests.mongo.capture import Capture, Client, Contents, contents, failing, filled, until
+from tests.mongo.forgetful import TEST_COMMANDS, forgetful, oldest, push_out
 from tests.mongo.plan.test_reselect import after_the_listing
+
+_UNAUTHORIZED = 13
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +284,8 @@ def test_a_batch_that_was_planned_before_the_gap_and_not_read_is_a_gap_too(
 @pytest.mark.slow
 def test_changes_that_another_member_still_has_are_not_lost() -> None:
     """Guards: a gap, because the member that was read has been synchronized anew."""
-    with ReplicaSet(members=3, oplog_megabytes=64) as replica_set, replica_set.client() as client:
+    trio = ReplicaSet(members=3, oplog_megabytes=64, set_parameters=TEST_COMMANDS)
+    with trio as replica_set, replica_set.client() as client:
         one = next(member for member in replica_set.members if member is not replica_set.primary())
         config = client.admin.command("replSetGetConfig")["config"]
         config["version"] += 1
@@ -294,6 +298,7 @@ def test_changes_that_another_member_still_has_are_not_lost() -> None:
         pipeline = Capture(f"{replica_set.uri}&{tags}", "shop.orders", on_history_lost="skip")
         pipeline.run()
         coll.update_one({"_id": 5}, {"$set": {"n": 5}})
+        planned = pipeline.plan()
         one.stop()
         data = one.log.parent / "data"
         shutil.rmtree(data)
@@ -306,10 +311,44 @@ def test_changes_that_another_member_still_has_are_not_lost() -> None:
         again = pipeline.restarted("shop.orders", on_history_lost="skip")
         with pytest.raises(TransientError, match=f"no longer in the oplog of .*{one.port}"):
             until(lambda: again.batch().rows)
+        with pytest.raises(TransientError, match=f"no longer in the oplog of .*{one.port}"):
+            again.read(planned)
+        with ExitStack() as stack:
+            for member in replica_set.members:
+                direct = stack.enter_context(member.client())
+                asked = ["find", "serverStatus"]
+                stack.enter_context(
+                    failing(direct, "alwaysOn", failCommands=asked, errorCode=_UNAUTHORIZED)
+                )
+            with pytest.raises(TransientError, match="is unknown") as unknown:
+                history_gap.require_lost(again.planner.source, again.offset)
+            history_gap.require_lost(again.planner.source, again.offset, is_certain=False)
+        assert "clusterMonitor" in str(unknown.value.remedy)
         other = Capture(replica_set.uri, "shop.orders", on_history_lost="skip")
         other.offset, other.batches = pipeline.offset, pipeline.batches
         other.run()
         assert other.replayed(coll) == contents(coll)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "resync"])
+def test_a_member_that_lacks_the_changes_and_is_gone_is_no_gap(
+    server: ReplicaSet, client: Client, policy: str
+) -> None:
+    """Guards: it refuses to read them, and does not answer when all members are asked."""
+    name = f"refused_{policy}"
+    coll = filled(client.shop, name, range(5), images=False)
+    pipeline = Capture(server.uri, f"shop.{name}", on_history_lost=policy)
+    pipeline.run()
+    coll.update_one({"_id": 1}, {"$set": {"n": 1}})
+    client.shop.create_collection(f"{name}_other")  # else planning opens no change stream
+    with (
+        failing(client, "alwaysOn", failCommands=["aggregate"], errorCode=286),
+        pytest.raises(TransientError, match="oplog of one member, but still in that of"),
+    ):
+        pipeline.plan()
+    pipeline.run()
+    assert [row.op for row in pipeline.rows if row.op in ("gap", "update")] == ["update"]
+    assert pipeline.replayed(coll) == contents(coll)
 
 
 def test_a_copy_that_stood_too_long_begins_again(server: ReplicaSet, client: Client) -> None:

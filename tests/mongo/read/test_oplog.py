@@ -45,6 +45,22 @@ _numbers = itertools.count(1)
 RECORDING = {"changeStreamPreAndPostImages": {"enabled": True}}
 
 
+@pytest.mark.parametrize("read_by", ["oplog", "change_stream"])
+def test_the_databases_of_the_server_are_never_read(
+    mongod: ReplicaSet, mongo: Client, database: Database[Document], read_by: str
+) -> None:
+    """Guards: rows of `admin`, and of what a shard notes in `config`. A change stream of the whole
+    deployment has none, but the oplog has."""
+    written = [mongo.admin.cdc_test, mongo.config.cdc_test, database.orders]
+    for coll in written:
+        coll.insert_one({"_id": f"{database.name} {read_by}"})
+    pipeline = Capture(mongod.uri, ".*", mode="latest", read_by=read_by)
+    for coll in written:
+        coll.insert_one({"_id": f"{database.name} {read_by} again"})
+    pipeline.run()
+    assert {row.db for row in pipeline.rows if row.op == "insert"} == {database.name}
+
+
 @pytest.fixture(params=["plain Python", "compiled"])
 def encoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How events are made: the size of a reply decides, which is small in most tests."""

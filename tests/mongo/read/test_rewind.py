@@ -258,13 +258,18 @@ def test_a_rewind_in_parts_gives_the_rows_of_its_time(
     assert rounds == 12
 
 
-def test_a_part_does_not_begin_with_the_last_key_of_the_part_before_in_another_type(
-    source: Database[Document], forgetful: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("collation", [None, {"locale": "en", "strength": 2}])
+def test_a_part_does_not_begin_with_the_last_key_of_the_part_before_in_another_form(
+    source: Database[Document],
+    forgetful: ReplicaSet,
+    monkeypatch: pytest.MonkeyPatch,
+    collation: Document | None,
 ) -> None:
     """Guards: two rows of one key, the second one later than the time of the range."""
     monkeypatch.setattr(range_scan, "_BATCH", 10)
     monkeypatch.setattr(rewind, "BYTES", 1)
-    coll = filled(source, "a", range(30))
+    keys = range(30) if collation is None else [f"a{number:02}" for number in range(30)]
+    coll = filled(source, "a", keys, **({"collation": collation} if collation else {}))
     pipeline = planned(source, forgetful, documents_per_split=1000)
     [split] = snapshots(pipeline)
     assert isinstance(split, SnapshotSplit)
@@ -274,7 +279,7 @@ def test_a_part_does_not_begin_with_the_last_key_of_the_part_before_in_another_t
     found = [*next(parts).raw]
     last = bson.decode(found[-1])["_id"]
     coll.delete_one({"_id": last})
-    coll.insert_one({"_id": float(last)})
+    coll.insert_one({"_id": float(last) if collation is None else last.upper()})
     found += [document for part in parts for document in part.raw]
     assert sorted(map(bytes, found)) == sorted(there.values())
 

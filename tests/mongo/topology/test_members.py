@@ -14,6 +14,7 @@ import bson
 import pytest
 from pymongo import ReplaceOne
 from pymongo.database import Database
+from pymongo.server_description import ServerDescription
 from pymongo.write_concern import WriteConcern
 
 from cdc import options as declared
@@ -265,20 +266,22 @@ def test_a_member_that_stands_still_in_mid_slice_is_replaced_by_another(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SnapshotSplit, StreamSplit])
+@pytest.mark.parametrize("preference", ["secondary", f"secondaryPreferred&{CDC}"])
 def test_a_member_that_stands_still_before_a_read_is_replaced_by_another(
     four: Four,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     kind: type[SnapshotSplit | StreamSplit],
+    preference: str,
 ) -> None:
     """Guards: one that answers, but is cut off from the others, would be waited for without end, or
-    be selected again, as the nearest, by each attempt."""
+    be selected again by each attempt: as the nearest, or as the only secondary."""
     monkeypatch.setattr(range_scan, "CONFIRM_MS", 200)
     monkeypatch.setattr(members, "_STALL_SECONDS", 0.5)
     monkeypatch.setattr(client, "_avoided_since", {})
     database = four.fresh()
     coll = filled(database, "a", range(80))
-    uri = f"{four.uri}&readPreference=secondary&localThresholdMS=100000"
+    uri = f"{four.uri}&readPreference={preference}&localThresholdMS=100000"
     name = f"{database.name}.a"
     planned = Capture(four.uri, name, splits_per_batch=8)
     if kind is StreamSplit:
@@ -295,6 +298,19 @@ def test_a_member_that_stands_still_before_a_read_is_replaced_by_another(
     assert len(warnings) == 1, "the member is selected again after it was found to stand still"
     rows = [*planned.rows, *itertools.chain(*reads[-len(splits) :])]
     assert replayed(rows, database.name, "a") == contents(coll)
+
+
+def test_a_member_is_avoided_whatever_the_case_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: a member names itself as its configuration does, and the driver in lower case."""
+    monkeypatch.setattr(client, "_avoided_since", {})
+    one, other = ServerDescription(("db1.corp", 27017)), ServerDescription(("::1", 27017))
+    assert client._omit_avoided([one, other]) == [one, other]
+    client.avoid("DB1.Corp:27017")
+    assert client._omit_avoided([one, other]) == [other]
+    client.avoid("[::1]:27017")
+    assert client._omit_avoided([one, other]) == [one, other], "the last one"
 
 
 def test_a_preference_that_no_member_satisfies_is_an_error_that_names_the_remedy(
