@@ -113,9 +113,10 @@ def test_what_a_table_lost_or_holds_otherwise_is_read_again_and_twice_is_once(
         assert lake.changelog() == reported
     run(verify)
 
-    (first,) = log.toDF().where("op = 'update'").select("cluster_time").collect()
+    columns = ("cluster_time", "cluster_inc")
+    (first,) = log.toDF().where("op = 'update'").select(*columns).collect()
     log.delete("op IN ('update', 'delete')")
-    since = f"{int(first.cluster_time.timestamp())}:0"
+    since = f"{int(first.cluster_time.timestamp())}:{first.cluster_inc}"
     run(backfill, *arguments(database, "--from", since, *foreseen))
     assert json.loads(dry.read_text())["changelog_rows"] == 2
     assert len(lake.changelog()) == len(reported) - 2
