@@ -172,6 +172,13 @@ class Coverage:
             return now
         return Coverage(now.spans) if now.torn else now._open(copied_from, False)
 
+    def cut(self, last: Timestamp | None) -> Coverage:
+        """Return the coverage of a changelog that lacks changes after `last`, its last watermark.
+
+        A copy that was in progress then does not begin a span.
+        """
+        return replace(self._close(last), torn=True)
+
     def at(self, time: Timestamp, end: Timestamp) -> Span | None:
         """Return the span that contains `time`, or None.
 

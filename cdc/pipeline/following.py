@@ -21,7 +21,7 @@ from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
 from cdc.model import Namespace
 from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config, require_followable
-from cdc.pipeline.replication import row_columns, writes_by_tasks
+from cdc.pipeline.replication import recorded_layouts, row_columns, writes_by_tasks
 
 
 class Following:
@@ -37,8 +37,9 @@ class Following:
         self._folder = Folder(HadoopFiles(spark), config.checkpoint)
         pipeline = _require_pipeline(self._folder)
         self._columns = row_columns(config)
-        self._kinds = {kind: Tables(kind, config.layout, pipeline) for kind in KINDS}
-        self._changelogs = Tables(CHANGELOG, config.layout, pipeline)
+        place = config.layout, pipeline, recorded_layouts(self._folder, config.base)
+        self._kinds = {kind: Tables(kind, *place) for kind in KINDS}
+        self._changelogs = Tables(CHANGELOG, *place)
         self._checkpoints = LogCheckpoints()
         by_files = writes_by_tasks(spark, config)
         self._followers = Followers(self._kinds, self._changelogs, self._checkpoints, by_files)

@@ -21,6 +21,7 @@ from cdc.delta.followers import Backlog, has_followers
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
+from cdc.delta.tables import LayoutHistory
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
 from cdc.mongo.inspect import LiveEdge, ServerClock
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+_LAYOUTS = "layouts"
 
 
 class Replication:
@@ -91,7 +93,7 @@ class Replication:
         """Let mirrors and histories catch up, also if there will be no batch."""
         if pipeline := self._folder.pipeline():
             following = self._folder.next_batch()
-            self._sink = self._open_sink(pipeline)
+            self._sink = self._open_sink(pipeline, following)
             self._sink.begin(spark, following, self._rows)
             pending = self._sink.backlog().first
             known = {each - 1 for each in (pending, following) if each}
@@ -104,7 +106,7 @@ class Replication:
                 # After a return Spark would record the batch as written.
                 raise TransientError("The replication was stopped before this batch was written.")
             if self._sink is None:
-                self._sink = self._open_sink(pipeline_of(batch))
+                self._sink = self._open_sink(pipeline_of(batch), batch_id)
             try:
                 report = self._sink.write_batch(batch, batch_id)
             except Exception:
@@ -118,7 +120,8 @@ class Replication:
             if self._on_batch is not None:
                 self._on_batch(report)
 
-    def _open_sink(self, pipeline: str) -> Sink:
+    def _open_sink(self, pipeline: str, first: int) -> Sink:
+        """Open the sink of that pipeline, for batches from `first` on."""
         clock = ServerClock(partial(discover_once, self._config.options))
         limit = self._config.dead_letters_limit
         layout = self._config.layout
@@ -131,7 +134,20 @@ class Replication:
             applies=self._config.follow_by == REPLICATE,
             waits=self._waits,
             gap=partial(gap, self._folder),
+            history=self._record_layout(first),
         )
+
+    def _record_layout(self, first: int) -> LayoutHistory:
+        """Record in the checkpoint which layout this run has, and return the layouts of all runs.
+
+        It comes before the first batch that is written by this layout.
+        """
+        config, recorded = self._config, recorded_layouts(self._folder, self._config.base)
+        is_inside = config.checkpoint.startswith(config.base.rstrip("/") + "/")
+        history = recorded.extended(first, config.layout, moves=is_inside)
+        if history != recorded:
+            self._folder.write_text(_LAYOUTS, history.text())
+        return history
 
     def _waits(self) -> bool:
         """Whether another program rewrites mirrors and histories. A run that ends asks no more."""
@@ -291,3 +307,11 @@ def _make_comment(config: Config) -> str:
         name = f"{platform.node()}:{Path(name).resolve()}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{config.options.comment} {digest}"
+
+
+def recorded_layouts(folder: Folder, base: str) -> LayoutHistory:
+    """Return the layouts that the runs of a pipeline have recorded in its checkpoint.
+
+    `base` is the folder of its tables.
+    """
+    return LayoutHistory.parse(folder.read_text(_LAYOUTS), base)

@@ -20,7 +20,7 @@ from pyspark.sql.variant_utils import VariantBuilder
 
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.sink import BatchReport, Sink
-from cdc.delta.tables import KEYS, Layout
+from cdc.delta.tables import KEYS, Layout, LayoutHistory
 from cdc.tasks import MANIFEST, Storage, land
 from tests.delta import delta_rs
 
@@ -153,6 +153,7 @@ def sink(
     applies: bool = True,
     waits: Callable[[], bool] = lambda: False,
     gap: Callable[[], float] = lambda: 0.0,
+    history: LayoutHistory | None = None,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
@@ -176,6 +177,7 @@ def sink(
         applies=applies,
         waits=waits,
         gap=gap,
+        history=history,
     )
 
 

@@ -127,3 +127,29 @@ def test_above_the_limit_a_run_ends_and_only_the_letters_are_written(
     sink(tmp_path, limit=2).write_batch(frame, 0)
     assert commits(tmp_path / LETTERS) == ["CREATE TABLE", "WRITE"]
     assert (tmp_path / "shop/orders/mirror").exists()
+
+
+@pytest.mark.parametrize("with_changelog", [True, False])
+def test_a_letter_that_is_repaired_before_its_batch_is_written_stays_until_then(
+    spark: SparkSession, tmp_path: Path, with_changelog: bool
+) -> None:
+    """Guards: a letter that counts as delivered to tables which get the placeholder afterwards."""
+    first = change("insert", "z", {"_id": 1}, time=1)
+    row = change("insert", "a", {}, time=6)
+    frame = images(batch(spark, [row], until=7), "variant", {(row["position"], "after"): BROKEN})
+    template = {} if with_changelog else {"changelog": ""}
+    layout, target = Layout.parse(str(tmp_path), template), Target(str(tmp_path / LETTERS))
+
+    def made(**options: Any) -> Any:
+        return sink(tmp_path, with_changelog=with_changelog, **options)
+
+    made().write_batch(batch(spark, [first], until=5), 0)
+    with pytest.raises(TooManyDeadLetters):
+        made(limit=0).write_batch(frame, 1)
+    repair(spark, tmp_path, row["position"], "a")
+    assert deliver(spark, target, layout, "variant", "relaxed") == Delivery(0, 1)
+    made().write_batch(frame, 1)
+    assert deliver(spark, target, layout, "variant", "relaxed") == Delivery(1, 0)
+    mirror = spark.read.format("delta").load(str(tmp_path / "shop/orders/mirror"))
+    document = mirror.where("key = 'a'").select(F.to_json("document")).collect()[0][0]
+    assert json.loads(document) == {"_id": 1, "s": "mended"}

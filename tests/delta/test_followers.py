@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.delta.columns import BATCH
-from cdc.delta.followers import mirror
+from cdc.delta.followers import Followers, mirror
 from cdc.delta.log import Target, settings
 from cdc.delta.log.log_checkpoints import write_if_due
 from cdc.delta.maintenance import deliver
@@ -35,6 +35,9 @@ NEVER = 3_600.0
 _HISTORY = {"match": "shop.orders", "history": "{db}/{coll}/history"}
 WITH_HISTORY: dict[str, Any] = {"overrides": [_HISTORY]}
 TABLES = ("orders/mirror", "orders/history", "other/mirror")
+
+
+CUSTOMERS = ("shop", "customers")
 
 
 def lagging(base: Path, number: int, rows: DataFrame, **table: Any) -> Sink:
@@ -397,6 +400,93 @@ def test_followers_that_fail_again_and_again_end_the_run(
     assert error is not None
     with pytest.raises(type(error)):
         own.write_batch(changed_again(spark), 2)
+
+
+def everything_again(spark: SparkSession) -> DataFrame:
+    rows = [
+        change("gap", None, time=13, ns=(None, None), description={"from": "12:1", "to": "14:1"}),
+        change("resync", None, time=14, ns=(None, None)),
+    ]
+    return batch(spark, rows, until=14)
+
+
+def database_dropped(spark: SparkSession) -> DataFrame:
+    return batch(spark, [change("dropDatabase", None, time=13, ns=("shop", None))], until=14)
+
+
+@pytest.mark.parametrize("emptying", [everything_again, database_dropped])
+@pytest.mark.parametrize("template", ["{db}/{coll}/mirror", "all/{db}/of/mirror"])
+def test_an_event_that_empties_a_mirror_reaches_one_that_had_no_changelog_until_then(
+    spark: SparkSession,
+    tmp_path: Path,
+    emptying: Callable[[SparkSession], DataFrame],
+    template: str,
+) -> None:
+    """Guards: documents that stay although they were deleted in a gap. No row of the batch is about
+    the collection, so no changelog begins with it."""
+    sink(tmp_path, with_changelog=False, mirror=template).write_batch(copied(spark), 0)
+    lagging(tmp_path, 1, emptying(spark), mirror=template)
+    mirror = tmp_path / (MIRROR if "coll" in template else "all/shop/of/mirror")
+    assert content(mirror) == {}
+    again = [change("read", key, {"n": 2}, time=15) for key in "ab"]
+    own = sink(tmp_path, mirror=template)
+    own.write_batch(batch(spark, again, until=15, copied=["shop.orders"]), 2)
+    assert content(mirror) == {"a": {"n": 2}, "b": {"n": 2}}
+
+
+def mixed(base: Path, **more: Any) -> Sink:
+    """A sink of which one collection has no changelog."""
+    without = {"match": "shop.customers", "changelog": ""}
+    return sink(base, overrides=[without], **more)
+
+
+def test_a_repeated_batch_reaches_each_mirror_as_its_changelog_has_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: a batch that was killed after its changelogs' commits, and is a gap when it is
+    repeated; another collection has no changelog."""
+    rows = [change("read", key, {"n": 1}, time=9) for key in "abcd"]
+    rows.append(change("read", "k", {"n": 1}, time=9, event=2, ns=CUSTOMERS))
+    both = batch(spark, rows, until=9, copied=["shop.orders", "shop.customers"])
+    mixed(tmp_path).write_batch(both, 0)
+    with monkeypatch.context() as killing:
+        for name in ("apply", "write"):
+            killing.setattr(Followers, name, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            mixed(tmp_path).write_batch(changed(spark), 1)
+    own = mixed(tmp_path)
+    gap = change("gap", None, time=13, ns=(None, None), description={"from": "9:1", "to": "14:1"})
+    own.write_batch(batch(spark, [gap], until=14), 1)
+    later = [
+        change("insert", "z", {"n": 1}, time=15),
+        change("delete", "k", None, time=15, event=2, ns=CUSTOMERS),
+    ]
+    own.write_batch(batch(spark, later, until=16), 2)
+    kept = {"a": {"n": 2}, "c": {"n": 1}, "d": {"n": 1}, "e": {"n": 1}, "z": {"n": 1}}
+    assert content(tmp_path / MIRROR) == kept
+    assert content(tmp_path / "shop/customers/mirror") == {}
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_mirrors_follow_changelogs_though_another_collection_has_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: batches that wait for all mirrors because one of them is written with the batch."""
+    rows = [
+        change("insert", "a", {"n": 2}, time=11),
+        change("insert", "k", {"n": 1}, time=12, ns=CUSTOMERS),
+    ]
+    own = mixed(tmp_path, interval=NEVER)
+    own._start = lambda *_: None  # type: ignore[method-assign]
+    own.write_batch(batch(spark, rows, until=14), 0)
+    assert content(tmp_path / "shop/customers/mirror") == {"k": {"n": 1}}
+    assert content(tmp_path / MIRROR) == {}
+    assert own.backlog().batches == 1
+    own._followers.apply(spark)
+    assert content(tmp_path / MIRROR) == {"a": {"n": 2}}
 
 
 @pytest.mark.slow

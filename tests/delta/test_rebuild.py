@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc.delta.columns import BATCH
 from cdc.delta.followers import mirror
+from cdc.delta.followers import rebuild as rebuilding
 from cdc.delta.log import Target
 from cdc.delta.sink import Sink
 from cdc.errors import ChangelogTooShort, RebuildRefused
@@ -165,10 +166,10 @@ def test_columns_that_another_run_added_are_kept_by_one_that_did_not_know_of_the
 
 @pytest.mark.slow
 def test_rows_that_no_batch_wrote_count_by_their_position_for_a_rebuild(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: documents that a backfill added, lost by a rebuild; those of a mirror that was
-    backfilled while its changelog was not."""
+    """Guards: documents that a backfill added, lost by a rebuild, also by one that was killed when
+    it had created the table; those of a mirror that was backfilled while its changelog was not."""
     rows = [change("update", key, {"n": 2}, time=11) for key in "ab"]
     sink(tmp_path).write_batch(batch(spark, rows, until=14), 0)
     sink(tmp_path).write_batch(batch(spark, [change("delete", "b", time=15)], until=16), 1)
@@ -189,6 +190,21 @@ def test_rows_that_no_batch_wrote_count_by_their_position_for_a_rebuild(
     rebuild(spark, tmp_path, 2)
     assert content(tmp_path / MIRROR) == {"a": {"n": 2}, "z": {"n": 1}}
     assert mirrored.history(1).collect()[0].operation == "MERGE"
+    shutil.rmtree(tmp_path / MIRROR)
+    killed = begun(spark, tmp_path, 2)
+    table = killed._followers.kinds[mirror.MIRROR].of(ORDERS)
+    assert table is not None
+    with monkeypatch.context() as killing:
+        killing.setattr(rebuilding, "empty", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            killed._followers.empty(spark, mirror.MIRROR, table)
+    assert content(tmp_path / MIRROR) == {}
+    caught_up(spark, tmp_path, 2)
+    assert content(tmp_path / MIRROR) == {"a": {"n": 2}, "z": {"n": 1}}
+
+
+def _killed(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow

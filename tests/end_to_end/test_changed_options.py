@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cdc.cli import backfill, replicate, verify
+from cdc.cli import backfill, follow, replicate, verify
 from cdc.demo import ReplicaSet
 from cdc.model import Namespace
 from tests.end_to_end.past import Past, past_of
@@ -118,6 +118,20 @@ def test_a_mirror_at_another_place_is_filled_by_a_backfill(
     code, said = again(backfill, elsewhere, arguments=which)
     assert code == 0, said
     assert again(verify, elsewhere)[0] == 0
+
+
+def test_a_changelog_that_was_taken_out_for_a_while_rebuilds_no_mirror(
+    past: Past, mongod: ReplicaSet, again: Any
+) -> None:
+    """Guards: a right mirror that is replaced by what a changelog with a hole gives."""
+    for options in (("table.changelog=",), ()):
+        _write(mongod, past)
+        code, said = again(replicate, *options, arguments=("--available-now",))
+        assert code == 0, said
+    code, said = again(follow, arguments=("--rebuild", "--collection", str(past.orders)))
+    assert code != 0
+    assert "the configuration had none for it for a while" in said
+    assert again(verify)[0] == 0
 
 
 def _write(mongod: ReplicaSet, past: Past) -> None:

@@ -36,7 +36,7 @@ from cdc.delta.followers.sql_view import SqlViews
 from cdc.delta.followers.table_writer import TableWriter, contains
 from cdc.delta.landing import Batch
 from cdc.delta.log import NO_BATCH, Commit, LogCheckpoints, NewTable, Target, at_once
-from cdc.delta.tables import Begin, Kind, Table, Tables, writes
+from cdc.delta.tables import BEFORE_ALL, Begin, Kind, Table, Tables, writes
 
 
 class Backlog(NamedTuple):
@@ -164,9 +164,8 @@ class Followers:
         Call it after `begin` or `recover`.
         """
         tables, last = self.kinds[kind], self._pending.last
-        rebuild.require_possible(
-            spark, kind, table, tables, feeds(table, tables, self.changelogs), last
-        )
+        found = feeds(table, tables, self.changelogs)
+        rebuild.require_possible(spark, kind, table, tables, self.changelogs, found, last)
 
     def empty(self, spark: SparkSession, kind: FollowerKind, table: Table) -> None:
         """Empty a table, or create it, so that `apply` gives it everything again.
@@ -176,7 +175,7 @@ class Followers:
         """
         tables, document = self.kinds[kind], self._columns["after"].dataType
         image = kind.new_image(table.options)
-        new = self._new(kind, table, image, document, NO_BATCH)
+        new = self._new(kind, table, image, document, BEFORE_ALL)
         writes.create(spark, table, tables, new)
         rebuild.empty(spark, table, tables)
         known = tables.state(table)

@@ -38,7 +38,7 @@ from cdc.delta.log import (
     newest_commit,
     read_log,
 )
-from cdc.delta.tables import Table, Tables
+from cdc.delta.tables import BEFORE_ALL, Table, Tables
 from cdc.errors import RebuildRefused
 from cdc.model import WATERMARK, Namespace, Selection, Timestamp, Watermark, resume_token
 from cdc.tasks import Group, Mark, merge
@@ -50,10 +50,12 @@ _ALL_VERSIONS = 2**63 - 1
 
 
 def is_emptied(table: Table, tables: Tables) -> bool:
-    """Whether the table was emptied to be rebuilt, and has got no batch since."""
+    """Whether the table was emptied, or created, to be rebuilt, and has got no batch since."""
     known = tables.state(table)
-    if known is None or known.last is None:
+    if known is None:
         return False
+    if known.last is None:
+        return known.begin is not None and known.begin.after == BEFORE_ALL
     return known.last.is_empty and known.undone is None
 
 
@@ -64,9 +66,9 @@ def empty(spark: SparkSession, table: Table, tables: Tables) -> None:
     ConflictsUnresolved.
     """
     tables.refresh(spark, table)
-    if is_emptied(table, tables):
-        return
     last = tables.last(table)
+    if last is not None and is_emptied(table, tables):
+        return
     rebuilds = last.rebuilds if last else 0
     # A copy that ended with its collection's removal from the selection is in no later batch.
     unfinished = {
@@ -139,13 +141,15 @@ def require_possible(
     kind: FollowerKind,
     table: Table,
     tables: Tables,
+    changelogs: Tables,
     feeds: Iterable[Target],
     last: int,
 ) -> None:
     """Raise RebuildRefused if the batches up to `last` cannot give what the table contains.
 
-    They can if their changelogs cover all of the table's collections as of now, or if each row of
-    the table was made by a row of theirs.
+    They can if the configured `changelogs` cover all of the table's collections as of now. They
+    also can if each row of the table was made by a row of its `feeds`, which may be former
+    changelogs, unless a collection had no changelog for a while: deletes leave no row.
     """
     feeds = sorted(feed for feed in feeds if feed.exists(spark))
     if not feeds:
@@ -158,8 +162,19 @@ def require_possible(
             f"No commit in the log of '{feeds[0]}' belongs to a batch that is complete.",
             "Start mongodb-cdc replicate, which completes the last batch; then try again.",
         )
-    if not table.target.exists(spark) or _is_covered(spark, table, tables, feeds):
+    own = {each.target for each in changelogs.known()}.intersection(feeds)
+    if not table.target.exists(spark):
         return
+    uncovered = _find_uncovered(spark, table, tables, own)
+    if not uncovered:
+        return
+    for each in sorted(uncovered):
+        if changelogs.history.has_lacked(changelogs.kind.name, each, last + 1):
+            raise RebuildRefused(
+                f"The {kind.name} at '{table.target}' contains changes of {each} that are in no"
+                " changelog: the configuration had none for it for a while.",
+                "Repair the table as it is: mongodb-cdc backfill --into mirror --repair.",
+            )
     there = kind.origins(table.target.read(spark), table)
     name = F.concat("db", F.lit("."), "coll").alias("_namespace")
     frames = [_rows(spark, feed).select(name, "key", "position") for feed in feeds]
@@ -237,13 +252,15 @@ def _as_step(older: Sequence[Group], end: Timestamp, later: Sequence[BatchSummar
     return summary
 
 
-def _is_covered(spark: SparkSession, table: Table, tables: Tables, feeds: Iterable[Target]) -> bool:
-    """Whether the changelogs give all collections of the table as of their newest commits."""
+def _find_uncovered(
+    spark: SparkSession, table: Table, tables: Tables, changelogs: Iterable[Target]
+) -> set[Namespace]:
+    """Return the table's collections that changelogs do not give as of their newest commits."""
     last = tables.last(table)
     names = {table.namespace} if table.namespace is not None else set(last.states if last else ())
-    for feed in feeds:
-        newest = newest_commit(spark, feed)
+    for changelog in changelogs:
+        newest = newest_commit(spark, changelog)
         if newest is not None:
             now, states = newest.commit.watermark, newest.commit.states
             names -= {name for name, state in states.items() if state.whole.at(now, now)}
-    return not names
+    return names

@@ -138,8 +138,13 @@ def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
     until = last.watermark if last else None
 
     def state(name: Namespace, before: State) -> State:
+        whole = before.whole
+        if tables.of(name) != table:  # it has another changelog now, or none
+            return replace(before, whole=whole.cut(until))
+        if last and tables.history.was_away(CHANGELOG.name, table, name, last.batch, batch.number):
+            whole = whole.cut(until)
         exact_from = before.exact_after(summary.exact_from.get(name), summary.watermark)
-        return State(exact_from, whole=summary.coverage(name, before.whole, until, exact_from))
+        return State(exact_from, whole=summary.coverage(name, whole, until, exact_from))
 
     names = summary.counts.keys() | summary.copied | summary.torn
     made = make_commit(table, batch, tables, names, state)

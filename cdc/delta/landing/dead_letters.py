@@ -11,9 +11,16 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
-from cdc.delta.columns import is_of
+from cdc.delta.columns import BATCH, is_of
 from cdc.delta.landing import placeholder
 from cdc.delta.landing.batch_summary import Batch, BatchSummary
 from cdc.delta.log import Commit
@@ -21,7 +28,8 @@ from cdc.delta.tables import Kind, Table, Tables, writes
 
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the
-# bytes to deliver instead of `raw`; `delivered` is the time of the delivery.
+# bytes to deliver instead of `raw`; `delivered` is the time of the delivery. A letter is written
+# before its batch is, so the number of the batch tells which tables contain its placeholder.
 SCHEMA = (
     StructType()
     .add("reason", StringType())
@@ -37,6 +45,7 @@ SCHEMA = (
     .add("raw", BinaryType())
     .add("repaired", BinaryType())
     .add("delivered", TimestampType())
+    .add(BATCH, LongType())
 )
 
 
@@ -56,9 +65,11 @@ class DeadLetters(Kind):
         new = tables.describe_new(table, SCHEMA, kind, ("cluster_time",))
         tables.require_contained(spark, table)
         writes.create(spark, table, tables, new)
+        writes.complete(spark, table, tables, SCHEMA)
         commit = Commit(batch.number, summary.watermark, offset=summary.progress.offset)
         own = [name for name in summary.unmappable if tables.of(name) == table]
         rows = batch.read(spark).where(reduce(or_, map(is_of, own)))
+        rows = rows.withColumn(BATCH, F.lit(batch.number))
         letters = reduce(DataFrame.unionByName, (_letters(rows, image, kind) for image in IMAGES))
         table.target.append(letters.coalesce(1), tables.transaction(commit))
         tables.committed(table, commit)

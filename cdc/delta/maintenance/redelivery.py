@@ -27,13 +27,14 @@ from cdc.model.encoding import encoder
 
 # What distinguishes the rows of a changelog.
 _ROW = ("position", "key", "db", "coll")
+_ALL_BATCHES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """The number of delivered letters.
 
-    `left`: those that still cannot be mapped, or wait until the mirror contains their batch.
+    `left`: those that still cannot be mapped, or wait until all tables contain their batch.
     """
 
     delivered: int
@@ -47,23 +48,25 @@ def deliver(
 
     `repaired` counts instead of `raw` where it is set. May be repeated after any failure.
 
-    A letter whose batch the mirror does not contain yet is delivered to the changelog, and stays
-    pending: the mirror may be about to get the placeholder.
+    A letter is written before its batch. As long as changelog or mirror do not contain the batch,
+    the letter stays pending, also if one of them got its image: the other one may be about to get
+    the placeholder.
     """
     kind = "variant" if document_format == "variant" else "string"
     mapped = _mapping(partial(encoder, document_format, json_mode), kind)
     waiting = letters.read(spark).where(F.col("delivered").isNull())
+    if BATCH not in waiting.columns:  # an earlier release wrote all letters
+        waiting = waiting.withColumn(BATCH, F.lit(None).cast("long"))
     waiting = waiting.withColumn("document", mapped(F.coalesce("repaired", "raw"))).persist()
     try:
         ready = waiting.where(~is_placeholder(F.col("document"), kind))
         for row in ready.select("db", "coll").distinct().collect():
             namespace = Namespace(row.db, row.coll)
             # Before the repair: a follower may have read the changelog then, and commit later.
-            late = _late(spark, layout, namespace)
+            is_late = F.coalesce(BATCH, F.lit(0)) > _last_contained(spark, layout, namespace)
             _put(spark, ready, layout, namespace, kind)
             renew_view(spark, layout, namespace)
-            if late is not None:
-                ready = ready.join(late, [*_ROW], "left_anti")
+            ready = ready.where(~(is_of(namespace) & is_late))
         delivered, count = ready.count(), waiting.count()
         if delivered:
             conflict.repeated(partial(_mark, spark, letters, ready), letters)
@@ -103,20 +106,14 @@ def _put(
         conflict.repeated(partial(_into_mirror, spark, mirror, rows, same, kind), mirror.target)
 
 
-def _late(spark: SparkSession, layout: Layout, namespace: Namespace) -> DataFrame | None:
-    """The rows of the changelog that the mirror may lack; None if it lacks none."""
-    changelog, mirror = layout.table("changelog", namespace), layout.table("mirror", namespace)
-    if changelog is None or mirror is None or not changelog.target.exists(spark):
-        return None
-    newest = newest_commit(spark, mirror.target) if mirror.target.exists(spark) else None
-    rows = changelog.target.read(spark)
-    if BATCH not in rows.columns:
-        return None
-    applied = newest.commit.batch if newest else NO_BATCH
-    is_late = F.col(BATCH) > applied
-    if applied == NO_BATCH:  # a rebuild applies all rows
-        is_late |= F.col(BATCH).isNull()
-    return rows.where(is_of(namespace) & is_late).select(*_ROW)
+def _last_contained(spark: SparkSession, layout: Layout, namespace: Namespace) -> int:
+    """The last batch that changelog and mirror of a collection contain both."""
+    newest = [
+        newest_commit(spark, table.target) if table.target.exists(spark) else None
+        for kind in ("changelog", "mirror")
+        if (table := layout.table(kind, namespace))
+    ]
+    return min((each.commit.batch if each else NO_BATCH for each in newest), default=_ALL_BATCHES)
 
 
 def _replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +19,6 @@ from cdc.delta.followers import (
     FollowerThread,
     Pending,
     Writer,
-    kinds_of,
 )
 from cdc.delta.landing import (
     CHANGELOG,
@@ -36,8 +35,9 @@ from cdc.delta.landing import (
 )
 from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
 from cdc.delta.sink.batch_report import BatchReport, Latency, Phases
+from cdc.delta.sink.followed_tables import FollowedTables
 from cdc.delta.sink.landed_rows import LandedRows
-from cdc.delta.tables import Kind, Layout, Table, Tables, small_write_settings
+from cdc.delta.tables import Kind, Layout, LayoutHistory, Table, Tables, small_write_settings
 from cdc.errors import TooManyDeadLetters
 from cdc.model import Namespace
 
@@ -50,8 +50,9 @@ _KINDS: Sequence[DeadLetters | Changelog | FollowerKind] = (DEAD_LETTERS, CHANGE
 class Sink:
     """The tables of one pipeline. One per streaming query, used by one thread.
 
-    A batch is one commit per changelog. Mirrors and histories follow the changelogs; where some
-    collection has no changelog, they are written with the batch. With more dead letters than the
+    A batch is one commit per changelog. Mirrors and histories follow the changelogs. Those of a
+    collection without a changelog are written with the batch, and so are those that several
+    collections share if one of the pipeline's collections has none. With more dead letters than the
     limit in its lifetime the sink ends.
 
     Args:
@@ -67,6 +68,7 @@ class Sink:
             their tables.
         waits: whether mirrors and histories are not to be written now.
         gap: how many seconds there are to be between two commits of changelogs now.
+        history: the layouts of earlier runs of the pipeline, and `layout`.
     """
 
     def __init__(
@@ -81,12 +83,16 @@ class Sink:
         applies: bool = True,
         waits: Callable[[], bool] = lambda: False,
         gap: Callable[[], float] = lambda: 0.0,
+        history: LayoutHistory | None = None,
     ) -> None:
-        self._tables: dict[Kind, Tables] = {kind: Tables(kind, layout, pipeline) for kind in _KINDS}
+        history = history or LayoutHistory()
+        self._tables: dict[Kind, Tables] = {
+            kind: Tables(kind, layout, pipeline, history) for kind in _KINDS
+        }
         self._layout, self._storage = layout, layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
         self._dead_letters = 0
-        self._has_begun, self._is_first = False, True
+        self._has_begun, self._is_first, self._has_caught_up = False, True, False
         self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
         self._checkpoints, self._gaps = LogCheckpoints(), conflict.CommitGaps(gap)
@@ -96,9 +102,7 @@ class Sink:
             self._checkpoints,
             by_files=rows is not None,
         )
-        self._follows = all(
-            CHANGELOG.name in options.routes or not kinds_of(options) for options in layout.all()
-        )
+        self._followed = FollowedTables(layout, self._tables)
         self._interval, self._applies, self._waits = interval, applies, waits
         self._thread: FollowerThread | None = None
 
@@ -113,6 +117,7 @@ class Sink:
             tables.discover(spark)
             if self._applies or kind not in KINDS:
                 tables.require_whole()
+        self._followed.warn_of_absence(number)
         if self._applies:
             self._followers.recover(spark, number, columns)
         self._has_begun = True
@@ -201,40 +206,52 @@ class Sink:
                 self._tables[kind].claim(spark, table, document, now)
         self._fill(spark, DEAD_LETTERS, self._tables[DEAD_LETTERS], work[DEAD_LETTERS], batch)
         self._count_dead_letters(summary)
-        if self._follows:
-            self._followers.create(spark, work, batch.number - 1, batch.columns)
-        changelogs = self._tables[CHANGELOG]
+        following = self._followed.select(work)
+        self._followers.create(spark, following, batch.number - 1, batch.columns)
         log = CHANGELOG if landed is None else LandedChangelog(landed)
         self._gaps.wait()
-        self._fill(spark, log, changelogs, work[CHANGELOG], batch)
+        self._fill(spark, log, self._tables[CHANGELOG], work[CHANGELOG], batch)
         self._gaps.committed()
         self._require_allowed(summary)
         phases.end("commit")
         count = len(work[DEAD_LETTERS]) + len(work[CHANGELOG])
-        commits = [
-            (table.target, commit, changelogs.version(table))
-            for table in work[CHANGELOG]
-            if (commit := changelogs.last(table))
-        ]
-        if self._follows and all(commit.groups for _, commit, _ in commits):
-            if not self._applies:
-                if landed is not None:
-                    landed.remove_leftovers()
-                return count
-            if landed is not None and landed.is_repeated:
-                # Its files may contain other rows than those of the changelogs.
-                landed.remove_leftovers()
-                landed = None
-            return count + self._follow(spark, Pending.of(commits, landed))
-        # There are collections without a changelog, or an earlier release, which stated no rows in
-        # its commits, was killed between the changelog and what follows it.
-        self._followers.apply(spark)
-        self._followers.create(spark, work, None, batch.columns)
-        self._wait()
-        count += self._followers.write(spark, work, batch)
-        self._followers.renew_views(spark, work)
-        if landed is not None:
+        commits = self._followed.commits(batch.number)
+        are_told = self._followed.are_told(following, commits, summary)
+        written: dict[Kind, list[Table]] = {
+            kind: [each for each in work[kind] if not are_told or each not in following[kind]]
+            for kind in KINDS
+        }
+        if any(written.values()):
+            count += self._write_now(spark, written, batch, catches_up=not are_told)
+        has_pending = are_told and self._applies
+        if landed is not None and (landed.is_repeated or not (has_pending and commits)):
+            # If it is repeated, its files may contain other rows than those of the changelogs.
             landed.remove_leftovers()
+            landed = None
+        if has_pending:
+            count += self._follow(spark, Pending.of(commits, landed))
+        return count
+
+    def _write_now(
+        self,
+        spark: SparkSession,
+        found: Mapping[Kind, Sequence[Table]],
+        batch: Batch,
+        catches_up: bool,
+    ) -> int:
+        """Write a batch to mirrors and histories; return to how many.
+
+        They may have followed changelogs until now. So the first time, or if it `catches_up`, all
+        pending batches are applied before.
+        """
+        if catches_up or not self._has_caught_up:
+            self._followers.apply(spark)
+            self._has_caught_up = True
+        self._followers.create(spark, found, None, batch.columns)
+        while self._waits():  # another program rewrites mirrors and histories
+            time.sleep(_LOOK_SECONDS)
+        count = self._followers.write(spark, found, batch)
+        self._followers.renew_views(spark, found)
         return count
 
     def _fill(
@@ -260,17 +277,13 @@ class Sink:
         self._followers.add(pending)
         if self._interval is None:
             return self._followers.apply(spark)
-        self._start(spark, self._interval)
+        if self._followers.backlog().batches:
+            self._start(spark, self._interval)
         return 0
 
     def _start(self, spark: SparkSession, interval: float) -> None:
         if self._thread is None:
             self._thread = FollowerThread(spark, self._followers, interval, waits=self._waits)
-
-    def _wait(self) -> None:
-        """Wait as long as another program rewrites mirrors and histories."""
-        while self._waits():
-            time.sleep(_LOOK_SECONDS)
 
     def backlog(self) -> Backlog:
         """How far mirrors and histories lag. Raises the error that ended the followers."""

@@ -4,7 +4,7 @@ from cdc.delta.tables import small_write_settings, writes
 from cdc.delta.tables.catalog_view import live_view, put_view, text_of_view
 from cdc.delta.tables.evolution import MOST_COLUMNS, count_families, grow, main_type
 from cdc.delta.tables.kind import Kind
-from cdc.delta.tables.known_table import Begin, KnownTable, begin_of
+from cdc.delta.tables.known_table import BEFORE_ALL, Begin, KnownTable, begin_of
 from cdc.delta.tables.layout import (
     FAIL,
     HARD,
@@ -19,6 +19,7 @@ from cdc.delta.tables.layout import (
     Options,
     Table,
 )
+from cdc.delta.tables.layout_history import LayoutHistory
 from cdc.delta.tables.ownership import (
     PIPELINE,
     existing,
@@ -30,6 +31,7 @@ from cdc.delta.tables.ownership import (
 from cdc.delta.tables.pipeline_tables import Tables
 
 __all__ = [
+    "BEFORE_ALL",
     "FAIL",
     "HARD",
     "KEEP",
@@ -45,6 +47,7 @@ __all__ = [
     "Kind",
     "KnownTable",
     "Layout",
+    "LayoutHistory",
     "Options",
     "Table",
     "Tables",

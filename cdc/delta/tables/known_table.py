@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from cdc.delta.columns import EVENT, Columns, Image
 from cdc.delta.log import (
     CHECKPOINT_INTERVAL,
+    NO_BATCH,
     Commit,
     find_newest,
     require_contained,
@@ -40,11 +41,16 @@ _PROPERTIES = {
 _NAMED_PROPERTIES = {**_PROPERTIES, "delta.checkpointInterval": "100"}
 
 
+# A new table needs the rows of its changelogs that belong to no batch, too.
+BEFORE_ALL = NO_BATCH - 1
+
+
 class Begin(NamedTuple):
     """Where a table that follows changelogs begins.
 
     Attributes:
-        after: the number of the last batch that it does not need.
+        after: the number of the last batch that it does not need; BEFORE_ALL if the table was
+            created to be rebuilt.
         changelog: the changelog, see `Target.relative_to`; None if the table contains several
             collections.
     """

@@ -20,6 +20,7 @@ from cdc.delta.tables.catalog_view import is_foreign_view
 from cdc.delta.tables.kind import Kind
 from cdc.delta.tables.known_table import Begin, KnownTable, properties_of_new
 from cdc.delta.tables.layout import Layout, Table
+from cdc.delta.tables.layout_history import LayoutHistory
 from cdc.delta.tables.ownership import PIPELINE, existing, identity, occupied, require_ours
 from cdc.model import Namespace
 
@@ -35,6 +36,7 @@ class Tables:
         layout: where the tables are.
         pipeline: identifies the checkpoint, not the job's name. Delta skips a (transaction id,
             version) that it has seen, and a new checkpoint counts its batches from 0 again.
+        history: the layouts of earlier runs, and this one.
         lock: held while a table is claimed or created, so that no two threads create tables at the
             same time.
     """
@@ -42,6 +44,7 @@ class Tables:
     kind: Kind
     layout: Layout
     pipeline: str
+    history: LayoutHistory = field(default_factory=LayoutHistory)
     _spark: SparkSession | None = None
     _settled: dict[Target, Target] = field(default_factory=dict)
     _known: dict[Target, KnownTable] = field(default_factory=dict)

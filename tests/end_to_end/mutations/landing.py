@@ -81,6 +81,41 @@ def greatest_key_too_small(module: Any, mark: Any) -> None:
     module._bounds = bounds
 
 
+@mutation(
+    "cdc.delta.landing.landed_batch",
+    "A mirror without a changelog gets the changes of all tasks of a batch.",
+    options=("table.changelog=",),
+)
+def staged_rows_forgotten(module: Any, mark: Any) -> None:
+    original = module.LandedBatch.__init__
+
+    def init(self: Any, manifest: Any, storage: Any) -> None:
+        copies = [file for file in manifest.files if file.is_copy]
+        staged = [file for file in manifest.files if not file.is_copy]
+        if staged:
+            mark()
+        original(self, replace(manifest, files=[*copies, *staged[1:]]), storage)
+
+    module.LandedBatch.__init__ = init
+
+
+@mutation(
+    "cdc.delta.landing.landed_batch",
+    "A mirror without a changelog gets the copies of all tasks of a batch.",
+    options=("table.changelog=",),
+)
+def copies_forgotten(module: Any, mark: Any) -> None:
+    original = module.LandedBatch.copies_of
+
+    def copies_of(self: Any, folder: str) -> Any:
+        found = original(self, folder)
+        if found:
+            mark()
+        return found[1:]
+
+    module.LandedBatch.copies_of = copies_of
+
+
 @mutation("cdc.tasks.data_files", "A task writes all rows that wait before it returns its files.")
 def waiting_rows_forgotten(module: Any, mark: Any) -> None:
     original = module.DataFiles.finish

@@ -80,7 +80,12 @@ def earlier_violations(
 
 
 def lag(config: Config, namespace: Namespace, kind: str = MIRROR) -> int:
-    """How many batches a mirror or a history lacks of those that the changelog contains."""
+    """How many batches a mirror or a history lacks of those that the changelog contains.
+
+    None if there is no changelog: they are written with each batch then.
+    """
+    if config.table(CHANGELOG, namespace) is None:
+        return 0
     newest = [data_files.newest(_folder(config, each, namespace))[1] for each in (CHANGELOG, kind)]
     return newest[0] - newest[1]
 
