@@ -134,7 +134,7 @@ class Replication:
             applies=self._config.follow_by == REPLICATE,
             waits=self._waits,
             gap=partial(gap, self._folder),
-            history=self._record_layout(first),
+            layouts=self._record_layout(first),
         )
 
     def _record_layout(self, first: int) -> LayoutHistory:

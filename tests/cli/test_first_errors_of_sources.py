@@ -224,7 +224,12 @@ MISSING: dict[str, Missing] = {
         1,
         ["{db}.recent", "is a view", "Capture the underlying collection"],
     ),
-    "a collection of the server's own": ("local.oplog.rs", [], 1, ["local.oplog.rs"]),
+    "a collection of the server's own": (
+        "local.oplog.rs",
+        [],
+        2,
+        ["local.oplog.rs", "database of the server itself", "Leave it out"],
+    ),
     "images that are not recorded": (
         "{db}.orders",
         ["images=required"],

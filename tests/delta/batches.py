@@ -153,7 +153,7 @@ def sink(
     applies: bool = True,
     waits: Callable[[], bool] = lambda: False,
     gap: Callable[[], float] = lambda: 0.0,
-    history: LayoutHistory | None = None,
+    layouts: LayoutHistory | None = None,
     **table: Any,
 ) -> Sink:
     """With these keys of `[table]`, `_` for a dot where they have one.
@@ -177,7 +177,7 @@ def sink(
         applies=applies,
         waits=waits,
         gap=gap,
-        history=history,
+        layouts=layouts,
     )
 
 

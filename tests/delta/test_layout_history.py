@@ -128,7 +128,7 @@ def test_a_changelog_that_comes_back_does_not_cover_the_time_before(
         own = sink(
             tmp_path,
             overrides=overrides if is_away else (),
-            history=found,
+            layouts=found,
             **(table if is_away else usual),
         )
         own.write_batch(rows, number)
@@ -156,13 +156,13 @@ def test_a_mirror_that_comes_back_together_with_its_changelog_is_warned_of(
     them from its changelog."""
     copied, away, _ = steps(spark)
     now, without = layout(tmp_path), layout(tmp_path, mirror="")
-    sink(tmp_path, history=history((0, now))).write_batch(copied, 0)
+    sink(tmp_path, layouts=history((0, now))).write_batch(copied, 0)
     found = history((0, now), (1, without))
-    sink(tmp_path, with_mirror=False, history=found).write_batch(away, 1)
+    sink(tmp_path, with_mirror=False, layouts=found).write_batch(away, 1)
     with caplog.at_level(logging.WARNING):
-        sink(tmp_path, history=found.extended(2, now)).begin(spark, 2, copied.schema)
+        sink(tmp_path, layouts=found.extended(2, now)).begin(spark, 2, copied.schema)
         assert "lacks batches" not in caplog.text
         paused = history((0, now), (1, layout(tmp_path, mirror="", changelog="")), (2, now))
-        sink(tmp_path, history=paused).begin(spark, 2, copied.schema)
+        sink(tmp_path, layouts=paused).begin(spark, 2, copied.schema)
     assert "lacks batches between" in caplog.text
     assert "backfill --into mirror --repair" in caplog.text

@@ -169,7 +169,7 @@ def require_possible(
     if not uncovered:
         return
     for each in sorted(uncovered):
-        if changelogs.history.has_lacked(changelogs.kind.name, each, last + 1):
+        if changelogs.layouts.has_lacked(changelogs.kind.name, each, last + 1):
             raise RebuildRefused(
                 f"The {kind.name} at '{table.target}' contains changes of {each} that are in no"
                 " changelog: the configuration had none for it for a while.",

@@ -141,7 +141,7 @@ def _commit(table: Table, batch: Batch, tables: Tables) -> Commit:
         whole = before.whole
         if tables.of(name) != table:  # it has another changelog now, or none
             return replace(before, whole=whole.cut(until))
-        if last and tables.history.was_away(CHANGELOG.name, table, name, last.batch, batch.number):
+        if last and tables.layouts.was_away(CHANGELOG.name, table, name, last.batch, batch.number):
             whole = whole.cut(until)
         exact_from = before.exact_after(summary.exact_from.get(name), summary.watermark)
         return State(exact_from, whole=summary.coverage(name, whole, until, exact_from))

@@ -61,8 +61,8 @@ class FollowedTables:
                     continue
                 span = table.namespace, applied, number
                 log = self.tables[CHANGELOG].of(table.namespace)
-                is_away = tables.history.was_away(kind.name, table, *span)
-                if is_away and (log is None or tables.history.was_away(CHANGELOG.name, log, *span)):
+                is_away = tables.layouts.was_away(kind.name, table, *span)
+                if is_away and (log is None or tables.layouts.was_away(CHANGELOG.name, log, *span)):
                     _log.warning(
                         "%s lacks batches between %d and %d, in which the configuration lacked it:"
                         " repair it by mongodb-cdc backfill --into mirror --repair",

@@ -68,7 +68,7 @@ class Sink:
             their tables.
         waits: whether mirrors and histories are not to be written now.
         gap: how many seconds there are to be between two commits of changelogs now.
-        history: the layouts of earlier runs of the pipeline, and `layout`.
+        layouts: those of earlier runs of the pipeline, and `layout`.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Sink:
         applies: bool = True,
         waits: Callable[[], bool] = lambda: False,
         gap: Callable[[], float] = lambda: 0.0,
-        history: LayoutHistory | None = None,
+        layouts: LayoutHistory | None = None,
     ) -> None:
-        history = history or LayoutHistory()
+        layouts = layouts or LayoutHistory()
         self._tables: dict[Kind, Tables] = {
-            kind: Tables(kind, layout, pipeline, history) for kind in _KINDS
+            kind: Tables(kind, layout, pipeline, layouts) for kind in _KINDS
         }
         self._layout, self._storage = layout, layout.storage
         self._clock, self._limit, self._rows = clock, dead_letters_limit, rows

@@ -36,7 +36,7 @@ class Tables:
         layout: where the tables are.
         pipeline: identifies the checkpoint, not the job's name. Delta skips a (transaction id,
             version) that it has seen, and a new checkpoint counts its batches from 0 again.
-        history: the layouts of earlier runs, and this one.
+        layouts: those of earlier runs, and this one.
         lock: held while a table is claimed or created, so that no two threads create tables at the
             same time.
     """
@@ -44,7 +44,7 @@ class Tables:
     kind: Kind
     layout: Layout
     pipeline: str
-    history: LayoutHistory = field(default_factory=LayoutHistory)
+    layouts: LayoutHistory = field(default_factory=LayoutHistory)
     _spark: SparkSession | None = None
     _settled: dict[Target, Target] = field(default_factory=dict)
     _known: dict[Target, KnownTable] = field(default_factory=dict)
