@@ -20,6 +20,8 @@ _UNREADABLE = (
     *("org.apache.hadoop.fs.ChecksumException", "java.io.EOFException"),
     "java.io.FileNotFoundException",
 )
+# The file system has no atomic rename that replaces a file. Spark does without it, too.
+_NO_CONTEXT = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,26 @@ class HadoopFiles:
 
     def replace(self, path: str, content: bytes) -> None:
         there, temporary = self._path(path), self._path(f"{path}.repaired")
-        stream = self._files(temporary).create(temporary, True)
-        try:
-            stream.write(content)
-        finally:
-            stream.close()
+        self._write(temporary, content)
         options = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
         gateway: Any = self.spark.sparkContext._gateway
         over = gateway.new_array(options, 1)
         over[0] = options.OVERWRITE
         context = self._jvm.org.apache.hadoop.fs.FileContext
-        context.getFileContext(there.toUri(), self._hadoop).rename(temporary, there, over)
+        try:
+            context.getFileContext(there.toUri(), self._hadoop).rename(temporary, there, over)
+        except Py4JJavaError as error:
+            if str(error.java_exception.getClass().getName()) != _NO_CONTEXT:
+                raise
+            self._write(there, content)
+            self._files(temporary).delete(temporary, False)
+
+    def _write(self, path: Any, content: bytes) -> None:
+        stream = self._files(path).create(path, True)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
 
     def remove(self, path: str) -> None:
         there = self._path(path)

@@ -21,7 +21,8 @@ from cdc.errors import BadOption, CheckpointDamaged, CheckpointMissing
 from cdc.model import Namespace
 from cdc.pipeline.access import Access
 from cdc.pipeline.config import Config, require_followable
-from cdc.pipeline.replication import recorded_layouts, row_columns, writes_by_tasks
+from cdc.pipeline.layouts import read_layouts
+from cdc.pipeline.replication import row_columns, writes_by_tasks
 
 
 class Following:
@@ -37,7 +38,7 @@ class Following:
         self._folder = Folder(HadoopFiles(spark), config.checkpoint)
         pipeline = _require_pipeline(self._folder)
         self._columns = row_columns(config)
-        place = config.layout, pipeline, recorded_layouts(self._folder, config.base)
+        place = config.layout, pipeline, read_layouts(self._folder, config.base)
         self._kinds = {kind: Tables(kind, *place) for kind in KINDS}
         self._changelogs = Tables(CHANGELOG, *place)
         self._checkpoints = LogCheckpoints()

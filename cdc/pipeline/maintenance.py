@@ -105,11 +105,9 @@ def replay(spark: SparkSession, config: Config) -> Delivery:
     if not targets:
         raise BadOption("There is no table of dead letters.", "Set 'dead_letters' in [table].")
     options = config.options
-    found = [
-        deliver(spark, target, config.layout, options.document_format, options.document_json)
-        for target in targets
-        if target.exists(spark)
-    ]
+    complete = Folder(HadoopFiles(spark), config.checkpoint).next_batch() - 1
+    how = config.layout, options.document_format, options.document_json, complete
+    found = [deliver(spark, target, *how) for target in targets if target.exists(spark)]
     return Delivery(sum(each.delivered for each in found), sum(each.left for each in found))
 
 

@@ -21,12 +21,12 @@ from cdc.delta.followers import Backlog, has_followers
 from cdc.delta.landing import Destinations, obstacles
 from cdc.delta.landing_source import LANDING, LandingSource, landing_options
 from cdc.delta.sink import BatchReport, Sink, pipeline_of
-from cdc.delta.tables import LayoutHistory
 from cdc.errors import BadOption, TransientError
 from cdc.model import NEVER, Timestamp
 from cdc.mongo.inspect import LiveEdge, ServerClock
 from cdc.mongo.topology import Source, end_cursors, has_unique_keys
 from cdc.pipeline.config import REPLICATE, SPARK, TASKS, Config
+from cdc.pipeline.layouts import record_layout
 from cdc.pipeline.run_metrics import Meter, Status
 from cdc.pipeline.running_batch import BatchClock
 from cdc.pipeline.spark import connect, mismatch
@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 # How long a stop waits for the end of a query that writes nothing or is abandoned.
 GIVEN_UP_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_LAYOUTS = "layouts"
 
 
 class Replication:
@@ -134,20 +133,8 @@ class Replication:
             applies=self._config.follow_by == REPLICATE,
             waits=self._waits,
             gap=partial(gap, self._folder),
-            layouts=self._record_layout(first),
+            layouts=record_layout(self._folder, self._config, first),
         )
-
-    def _record_layout(self, first: int) -> LayoutHistory:
-        """Record in the checkpoint which layout this run has, and return the layouts of all runs.
-
-        It comes before the first batch that is written by this layout.
-        """
-        config, recorded = self._config, recorded_layouts(self._folder, self._config.base)
-        is_inside = config.checkpoint.startswith(config.base.rstrip("/") + "/")
-        history = recorded.extended(first, config.layout, moves=is_inside)
-        if history != recorded:
-            self._folder.write_text(_LAYOUTS, history.text())
-        return history
 
     def _waits(self) -> bool:
         """Whether another program rewrites mirrors and histories. A run that ends asks no more."""
@@ -307,11 +294,3 @@ def _make_comment(config: Config) -> str:
         name = f"{platform.node()}:{Path(name).resolve()}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{config.options.comment} {digest}"
-
-
-def recorded_layouts(folder: Folder, base: str) -> LayoutHistory:
-    """Return the layouts that the runs of a pipeline have recorded in its checkpoint.
-
-    `base` is the folder of its tables.
-    """
-    return LayoutHistory.parse(folder.read_text(_LAYOUTS), base)

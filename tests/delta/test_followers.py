@@ -489,6 +489,28 @@ def test_mirrors_follow_changelogs_though_another_collection_has_none(
     assert content(tmp_path / MIRROR) == {"a": {"n": 2}}
 
 
+def test_followers_leave_tables_alone_that_are_written_with_each_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: two threads that write one table. It followed a shared changelog before, which goes
+    on with the rows of others."""
+    shared, customers = {"changelog": "all/{db}/changelog"}, tmp_path / "shop/customers/mirror"
+    rows = [
+        change("read", "a", {"n": 1}, time=9),
+        change("read", "k", {"n": 1}, time=9, event=2, ns=CUSTOMERS),
+    ]
+    both = batch(spark, rows, until=9, copied=["shop.orders", "shop.customers"])
+    sink(tmp_path, **shared).write_batch(both, 0)
+    own = mixed(tmp_path, **shared)
+    update = change("update", "k", {"n": 2}, time=11, ns=CUSTOMERS)
+    own.write_batch(batch(spark, [update], until=12), 1)
+    written = commits(customers)
+    own.write_batch(batch(spark, [change("update", "a", {"n": 2}, time=13)], until=14), 2)
+    assert content(tmp_path / MIRROR) == {"a": {"n": 2}}
+    assert content(customers) == {"k": {"n": 2}}
+    assert commits(customers) == written
+
+
 @pytest.mark.slow
 def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
     spark: SparkSession, tmp_path: Path
@@ -501,12 +523,12 @@ def test_a_dead_letter_waits_until_the_mirror_contains_its_batch(
     letters = Target(str(tmp_path / "_dead_letters"))
     spark.sql(f"UPDATE {letters.sql(spark)} SET repaired = X'{MENDED.hex()}'")
     layout = Layout.parse(str(tmp_path), {})
-    first = deliver(spark, letters, layout, "variant", "relaxed")
+    first = deliver(spark, letters, layout, "variant", "relaxed", 1)
     assert (first.delivered, first.left) == (1, 1)
     caught_up(spark, tmp_path)
     mended = {"_id": 1, "s": "mended"}
     assert content(tmp_path / MIRROR) == {"a": mended, "b": mended}
-    second = deliver(spark, letters, layout, "variant", "relaxed")
+    second = deliver(spark, letters, layout, "variant", "relaxed", 1)
     assert (second.delivered, second.left) == (1, 0)
 
 

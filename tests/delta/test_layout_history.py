@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from bson.timestamp import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc.checkpoint import Folder, LocalFiles
 from cdc.delta.followers import KINDS
 from cdc.delta.reading import as_of
 from cdc.delta.tables import Layout, LayoutHistory
-from cdc.errors import NotCovered, RebuildRefused
+from cdc.errors import NotCovered, RebuildRefused, TransientError
 from cdc.model import Namespace
+from cdc.pipeline.config import load
+from cdc.pipeline.layouts import read_layouts, record_layout
 from tests.delta.batches import batch, change, content, sink
 
 ORDERS, OTHER = Namespace("shop", "orders"), Namespace("shop", "customers")
@@ -29,7 +33,7 @@ def layout(base: Path | str = "lake", *overrides: dict[str, Any], **table: Any) 
 def history(*entries: tuple[int, Layout]) -> LayoutHistory:
     found = LayoutHistory("lake")
     for first, each in entries:
-        found = LayoutHistory.parse(found.text(), "lake").extended(first, each)
+        found = found.extended(first, each)
     return found
 
 
@@ -64,7 +68,6 @@ def test_a_layout_by_which_no_batch_was_written_leaves_no_trace() -> None:
     now, without = layout(), layout(changelog="")
     assert history((0, now), (10, without), (10, now)) == history((0, now))
     assert history((0, now), (0, now), (7, now)) == history((0, now))
-    assert len(history(*((n, (now, without)[n % 2]) for n in range(300))).entries) == 100
 
 
 def test_a_shared_table_was_away_for_a_collection_that_had_one_of_its_own() -> None:
@@ -75,18 +78,46 @@ def test_a_shared_table_was_away_for_a_collection_that_had_one_of_its_own() -> N
     assert not was_away(found, now, OTHER, 5, 25)
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", "[[1]]", '[["x", 1]]'])
-def test_a_damaged_history_is_an_empty_one(text: str) -> None:
-    assert LayoutHistory.parse(text, "lake") == LayoutHistory("lake")
-    assert not was_away(LayoutHistory.parse(text, "lake"), layout(), ORDERS, 0, 9)
+@pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '["lake", {"changelog": true}, []]'])
+def test_a_layout_that_cannot_be_read_lacked_each_table(text: str) -> None:
+    """Guards: a changelog that counts as complete because the record of its absence is damaged."""
+    now = layout()
+    recorded = history((0, now), (20, now))
+    damaged = replace(recorded, entries=(recorded.entries[0], (10, text), (20, "")))
+    assert was_away(damaged, now, ORDERS, 5, 15)
+    assert damaged.has_lacked("changelog", ORDERS, 5, 15)
+    assert not was_away(damaged, now, ORDERS, 5, 9)
+    assert not damaged.has_lacked("changelog", ORDERS, 5, 9)
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_tables_that_are_moved_with_their_checkpoint_were_not_away(moves: bool) -> None:
+def test_tables_that_were_moved_were_not_away(moves: bool) -> None:
+    """Guards: a quiet changelog that covers nothing any more because its lake was moved."""
     recorded = LayoutHistory("lake").extended(0, layout(), moves=moves)
-    moved = LayoutHistory.parse(recorded.text(), "elsewhere")
     now = layout("elsewhere")
-    assert was_away(moved.extended(10, now, moves=moves), now, ORDERS, 5, 12) is not moves
+    moved = replace(recorded, base="elsewhere").extended(10, now, moves=moves)
+    assert not was_away(moved, now, ORDERS, 5, 12)
+    taken_out = recorded.extended(7, layout(changelog=""), moves=moves)
+    moved = replace(taken_out, base="elsewhere").extended(10, now, moves=moves)
+    assert was_away(moved, now, ORDERS, 5, 12)
+
+
+def test_each_layout_is_a_file_that_no_later_one_touches(tmp_path: Path) -> None:
+    """Guards: a crash while a layout is recorded, which would forget the earlier ones."""
+    folder, base = Folder(LocalFiles(), str(tmp_path / "lake/_checkpoint")), str(tmp_path / "lake")
+    given = [f"sink.path={base}", "uri=mongodb://h/?replicaSet=rs0", "collections=shop.orders"]
+    now, without = load(None, given), load(None, [*given, "table.changelog="])
+    for first, config in ((0, now), (10, without), (20, now), (20, without), (20, now), (30, now)):
+        found = record_layout(folder, config, first)
+        assert read_layouts(folder, base) == found
+    assert folder.numbers("layouts") == [0, 10, 20]
+    assert was_away(found, now.layout, ORDERS, 5, 31)
+    (tmp_path / "lake/_checkpoint/layouts/20").write_text("damaged")
+    assert record_layout(folder, now, 20) == found
+    (tmp_path / "lake/_checkpoint/layouts").rename(tmp_path / "away")
+    (tmp_path / "lake/_checkpoint/layouts").write_text("no folder")
+    with pytest.raises(TransientError, match="cannot be written"):
+        record_layout(folder, now, 20)
 
 
 def steps(spark: SparkSession) -> list[DataFrame]:

@@ -19,7 +19,7 @@ contains, so a batch is never applied a second time, nor left out:
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -62,12 +62,14 @@ class Followers:
         changelogs: the changelogs that they follow.
         checkpoints: who writes the checkpoints of their logs.
         by_files: whether the folders of the tables can be reached without Spark.
+        leaves: whether a table is left alone by `apply`, because each batch is written to it.
     """
 
     kinds: Mapping[FollowerKind, Tables]
     changelogs: Tables
     checkpoints: LogCheckpoints
     by_files: bool
+    leaves: Callable[[Table], bool] = lambda _: False
     _columns: StructType = field(default_factory=StructType)
     _writers: list[TableWriter] = field(init=False)
     _pending: PendingBatches = field(default_factory=PendingBatches)
@@ -258,7 +260,7 @@ class Followers:
         tables, known = writer.tables, writer.tables.known()
         emptied = [table for table in known if rebuild.is_emptied(table, tables)]
         work: dict[Table, list[Pending]] = {table: [] for table in emptied if table not in tried}
-        others = set(known).difference(emptied)
+        others = {each for each in known if not self.leaves(each)}.difference(emptied)
         for each in self._pending.up_to(last):
             concerned = dict.fromkeys(writer.kind.targets(each.summary, tables))
             concerned |= dict.fromkeys(self._quiet(tables, each))

@@ -168,8 +168,10 @@ def require_possible(
     uncovered = _find_uncovered(spark, table, tables, own)
     if not uncovered:
         return
+    begin = tables.begin(table)
+    begun = begin.after if begin else NO_BATCH
     for each in sorted(uncovered):
-        if changelogs.layouts.has_lacked(changelogs.kind.name, each, last + 1):
+        if changelogs.layouts.has_lacked(changelogs.kind.name, each, begun, last + 1):
             raise RebuildRefused(
                 f"The {kind.name} at '{table.target}' contains changes of {each} that are in no"
                 " changelog: the configuration had none for it for a while.",

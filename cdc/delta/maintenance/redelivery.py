@@ -42,7 +42,12 @@ class Delivery:
 
 
 def deliver(
-    spark: SparkSession, letters: Target, layout: Layout, document_format: str, json_mode: str
+    spark: SparkSession,
+    letters: Target,
+    layout: Layout,
+    document_format: str,
+    json_mode: str,
+    complete: int,
 ) -> Delivery:
     """Deliver all letters of a table that were not delivered yet and can be mapped.
 
@@ -50,7 +55,7 @@ def deliver(
 
     A letter is written before its batch. As long as changelog or mirror do not contain the batch,
     the letter stays pending, also if one of them got its image: the other one may be about to get
-    the placeholder.
+    the placeholder. `complete` is the last batch that is in all its changelogs.
     """
     kind = "variant" if document_format == "variant" else "string"
     mapped = _mapping(partial(encoder, document_format, json_mode), kind)
@@ -63,7 +68,9 @@ def deliver(
         for row in ready.select("db", "coll").distinct().collect():
             namespace = Namespace(row.db, row.coll)
             # Before the repair: a follower may have read the changelog then, and commit later.
-            is_late = F.coalesce(BATCH, F.lit(0)) > _last_contained(spark, layout, namespace)
+            is_late = F.coalesce(BATCH, F.lit(0)) > _last_contained(
+                spark, layout, namespace, complete
+            )
             _put(spark, ready, layout, namespace, kind)
             renew_view(spark, layout, namespace)
             ready = ready.where(~(is_of(namespace) & is_late))
@@ -106,14 +113,21 @@ def _put(
         conflict.repeated(partial(_into_mirror, spark, mirror, rows, same, kind), mirror.target)
 
 
-def _last_contained(spark: SparkSession, layout: Layout, namespace: Namespace) -> int:
-    """The last batch that changelog and mirror of a collection contain both."""
-    newest = [
-        newest_commit(spark, table.target) if table.target.exists(spark) else None
-        for kind in ("changelog", "mirror")
-        if (table := layout.table(kind, namespace))
-    ]
-    return min((each.commit.batch if each else NO_BATCH for each in newest), default=_ALL_BATCHES)
+def _last_contained(
+    spark: SparkSession, layout: Layout, namespace: Namespace, complete: int
+) -> int:
+    """The last batch that changelog and mirror of a collection contain both.
+
+    A changelog contains what it gets of all batches up to `complete`, even if it does not exist.
+    """
+    found = {"changelog": complete, "mirror": NO_BATCH}
+    for kind in list(found):
+        table = layout.table(kind, namespace)
+        if table is None:
+            del found[kind]
+        elif table.target.exists(spark) and (newest := newest_commit(spark, table.target)):
+            found[kind] = max(found[kind], newest.commit.batch)
+    return min(found.values(), default=_ALL_BATCHES)
 
 
 def _replace(

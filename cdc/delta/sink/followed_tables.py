@@ -36,13 +36,14 @@ class FollowedTables:
 
     def select(self, work: Mapping[Kind, Sequence[Table]]) -> dict[Kind, list[Table]]:
         """Return the mirrors and histories among these tables that follow changelogs."""
-        return {kind: [each for each in work[kind] if self._follows(each)] for kind in self._kinds}
+        return {kind: [each for each in work[kind] if self.contains(each)] for kind in self._kinds}
 
     @property
     def _kinds(self) -> list[FollowerKind]:
         return [kind for kind in self.tables if isinstance(kind, FollowerKind)]
 
-    def _follows(self, table: Table) -> bool:
+    def contains(self, table: Table) -> bool:
+        """Whether a mirror or a history follows changelogs."""
         if table.namespace is None:
             return self.is_everywhere
         return CHANGELOG.name in self.layout.of(table.namespace).routes

@@ -96,13 +96,14 @@ class Sink:
         self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
         self._checkpoints, self._gaps = LogCheckpoints(), conflict.CommitGaps(gap)
+        self._followed = FollowedTables(layout, self._tables)
         self._followers = Followers(
             {kind: self._tables[kind] for kind in KINDS},
             self._tables[CHANGELOG],
             self._checkpoints,
             by_files=rows is not None,
+            leaves=lambda table: self._has_caught_up and not self._followed.contains(table),
         )
-        self._followed = FollowedTables(layout, self._tables)
         self._interval, self._applies, self._waits = interval, applies, waits
         self._thread: FollowerThread | None = None
 
@@ -218,7 +219,7 @@ class Sink:
         commits = self._followed.commits(batch.number)
         are_told = self._followed.are_told(following, commits, summary)
         written: dict[Kind, list[Table]] = {
-            kind: [each for each in work[kind] if not are_told or each not in following[kind]]
+            kind: [t for t in work[kind] if not (are_told and self._followed.contains(t))]
             for kind in KINDS
         }
         if any(written.values()):
@@ -247,6 +248,8 @@ class Sink:
         if catches_up or not self._has_caught_up:
             self._followers.apply(spark)
             self._has_caught_up = True
+            # Their thread may have begun with these tables once more. It is waited for.
+            self._followers.apply(spark)
         self._followers.create(spark, found, None, batch.columns)
         while self._waits():  # another program rewrites mirrors and histories
             time.sleep(_LOOK_SECONDS)

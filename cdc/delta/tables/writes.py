@@ -156,10 +156,14 @@ def commit_nothing(spark: SparkSession, table: Table, tables: Tables, commit: Co
     if table.target.is_name:
         nothing = table.target.read(spark).limit(0)
         table.target.append(nothing, tables.transaction(commit))
+        tables.committed(table, commit)
+        return
+    own = tables.transaction_of(commit)
+    version = commit_files(spark, table.target, [], own, commit, StructType(), new=None)
+    if version is None:  # somebody else has made this commit or a later one
+        tables.refresh(spark, table)
     else:
-        own = tables.transaction_of(commit)
-        commit_files(spark, table.target, [], own, commit, StructType(), new=None)
-    tables.committed(table, commit)
+        tables.committed(table, commit, version)
 
 
 def complete(spark: SparkSession, table: Table, tables: Tables, schema: StructType) -> None:

@@ -65,6 +65,8 @@ class UnreadRange:
         version: returns the version of a shard's sharded collection, else None.
         lower: the key from which to read.
         is_begun: something was read, so `lower` itself is excluded.
+        rewound: the merge keys of the part that was rewound last, where a collation holds different
+            keys equal: the next part may have documents of them.
         names_uuid: reads carry `collectionUUID`; False once a server did not accept it.
     """
 
@@ -74,6 +76,7 @@ class UnreadRange:
         self.split, self.version = split, version
         self.lower = split.range.lower
         self.is_begun = False
+        self.rewound = frozenset[str]()
         self.names_uuid = True
 
     def record_read(self, documents: Sequence[bytes]) -> None:

@@ -84,7 +84,9 @@ OPTIONAL = (
     Rule(
         ("find",),
         f"`{OPLOG}`, or `serverStatus` on the cluster",
-        "the oplog window, in `plan` and in the metrics; without both, it is unknown. `find` also"
+        "the oplog window, in `plan` and in the metrics, and whether other members have what one"
+        " lacks; without both, it is unknown, and `on.history.lost = resync` or `skip` needs a"
+        " replica set of one member. `find` also"
         " gives the changes per second and the limits of a micro-batch; without it, a backlog is"
         " read in one micro-batch, in slices of equal time",
     ),

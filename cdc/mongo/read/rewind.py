@@ -77,10 +77,15 @@ class Undoing:
         elif newer is not None and filter_marks(event.raw).before is not False:
             self._inexact[key] = newer
 
-    def leave_out(self, key: bytes) -> None:
-        """Leave out the document of a key that was yielded before."""
-        self._documents.pop(merge_key(key), None)
-        self._inexact.pop(merge_key(key), None)
+    def leave_out(self, keys: set[str]) -> None:
+        """Leave out the documents of these merge keys, which were yielded before."""
+        for key in keys:
+            self._documents.pop(key, None)
+            self._inexact.pop(key, None)
+
+    def keys(self) -> frozenset[str]:
+        """Return the merge keys of the documents."""
+        return frozenset(self._documents.keys() | self._inexact.keys())
 
     def documents(self, until: Timestamp) -> Iterator[Documents]:
         """Yield the documents, to be called after the last event.
@@ -116,7 +121,8 @@ def next_part(
         for event in events:
             undoing.undo(event)
     if rest.is_begun:
-        undoing.leave_out(rest.lower)
+        undoing.leave_out({merge_key(rest.lower), *rest.rewound})
+    rest.rewound = undoing.keys() if rest.split.collation is not None else frozenset()
     if is_refilled(rest.split, until, open_member):
         raise Void
     rest.lower, rest.is_begun = (upper, True) if upper else (MAX_KEY, True)
