@@ -17,7 +17,12 @@ _LAYOUTS = "layouts"
 
 
 def read_layouts(folder: Folder, base: str) -> LayoutHistory:
-    """Return the layouts that the runs of a pipeline have recorded; `base` has its tables."""
+    """Return the layouts that the runs of a pipeline have recorded.
+
+    Args:
+        folder: its checkpoint.
+        base: where its tables are now.
+    """
     batches = folder.numbers(_LAYOUTS)
     texts = [(batch, folder.read_text(f"{_LAYOUTS}/{batch}")) for batch in batches]
     return LayoutHistory(base, tuple(texts))
@@ -26,8 +31,13 @@ def read_layouts(folder: Folder, base: str) -> LayoutHistory:
 def record_layout(folder: Folder, config: Config, first: int) -> LayoutHistory:
     """Record the layout of a run, and return the layouts of all runs.
 
-    Call it before the first batch of the run, which is `first`. Raises TransientError if the
-    checkpoint cannot be written.
+    Call it before the first batch of the run. May be repeated after any failure. Raises
+    TransientError if the checkpoint cannot be read or written.
+
+    Args:
+        folder: the checkpoint of the pipeline.
+        config: its configuration.
+        first: the number of the first batch of the run.
     """
     try:
         recorded = read_layouts(folder, config.base)
