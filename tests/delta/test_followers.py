@@ -20,7 +20,7 @@ from cdc.delta.log import Target, settings
 from cdc.delta.log.log_checkpoints import write_if_due
 from cdc.delta.maintenance import deliver
 from cdc.delta.sink import Sink
-from cdc.delta.tables import Layout
+from cdc.delta.tables import Layout, LayoutHistory
 from cdc.errors import ChangelogTooShort
 from cdc.model import Namespace, Timestamp
 from cdc.monitoring import read_table_stats
@@ -509,6 +509,34 @@ def test_followers_leave_tables_alone_that_are_written_with_each_batch(
     assert content(tmp_path / MIRROR) == {"a": {"n": 2}}
     assert content(customers) == {"k": {"n": 2}}
     assert commits(customers) == written
+
+
+def test_a_log_that_is_too_short_for_a_table_that_follows_it_no_more_ends_no_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Guards: a run that cannot start because its collection was quiet for a week. Its mirror is
+    written with each batch, and followed a shared changelog before."""
+    shared = {"changelog": "all/{db}/changelog"}
+    usual = Layout.parse(str(tmp_path), shared)
+    without = Layout.parse(str(tmp_path), shared, [{"match": "shop.customers", "changelog": ""}])
+    layouts = LayoutHistory(str(tmp_path)).extended(0, usual)
+    rows = [change("read", "k", {"n": 1}, time=9, ns=CUSTOMERS)]
+    both = batch(spark, rows, until=9, copied=["shop.orders", "shop.customers"])
+    sink(tmp_path, layouts=layouts, **shared).write_batch(both, 0)
+    layouts = layouts.extended(1, without)
+    own = mixed(tmp_path, layouts=layouts, **shared)
+    update = change("update", "k", {"n": 2}, time=11, ns=CUSTOMERS)
+    own.write_batch(batch(spark, [update], until=12), 1)
+    for number in range(2, 5):
+        order = change("insert", f"a{number}", {"n": 2}, time=10 * number)
+        own.write_batch(batch(spark, [order], until=10 * number + 1), number)
+    trim_log(spark, tmp_path / "all/shop/changelog", 2)
+    again = mixed(tmp_path, layouts=layouts, **shared)
+    again.begin(spark, 5, both.schema)
+    assert again.backlog().batches == 0
+    delete = change("delete", "k", None, time=61, ns=CUSTOMERS)
+    again.write_batch(batch(spark, [delete], until=62), 5)
+    assert content(tmp_path / "shop/customers/mirror") == {}
 
 
 @pytest.mark.slow

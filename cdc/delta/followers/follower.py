@@ -62,7 +62,7 @@ class Followers:
         changelogs: the changelogs that they follow.
         checkpoints: who writes the checkpoints of their logs.
         by_files: whether the folders of the tables can be reached without Spark.
-        leaves: whether a table is left alone by `apply`, because each batch is written to it.
+        leaves: whether a table is left alone, because each batch is written to it.
     """
 
     kinds: Mapping[FollowerKind, Tables]
@@ -123,6 +123,7 @@ class Followers:
             table.target: (applied, feeds(table, tables, self.changelogs))
             for tables, table in lacking
             if not rebuild.is_emptied(table, tables)
+            and not self.leaves(table)
             and (applied := tables.applied(table)) is not None
         }
         self._pending.find(spark, found, known)

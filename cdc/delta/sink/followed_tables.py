@@ -48,6 +48,22 @@ class FollowedTables:
             return self.is_everywhere
         return CHANGELOG.name in self.layout.of(table.namespace).routes
 
+    def is_written_directly(self, table: Table) -> bool:
+        """Whether the last batch of a mirror or a history came from no changelog.
+
+        Then no changelog has anything for it, as long as it follows none.
+        """
+        if table.namespace is None:
+            return False
+        known = (self.tables[kind] for kind in self._kinds)
+        applied = (tables.applied(table) for tables in known if tables.state(table) is not None)
+        layouts = self.tables[CHANGELOG].layouts
+        return any(
+            layouts.has_lacked(CHANGELOG.name, table.namespace, batch - 1, batch + 1)
+            for batch in applied
+            if batch is not None
+        )
+
     def warn_of_absence(self, number: int) -> None:
         """Warn of mirrors and histories that the configuration lacked for some batches.
 

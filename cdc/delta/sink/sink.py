@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,11 +36,9 @@ from cdc.delta.log import Commit, LogCheckpoints, at_once, conflict, settings
 from cdc.delta.sink.batch_report import BatchReport, Latency, Phases
 from cdc.delta.sink.followed_tables import FollowedTables
 from cdc.delta.sink.landed_rows import LandedRows
+from cdc.delta.sink.run_warnings import RunWarnings
 from cdc.delta.tables import Kind, Layout, LayoutHistory, Table, Tables, small_write_settings
-from cdc.errors import TooManyDeadLetters
-from cdc.model import Namespace
 
-_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 # What could not be mapped is stored before a changelog refers to it.
 _KINDS: Sequence[DeadLetters | Changelog | FollowerKind] = (DEAD_LETTERS, CHANGELOG, *KINDS)
@@ -90,10 +87,9 @@ class Sink:
             kind: Tables(kind, layout, pipeline, layouts) for kind in _KINDS
         }
         self._layout, self._storage = layout, layout.storage
-        self._clock, self._limit, self._rows = clock, dead_letters_limit, rows
-        self._dead_letters = 0
+        self._clock, self._rows = clock, rows
+        self._warnings = RunWarnings(dead_letters_limit)
         self._has_begun, self._is_first, self._has_caught_up = False, True, False
-        self._warned: set[Namespace] = set()
         self._sizes = small_write_settings.Sizes()
         self._checkpoints, self._gaps = LogCheckpoints(), conflict.CommitGaps(gap)
         self._followed = FollowedTables(layout, self._tables)
@@ -102,7 +98,7 @@ class Sink:
             self._tables[CHANGELOG],
             self._checkpoints,
             by_files=rows is not None,
-            leaves=lambda table: self._has_caught_up and not self._followed.contains(table),
+            leaves=self._leaves,
         )
         self._interval, self._applies, self._waits = interval, applies, waits
         self._thread: FollowerThread | None = None
@@ -175,7 +171,7 @@ class Sink:
         written, summary = self._write(spark, batch, landed, phases), batch.summary
         phases.end("followers")
         latency = Latency.of(summary.happened, self._clock() if summary.happened else None)
-        self._warn(summary)
+        self._warnings.warn_inexact(summary)
         streamed = {} if landed is None else landed.streamed
         return BatchReport(
             *(batch_id, summary.watermark, summary.counts, summary.inexact, summary.unmappable),
@@ -206,7 +202,7 @@ class Sink:
             for table in found:
                 self._tables[kind].claim(spark, table, document, now)
         self._fill(spark, DEAD_LETTERS, self._tables[DEAD_LETTERS], work[DEAD_LETTERS], batch)
-        self._count_dead_letters(summary)
+        self._warnings.count_dead_letters(summary)
         following = self._followed.select(work)
         self._followers.create(spark, following, batch.number - 1, batch.columns)
         log = CHANGELOG if landed is None else LandedChangelog(landed)
@@ -256,6 +252,12 @@ class Sink:
         count = self._followers.write(spark, found, batch)
         self._followers.renew_views(spark, found)
         return count
+
+    def _leaves(self, table: Table) -> bool:
+        """Whether the followers leave a table alone: it is written with each batch."""
+        return not self._followed.contains(table) and (
+            self._has_caught_up or self._followed.is_written_directly(table)
+        )
 
     def _fill(
         self,
@@ -323,33 +325,6 @@ class Sink:
         """
         for kind in KINDS:
             require_allowed(summary, self._tables[kind])
-
-    def _count_dead_letters(self, summary: BatchSummary) -> None:
-        """Count the dead letters.
-
-        Raises TooManyDeadLetters above the limit: they are written then, and nothing else is.
-        """
-        for namespace, images in sorted(summary.unmappable.items()):
-            _log.warning("%s: %d images could not be mapped: dead letters", namespace, images)
-        self._dead_letters += sum(summary.unmappable.values())
-        if self._limit is not None and self._dead_letters > self._limit:
-            raise TooManyDeadLetters(
-                f"{self._dead_letters} images of this run could not be mapped, which is more than"
-                f" the {self._limit} of dead.letters.limit.",
-                "See the reasons in the table of dead letters; raise the limit to go on, the"
-                " changes follow with placeholders for those images.",
-            )
-
-    def _warn(self, summary: BatchSummary) -> None:
-        """Warn of rows that are not exact, once for each collection."""
-        for namespace in sorted(summary.inexact.keys() - self._warned):
-            self._warned.add(namespace)
-            _log.warning(
-                "%s: %d rows are marked exact = false: images are missing, or were taken later; let"
-                " the server record them (changeStreamPreAndPostImages)",
-                namespace,
-                summary.inexact[namespace],
-            )
 
 
 def _write(writer: Writer, tables: Tables, batch: Batch, spark: SparkSession, table: Table) -> None:
