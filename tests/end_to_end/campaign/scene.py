@@ -13,6 +13,7 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 from pyspark.sql import SparkSession
 
+from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from cdc.pipeline import Config
 from tests.end_to_end.campaign.supervised import Supervised
@@ -71,6 +72,9 @@ class Source(Protocol):
         """Makes the collections of a round, and fills them."""
 
     def load(self, chance: random.Random) -> Load: ...
+
+    def members(self) -> Sequence[Member]:
+        """All members of all servers."""
 
     def truth(self) -> Truth:
         """Of the collections of this round."""

@@ -9,6 +9,7 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from cdc.demo import ReplicaSet, load_orders
+from cdc.demo.mongod import Member
 from cdc.model import Namespace
 from tests.end_to_end.campaign.load import Writers
 from tests.end_to_end.campaign.scene import Disturbances, Scene
@@ -46,11 +47,14 @@ class OfOneMember:
     def load(self, chance: random.Random) -> Writers:
         return Writers(self.uri, self._orders, chance)
 
+    def members(self) -> Sequence[Member]:
+        return self._server.members
+
     def truth(self) -> OfReplicaSet:
         return OfReplicaSet(self._client, self._began)
 
     def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
-        fail_commands(self._server.members, commands, times, how)
+        fail_commands(self.members(), commands, times, how)
 
     def heal(self) -> None:
         """Nothing happens to the server."""

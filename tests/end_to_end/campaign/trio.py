@@ -47,11 +47,14 @@ class OfTrio:
     def load(self, chance: random.Random) -> Writers:
         return Writers(self.uri, self._orders, chance)
 
+    def members(self) -> Sequence[Member]:
+        return self._trio.members
+
     def truth(self) -> OfReplicaSet:
         return OfReplicaSet(self._trio.client, self._began)
 
     def refuse(self, commands: Sequence[str], times: int, how: Mapping[str, Any]) -> None:
-        fail_commands(self._trio.members, commands, times, how)
+        fail_commands(self.members(), commands, times, how)
 
     def heal(self) -> None:
         self._trio.heal()
