@@ -184,7 +184,11 @@ def earlier_entries_of_a_transaction_lost(module: Any, mark: Any) -> None:
     module._list_parts = list_parts
 
 
-@mutation("cdc.model.change", "`txn` names the transaction of a change.")
+@mutation(
+    "cdc.model.change",
+    "`txn` names the transaction of a change.",
+    faults=("a while", "a while"),
+)
 def transaction_not_named(module: Any, mark: Any) -> None:
     def find_transaction(event: Any, _: str) -> None:
         if "lsid" in event:
