@@ -162,9 +162,9 @@ def require_possible(
             f"No commit in the log of '{feeds[0]}' belongs to a batch that is complete.",
             "Start mongodb-cdc replicate, which completes the last batch; then try again.",
         )
-    own = {each.target for each in changelogs.known()}.intersection(feeds)
     if not table.target.exists(spark):
         return
+    own = {each.target for each in changelogs.known()}.intersection(feeds)
     uncovered = _find_uncovered(spark, table, tables, own)
     if not uncovered:
         return

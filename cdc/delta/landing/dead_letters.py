@@ -29,7 +29,7 @@ from cdc.delta.tables import Kind, Table, Tables, writes
 IMAGES = ("before", "after")
 # `image` is the column of the changelog that lacks the image. The user fills `repaired` with the
 # bytes to deliver instead of `raw`; `delivered` is the time of the delivery. A letter is written
-# before its batch is, so the number of the batch tells which tables contain its placeholder.
+# before its batch is, so the number of the batch shows which tables contain its placeholder.
 SCHEMA = (
     StructType()
     .add("reason", StringType())

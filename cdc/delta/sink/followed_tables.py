@@ -1,4 +1,4 @@
-"""Which mirrors and histories follow changelogs, and what the changelogs tell them of a batch."""
+"""Which mirrors and histories follow changelogs, and what the changelogs report of a batch."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class FollowedTables:
         """
         if table.namespace is None:
             return False
-        known = (self.tables[kind] for kind in self._kinds)
-        applied = (tables.applied(table) for tables in known if tables.state(table) is not None)
+        applied = (self.tables[kind].applied(table) for kind in self._kinds)
         layouts = self.tables[CHANGELOG].layouts
         return any(
             layouts.has_lacked(CHANGELOG.name, table.namespace, batch - 1, batch + 1)
@@ -98,13 +97,13 @@ class FollowedTables:
             if (commit := changelogs.last(table)) and commit.batch == batch
         ]
 
-    def are_told(
+    def report_all(
         self,
         following: Mapping[Kind, Sequence[Table]],
         commits: Sequence[tuple[Target, Commit, int | None]],
         summary: BatchSummary,
     ) -> bool:
-        """Whether these commits tell the followers everything of a batch.
+        """Whether these commits report everything of a batch to the followers.
 
         They do not if a table was written without a changelog until now, and an event that concerns
         all collections empties it before the first row of its own. Nor do those of an earlier
@@ -113,10 +112,10 @@ class FollowedTables:
         """
         if not all(commit.groups for _, commit, _ in commits):
             return False
-        told, changelogs = {target for target, _, _ in commits}, self.tables[CHANGELOG]
+        reporting, changelogs = {target for target, _, _ in commits}, self.tables[CHANGELOG]
         return not any(
             effects.emptied(table, summary, self.tables[kind])
-            and told.isdisjoint(feeds(table, self.tables[kind], changelogs))
+            and reporting.isdisjoint(feeds(table, self.tables[kind], changelogs))
             for kind, tables in following.items()
             for table in tables
         )

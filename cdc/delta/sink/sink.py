@@ -213,14 +213,14 @@ class Sink:
         phases.end("commit")
         count = len(work[DEAD_LETTERS]) + len(work[CHANGELOG])
         commits = self._followed.commits(batch.number)
-        are_told = self._followed.are_told(following, commits, summary)
+        is_reported = self._followed.report_all(following, commits, summary)
         written: dict[Kind, list[Table]] = {
-            kind: [t for t in work[kind] if not (are_told and self._followed.contains(t))]
+            kind: [t for t in work[kind] if not (is_reported and self._followed.contains(t))]
             for kind in KINDS
         }
         if any(written.values()):
-            count += self._write_now(spark, written, batch, catches_up=not are_told)
-        has_pending = are_told and self._applies
+            count += self._write_now(spark, written, batch, catches_up=not is_reported)
+        has_pending = is_reported and self._applies
         if landed is not None and (landed.is_repeated or not (has_pending and commits)):
             # If it is repeated, its files may contain other rows than those of the changelogs.
             landed.remove_leftovers()
